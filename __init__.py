@@ -1,0 +1,34 @@
+"""
+An optimizing compiler for distributed training.
+
+`parallelize` turns a single-device PyTorch training step into the program that trains the same model on a
+cluster; `TrainingStep` is what it compiles. Both are imported on first use, so that `opt-tool`, which works
+on IR files alone, starts without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .api.parallelize import parallelize
+    from .api.training_step import TrainingStep
+
+__version__ = "0.1.0"
+
+__all__ = ["TrainingStep", "__version__", "parallelize"]
+
+_HOMES = {"TrainingStep": ".api.training_step", "parallelize": ".api.parallelize"}
+
+
+def __getattr__(name: str) -> object:
+    """Import the public name `name` from its home; AttributeError for a name that is not public."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(import_module(home, __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

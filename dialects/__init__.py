@@ -1,0 +1,1 @@
+"""The xDSL dialects: ops, attributes, verifiers and assembly formats."""

@@ -1,0 +1,1 @@
+"""The shipped cluster files, which the installed tool finds by name."""

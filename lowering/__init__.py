@@ -1,0 +1,1 @@
+"""The borders with torch: the fx graph in, the torch program out, and the interpreter between."""

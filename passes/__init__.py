@@ -1,0 +1,1 @@
+"""One pass, one file, named as in the pipeline string."""

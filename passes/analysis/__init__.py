@@ -1,0 +1,1 @@
+"""What passes ask of a program: cost, memory, liveness, simulation."""

@@ -1,0 +1,1 @@
+"""The algorithms that choose a signature for every op."""

@@ -1,0 +1,1 @@
+"""What runs on a worker: process groups, collectives, executor, profiler, checkpoint."""

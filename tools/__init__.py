@@ -1,0 +1,1 @@
+"""The command lines and the xDSL universe."""
