@@ -1,0 +1,133 @@
+"""
+`TrainingStep`: what a user hands to the compiler, and nothing else.
+
+A step says how one device would train: a model, a loss, an optimizer and one example batch at its
+global size. It says nothing about a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..lowering.calling import LABELS, Batch, batch_items, compute_loss
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """
+    One training step of one device.
+
+    Args:
+        model: the module, or a function of no arguments that returns it. A function is called under fake
+            tensors while planning, so that a model larger than this machine is never allocated.
+        loss: ``None`` where the model returns its loss (a scalar tensor, the first item of a tuple, the
+            key or attribute ``loss``). Otherwise a function of the model's result and the labels, which
+            are the last item of a tuple batch or the key ``labels`` of a dict batch.
+        optimizer: a function from an iterable of parameters to a ``torch.optim`` optimizer, for example
+            ``functools.partial(torch.optim.AdamW, lr=3e-4)``.
+        batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
+
+    Raises:
+        TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    loss: Callable[[Any, Any], torch.Tensor] | None
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    batch: Batch
+
+    def __post_init__(self) -> None:
+        _check_model(self.model)
+        _check_loss(self.loss)
+        _check_optimizer(self.optimizer)
+        _check_batch(self.batch, with_labels=self.loss is not None)
+
+    def build_model(self) -> nn.Module:
+        """
+        The module itself, built now if `model` is a function.
+
+        Raises:
+            TypeError: the function returned something else.
+        """
+        if isinstance(self.model, nn.Module):
+            return self.model
+        model = self.model()
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"TrainingStep.model returned a {type(model).__name__}; a model function must return a "
+                "torch.nn.Module"
+            )
+        return model
+
+    def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
+        """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
+        return compute_loss(model, self.loss, self.batch if batch is None else batch)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module) and not callable(model):
+        raise TypeError(
+            f"TrainingStep.model is a {type(model).__name__}; expected a torch.nn.Module or a function of no "
+            "arguments that returns one"
+        )
+
+
+def _check_loss(loss: object) -> None:
+    if loss is not None and not callable(loss):
+        raise TypeError(
+            f"TrainingStep.loss is a {type(loss).__name__}; expected a function (output, labels) -> scalar "
+            "tensor, or None where the model returns its own loss"
+        )
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise TypeError(
+            f"TrainingStep.optimizer is an instance of {kind}; expected a function from parameters to an "
+            f"optimizer, for example functools.partial(torch.optim.{kind}, lr=1e-3)"
+        )
+    if not callable(optimizer):
+        raise TypeError(
+            f"TrainingStep.optimizer is a {type(optimizer).__name__}; expected a function from parameters to "
+            "a torch.optim optimizer"
+        )
+
+
+def _check_batch(batch: object, *, with_labels: bool) -> None:
+    if not isinstance(batch, tuple | list | dict):
+        raise TypeError(
+            f"TrainingStep.batch is a {type(batch).__name__}; expected a tuple, list or dict of the model's "
+            "arguments (a single tensor is written (x,))"
+        )
+    items = batch_items(batch)
+    for name, item in items.items():
+        if not isinstance(name, str):
+            raise TypeError(f"TrainingStep.batch has the key {name!r}; expected argument names (str)")
+        _check_item(name, item)
+    if not any(isinstance(item, torch.Tensor) for item in items.values()):
+        raise ValueError("TrainingStep.batch holds no tensor; give one example of the global batch")
+    if with_labels and isinstance(batch, dict) and LABELS not in batch:
+        raise ValueError(
+            f"TrainingStep.batch has the keys {sorted(items)} and a loss function is given, which takes the "
+            f"key {LABELS!r}; add it, or pass loss=None if the model computes its loss"
+        )
+    if with_labels and not isinstance(batch, dict) and len(items) < 2:
+        raise ValueError(
+            "TrainingStep.batch has one item and a loss function is given, which takes the last item as its "
+            "labels; give (inputs, labels), or pass loss=None if the model computes its loss"
+        )
+
+
+def _check_item(name: str, item: object) -> None:
+    nested = item.values() if isinstance(item, dict) else item if isinstance(item, tuple | list) else ()
+    if any(isinstance(inner, torch.Tensor) for inner in nested):
+        raise TypeError(
+            f"TrainingStep.batch[{name!r}] is a {type(item).__name__} that holds tensors; expected each "
+            "tensor as an item of its own, so that it can be sharded under a name"
+        )

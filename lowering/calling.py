@@ -1,0 +1,84 @@
+"""
+How a training step is called: from a model, a loss and a batch to one scalar.
+
+============  ==========================  =========================================
+loss          batch                       the scalar
+============  ==========================  =========================================
+``None``      tuple or list               ``model(*batch)``
+``None``      dict                        ``model(**batch)``
+a function    tuple or list               ``loss(model(*batch[:-1]), batch[-1])``
+a function    dict with key ``labels``    ``loss(model(**rest), labels)``
+============  ==========================  =========================================
+
+Where ``loss`` is None the model returns its loss: a scalar tensor, the first item of a tuple or
+list, the key ``loss`` of a dict, or the attribute ``.loss``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
+"""A global example batch: tensors, and plain Python values that the model takes beside them."""
+
+LABELS = "labels"
+"""The key of a dict batch that is kept from the model and handed to the loss function."""
+
+
+class CallError(ValueError):
+    """A model, a loss and a batch that do not fit together."""
+
+
+def batch_items(batch: Batch) -> dict[str, Any]:
+    """The batch's items by name: its keys, or its positions as strings."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    return {str(position): item for position, item in enumerate(batch)}
+
+
+def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> torch.Tensor:
+    """
+    Run the model and return its scalar loss, by the module's table.
+
+    Raises:
+        CallError: what came out is not one floating-point number.
+    """
+    if loss is None:
+        result = model(**batch) if isinstance(batch, dict) else model(*batch)
+        return _checked_scalar(_loss_in(result), f"the forward of {type(model).__name__}")
+    if isinstance(batch, dict):
+        inputs = {key: item for key, item in batch.items() if key != LABELS}
+        value = loss(model(**inputs), batch[LABELS])
+    else:
+        value = loss(model(*batch[:-1]), batch[-1])
+    return _checked_scalar(value, f"the loss function {getattr(loss, '__name__', type(loss).__name__)}")
+
+
+def _loss_in(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, Mapping) and "loss" in result:
+        return result["loss"]
+    if (loss := getattr(result, "loss", None)) is not None:
+        return loss
+    if isinstance(result, Sequence) and result:
+        return result[0]
+    return result
+
+
+def _checked_scalar(value: Any, source: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise CallError(
+            f"{source} gave a {type(value).__name__} where the loss was expected; return a scalar tensor, "
+            "a tuple that starts with it, or an object with .loss, or pass a loss function"
+        )
+    if value.numel() != 1 or not value.is_floating_point():
+        raise CallError(
+            f"{source} gave a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
+            "expected; reduce it to one floating-point number, for example with .mean()"
+        )
+    return value.reshape(())

@@ -1,0 +1,127 @@
+"""
+BERT: a bidirectional encoder trained to fill in masked tokens.
+
+After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), without its
+next-sentence objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from ..api.training_step import TrainingStep
+from .transformer import (
+    AttentionForm,
+    FeedForward,
+    SelfAttention,
+    initialise_transformer,
+    token_cross_entropy,
+)
+
+IGNORED = -100
+"""The label of a position that the loss leaves out."""
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes of a BERT; the defaults are those of the base model (110 M parameters)."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    vocabulary: int = 30522
+    positions: int = 512
+    segments: int = 2
+    attention: AttentionForm = "decomposed"
+
+
+class BertEmbeddings(nn.Module):
+    """The sum of token, position and segment embeddings, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.positions = nn.Embedding(config.positions, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, tokens: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(tokens.size(1), device=tokens.device)
+        return self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments))
+
+
+class PostNormBlock(nn.Module):
+    """A transformer block that normalises after each residual sum."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attn = SelfAttention(config.width, config.heads, causal=False, form=config.attention)
+        self.ln_1 = nn.LayerNorm(config.width)
+        self.mlp = FeedForward(config.width, 4 * config.width)
+        self.ln_2 = nn.LayerNorm(config.width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.ln_1(x + self.attn(x, mask))
+        return self.ln_2(x + self.mlp(x))
+
+
+class MaskedTokenHead(nn.Module):
+    """From hidden states to logits over the vocabulary; its last layer is tied to the embedding."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.act = nn.GELU()
+        self.norm = nn.LayerNorm(config.width)
+        self.decoder = nn.Linear(config.width, config.vocabulary)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.norm(self.act(self.dense(x))))
+
+
+class Bert(nn.Module):
+    """Tokens and segments ``[batch, length]`` to logits ``[batch, length, vocabulary]``."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.embeddings = BertEmbeddings(config)
+        self.layers = nn.ModuleList(PostNormBlock(config) for _ in range(config.layers))
+        self.head = MaskedTokenHead(config)
+        self.apply(initialise_transformer)
+        self.head.decoder.weight = self.embeddings.tokens.weight
+
+    def forward(self, tokens: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            mask: boolean ``[batch, length]``, False at padding, which nothing attends to.
+        """
+        x = self.embeddings(tokens, segments)
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None, :])
+        return self.head(x)
+
+
+def bert_step(config: BertConfig, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
+    """Fill-in of 15 % of random tokens, in sequences padded to `length` from different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(config.vocabulary, (batch, length), generator=generator)
+    lengths = torch.randint(length // 2, length + 1, (batch, 1), generator=generator)
+    mask = torch.arange(length) < lengths
+    chosen = (torch.rand(batch, length, generator=generator) < 0.15) & mask
+    chosen[:, 0] = True
+    segments = (torch.arange(length) >= lengths // 2).long()
+    return TrainingStep(
+        model=partial(Bert, config),
+        loss=token_cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01),
+        batch={
+            "tokens": tokens,
+            "segments": segments,
+            "mask": mask,
+            "labels": torch.where(chosen, tokens, IGNORED),
+        },
+    )

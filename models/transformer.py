@@ -1,0 +1,116 @@
+"""
+The parts that the shipped transformers share.
+
+Query, key and value have a linear layer each, so that splitting a layer's output features over a mesh
+axis splits the heads; one fused projection would interleave the three.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+AttentionForm = Literal["fused", "decomposed"]
+"""``fused`` calls `scaled_dot_product_attention`; ``decomposed`` writes its matmuls and softmax out."""
+
+
+def decomposed_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, *, causal: bool
+) -> torch.Tensor:
+    """
+    Attention of ``[batch, heads, length, head width]`` tensors, written out op by op.
+
+    Args:
+        mask: True where a key may be seen; broadcasts to ``[batch, heads, length, length]``.
+        causal: whether a position sees only itself and what is before it.
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    lowest = torch.finfo(scores.dtype).min
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, lowest)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, lowest)
+    return F.softmax(scores, dim=-1) @ value
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention over ``[batch, length, width]``."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, form: AttentionForm) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} does not split into {heads} heads of one size")
+        self.heads = heads
+        self.causal = causal
+        self.form = form
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        self.v = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        query, key, value = (self._split_heads(project(x)) for project in (self.q, self.k, self.v))
+        if self.form == "fused":
+            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.causal)
+        else:
+            mixed = decomposed_attention(query, key, value, mask, causal=self.causal)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a GELU between them."""
+
+    def __init__(self, width: int, hidden: int, *, approximate: Literal["none", "tanh"] = "none") -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.act = nn.GELU(approximate=approximate)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+class PreNormBlock(nn.Module):
+    """A transformer block that normalises before attention and before the feed-forward."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        causal: bool,
+        form: AttentionForm,
+        approximate: Literal["none", "tanh"] = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = SelfAttention(width, heads, causal=causal, form=form)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = FeedForward(width, 4 * width, approximate=approximate)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x)))
+        return x + self.drop(self.mlp(self.ln_2(x)))
+
+
+def initialise_transformer(module: nn.Module) -> None:
+    """Draw linear and embedding weights from N(0, 0.02), with zero biases (for `nn.Module.apply`)."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def token_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of ``[batch, length, vocabulary]`` logits over the labels that are not -100."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())

@@ -1,0 +1,73 @@
+"""
+Vision Transformer: an encoder over image patches with a class token.
+
+After Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..api.training_step import TrainingStep
+from .transformer import AttentionForm, PreNormBlock, initialise_transformer
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Sizes of a ViT; the defaults are those of the base model (86 M parameters)."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    image: int = 224
+    patch: int = 16
+    channels: int = 3
+    classes: int = 1000
+    attention: AttentionForm = "fused"
+
+
+class ViT(nn.Module):
+    """Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        if config.image % config.patch:
+            raise ValueError(f"an image of {config.image} pixels is not made of patches of {config.patch}")
+        patches = (config.image // config.patch) ** 2
+        self.patch = nn.Conv2d(config.channels, config.width, kernel_size=config.patch, stride=config.patch)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, config.width))
+        self.positions = nn.Parameter(torch.empty(1, patches + 1, config.width))
+        self.layers = nn.ModuleList(
+            PreNormBlock(config.width, config.heads, causal=False, form=config.attention)
+            for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.classes)
+        self.apply(initialise_transformer)
+        nn.init.normal_(self.positions, std=0.02)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        class_tokens = self.class_token.expand(images.size(0), -1, -1)
+        x = torch.cat([class_tokens, patches], dim=1) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+def vit_step(config: ViTConfig, *, batch: int, seed: int = 0) -> TrainingStep:
+    """Classification of random images."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
+    labels = torch.randint(config.classes, (batch,), generator=generator)
+    return TrainingStep(
+        model=partial(ViT, config),
+        loss=F.cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.05),
+        batch=(images, labels),
+    )

@@ -1,0 +1,111 @@
+"""The shipped models: they build the same twice, train, and cost nothing under fake tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from shardwright.models import MODELS, training_step
+from shardwright.models.bert import BertConfig, bert_step
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.vgg import VGGConfig, vgg_step
+
+TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
+LARGE_PARAMETERS = {
+    "gpt2-small": 124_439_808,
+    "gpt2-48": 379_603_200,
+    "bert-base": 109_514_298,
+    "vit-base": 86_567_656,
+    "vgg19": 143_667_240,
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_seed_decides_the_weights(name: str) -> None:
+    step = training_step(name)
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(step.build_model().state_dict())
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_batch_does_not_depend_on_the_global_seed(name: str) -> None:
+    torch.manual_seed(1)
+    first = training_step(name).batch
+    torch.manual_seed(2)
+    second = training_step(name).batch
+    pairs = zip(
+        first.values() if isinstance(first, dict) else first,
+        second.values() if isinstance(second, dict) else second,
+        strict=True,
+    )
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_it_learns_its_batch(name: str) -> None:
+    step = training_step(name)
+    torch.manual_seed(0)
+    model = step.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        loss = step.compute_loss(model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("name", sorted(LARGE_PARAMETERS))
+def test_large_models_have_the_published_size_and_allocate_nothing(name: str) -> None:
+    with FakeTensorMode():
+        step = training_step(name)
+        model = step.build_model()
+    assert all(isinstance(p, FakeTensor) for p in model.parameters())
+    assert sum(p.numel() for p in model.parameters()) == LARGE_PARAMETERS[name]
+
+
+def test_gpt2_attention_forms_agree() -> None:
+    config = GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=16)
+    losses = []
+    for form in ("fused", "decomposed"):
+        step = gpt2_step(dataclasses.replace(config, attention=form), batch=2, length=16)
+        torch.manual_seed(0)
+        losses.append(step.compute_loss(step.build_model()))
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_bert_attention_forms_agree_and_padding_is_not_seen() -> None:
+    config = BertConfig(layers=2, width=32, heads=4, vocabulary=101, positions=16)
+    losses = []
+    for form in ("fused", "decomposed"):
+        step = bert_step(dataclasses.replace(config, attention=form), batch=4, length=16)
+        torch.manual_seed(0)
+        model = step.build_model()
+        losses.append(step.compute_loss(model))
+        assert isinstance(step.batch, dict)
+        padded = torch.where(step.batch["mask"], step.batch["tokens"], 0)
+        torch.testing.assert_close(step.compute_loss(model, step.batch | {"tokens": padded}), losses[-1])
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_vgg_takes_batch_norm() -> None:
+    step = vgg_step(
+        VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=2
+    )
+    model = step.build_model()
+    assert sum(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules()) == 16
+    step.compute_loss(model).backward()
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'gpt2-small'\?.*vgg19-tiny"):
+        training_step("gpt2_small")
