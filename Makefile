@@ -1,0 +1,61 @@
+# `make help` lists the targets. Each sets up what it needs in $(VENV), once.
+
+VENV ?= .venv
+# The first interpreter that the package supports; name another with PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+# On Linux the default index serves a CUDA build of torch. For the small CPU build:
+#   make setup PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu TORCH=torch==2.13.0+cpu
+TORCH ?= torch==2.13.0
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.shardwright-installed
+
+# Ranks are processes: without this each of them starts a thread for every core.
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test lint types filecheck unit bench docs clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make the virtual environment and install the package with its tools into it
+
+$(STAMP): pyproject.toml
+	$(if $(PYTHON),,$(error Python 3.11 or 3.12 is needed: install one or name it, make PYTHON=/path/to/python))
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install '$(TORCH)'
+	$(BIN)/python -m pip install --editable '.[dev]'
+	touch $@
+
+demo: setup ## Plan, compile and train a small GPT on 4 local processes, and compare with one device
+	$(BIN)/python examples/demo.py
+
+test: lint types filecheck unit ## Everything that must hold before a change is merged
+
+lint: setup ## Style: ruff
+	$(BIN)/ruff check .
+
+types: setup ## Types: pyright, strict for ir, dialects and passes
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+filecheck: setup ## The IR tests: one small file per behaviour, run by lit
+	$(BIN)/lit --succinct -v -j $(JOBS) tests/filecheck
+
+# One run, so that one closing line counts everything. tests/conftest.py keeps the tests that start several
+# processes on one worker, one after the other.
+unit: setup ## The Python tests, those on several processes included
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests
+
+bench: setup ## The measurements; each writes its table and plot
+	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+docs: setup ## Write docs/passes.md and docs/dialects.md from the code
+	$(BIN)/python -m shardwright.tools.docs docs
+
+clean: ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,15 @@
+"""What holds for every test."""
+
+from pathlib import Path
+
+import pytest
+
+_SEVERAL_PROCESSES = {"distributed", "end_to_end"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests that start several processes on one worker: two at a time would share the same cores."""
+    for item in items:
+        folder = Path(item.path).relative_to(config.rootpath).parts[0]
+        if folder in _SEVERAL_PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("several-processes"))
