@@ -1,0 +1,141 @@
+"""Meshes: the named axes along which a cluster, or time, is divided.
+
+A rank's place in the mesh is its coordinates on the spatial axes, row-major in the order of the axes (the last
+axis varies fastest). A *temporal* axis (micro-batches) divides time on the same devices and adds no ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+
+class AxisKind(StrEnum):
+    """Whether the parts of an axis are different devices or different times on one device."""
+
+    SPATIAL = "spatial"
+    TEMPORAL = "temporal"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One named axis of `size` parts."""
+
+    name: str
+    size: int
+    kind: AxisKind = AxisKind.SPATIAL
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a mesh axis needs a name")
+        if self.size < 1:
+            raise ValueError(f'mesh axis "{self.name}" has size {self.size}, expected at least 1')
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """An ordered set of axes, major to minor."""
+
+    axes: tuple[Axis, ...]
+    name: str = "mesh"
+
+    def __post_init__(self) -> None:
+        names = [axis.name for axis in self.axes]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f'mesh @{self.name} names axis "{repeated[0]}" twice')
+
+    @staticmethod
+    def of(**sizes: int) -> Mesh:
+        """A mesh of spatial axes: `Mesh.of(dp=2, tp=4)`."""
+        return Mesh(tuple(Axis(name, size) for name, size in sizes.items()))
+
+    @cached_property
+    def spatial(self) -> tuple[Axis, ...]:
+        """The axes whose parts are devices."""
+        return tuple(axis for axis in self.axes if axis.kind is AxisKind.SPATIAL)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Axis]:
+        return {axis.name: axis for axis in self.axes}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The axis names, major to minor."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def device_count(self) -> int:
+        """How many ranks the mesh has."""
+        return math.prod(axis.size for axis in self.spatial)
+
+    def axis(self, name: str) -> Axis:
+        """The axis called `name`; ValueError where there is none."""
+        if (axis := self._by_name.get(name)) is None:
+            known = ", ".join(f'"{axis.name}"={axis.size}' for axis in self.axes)
+            raise ValueError(f'mesh @{self.name} has no axis "{name}"; its axes are {known or "none"}')
+        return axis
+
+    def parts(self, names: Iterable[str]) -> int:
+        """Into how many parts the axes `names` together divide a dim."""
+        return math.prod(self.axis(name).size for name in names)
+
+    def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
+        """`names` sorted as the mesh orders them, major to minor."""
+        return tuple(sorted(names, key=self.names.index))
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The coordinates of `rank` on every axis (0 on the temporal ones)."""
+        if not 0 <= rank < self.device_count:
+            raise ValueError(f"rank {rank} is outside mesh @{self.name} of {self.device_count} devices")
+        coordinates = {axis.name: 0 for axis in self.axes}
+        for axis in reversed(self.spatial):
+            rank, coordinates[axis.name] = divmod(rank, axis.size)
+        return coordinates
+
+    def rank(self, coordinates: dict[str, int]) -> int:
+        """The rank at `coordinates`: the inverse of `coordinates`."""
+        rank = 0
+        for axis in self.spatial:
+            rank = rank * axis.size + coordinates[axis.name]
+        return rank
+
+    def part(self, rank: int, names: Sequence[str]) -> int:
+        """Which part `rank` holds of a dim split along `names` (major to minor)."""
+        coordinates = self.coordinates(rank)
+        part = 0
+        for name in names:
+            part = part * self.axis(name).size + coordinates[name]
+        return part
+
+    def group(self, rank: int, names: Sequence[str]) -> tuple[int, ...]:
+        """The ranks that differ from `rank` along `names` only, in the order of their parts."""
+        members: list[dict[str, int]] = [self.coordinates(rank)]
+        for name in names:
+            members = [{**place, name: i} for place in members for i in range(self.axis(name).size)]
+        return tuple(self.rank(place) for place in members)
+
+    def groups(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """All groups along `names`; every rank is in exactly one."""
+        return tuple(dict.fromkeys(self.group(rank, names) for rank in range(self.device_count)))
+
+    def __str__(self) -> str:
+        axes = (f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes)
+        return f"<[{', '.join(axes)}]>"
+
+
+def parse_mesh(text: str) -> Mesh:
+    """Read a mesh from a command line: `dp=2,tp=4`, or sizes alone, `2x4`, whose axes are then a0, a1, ..."""
+    axes: list[Axis] = []
+    try:
+        if "=" in text:
+            for entry in text.split(","):
+                name, size = entry.split("=")
+                axes.append(Axis(name.strip(), int(size)))
+        else:
+            axes = [Axis(f"a{i}", int(size)) for i, size in enumerate(text.split("x"))]
+    except ValueError as error:
+        raise ValueError(f"mesh '{text}': {error}; expected sizes as '2x4' or named axes as 'dp=2,tp=4'") from error
+    return Mesh(tuple(axes))

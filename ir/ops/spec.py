@@ -1,0 +1,86 @@
+"""The columns of the op table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..rules import Rule, parse_rule
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpInstance:
+    """One use of an op: the shapes of its tensor operands and results, and its other arguments as Python values."""
+
+    name: str
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    operand_names: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] | None = None
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """The value of the argument `name` of the schema, where it is not a tensor."""
+        return (self.arguments or {}).get(name, default)
+
+    def operand(self, name: str) -> Shape:
+        """The shape of the tensor operand `name`."""
+        return self.operands[self.operand_names.index(name)]
+
+
+RuleFunction = Callable[[OpInstance], Rule]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row: everything that passes ask about an op.
+
+    name       the overload, without `.default`
+    operands   schema names of the tensor arguments, in order; `*name` for a list of tensors
+    rule       factor notation, or a function of the shapes
+    linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all operands
+    flops      floating-point operations as a product over factors (`2*i*j*k`); empty: one per result element
+    localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`, `result0[1]`
+    view       whether results alias the first operand (nothing is computed or moved)
+    results    the number of results
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    rule: str | RuleFunction
+    linear: tuple[str, ...] = ()
+    flops: str = ""
+    localize: Mapping[str, str] | None = None
+    view: bool = False
+    results: int = 1
+
+    def bind(self, op: OpInstance) -> Rule:
+        """The sharding rule of one use of the op."""
+        rule = parse_rule(self.rule).bind(op.operands, op.results) if isinstance(self.rule, str) else self.rule(op)
+        return replace(rule, linear=self._linear(op)) if self.linear else rule
+
+    def _linear(self, op: OpInstance) -> tuple[frozenset[int], ...]:
+        """The linear sets in which every tensor is present; an operand that is None drops out, a number blocks."""
+        groups: list[frozenset[int]] = []
+        for text in self.linear:
+            names = [name for name in op.operand_names if text == "*"] or text.split("+")
+            members = [i for i, name in enumerate(op.operand_names) if name in names]
+            given_otherwise = [name for name in names if op.argument(name) is not None]
+            if members and not given_otherwise:
+                groups.append(frozenset(members))
+        return tuple(groups)
+
+    def flop_count(self, rule: Rule, sizes: Mapping[str, float], results: Sequence[Shape]) -> float:
+        """The floating-point operations of the op on factors of the given (global or local) sizes."""
+        if self.view:
+            return 0.0
+        if not self.flops:
+            return float(sum(_elements(dim_factors, sizes) for dim_factors in rule.results))
+        return math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*"))
+
+
+def _elements(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, float]) -> float:
+    return math.prod(sizes[factor] for dim in value for factor in dim)

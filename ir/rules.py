@@ -1,0 +1,177 @@
+"""Sharding rules: which dims of an op's operands and results go together.
+
+A rule names *factors*: `([i, k], [k, j]) -> ([i, j]) reduction={k}` is a matrix product. Splitting a factor over a
+mesh axis splits every dim that carries it and replicates the operands that do not; a result that lacks it is partial
+where the factor is in `reductions`, and does not depend on it otherwise. A dim may be a product of factors, major to
+minor (`b*s`); only its leading factor can be split, for no other split is contiguous.
+
+Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial operands
+give partial results), which operands are *additive* (a bias: where a reduction factor is split it must be partial
+too, so that it is added once), and which factors must stay whole (`replicated`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .sharding import Reduction
+
+Dim = tuple[str, ...]
+"""The factors of one dim, major to minor; none for a dim of size 1 that is never split."""
+
+Value = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """The sharding rule of one op on operands and results of known sizes."""
+
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    sizes: Mapping[str, int]
+    reductions: Mapping[str, Reduction] = field(default_factory=dict[str, Reduction])
+    replicated: frozenset[str] = frozenset()
+    linear: tuple[frozenset[int], ...] = ()
+    """Sets of operands; where all of one set are partial sums and the rest replicated, so are the results."""
+    additive: frozenset[int] = frozenset()
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """All factors in order of first appearance."""
+        values = (*self.operands, *self.results)
+        return tuple(dict.fromkeys(factor for value in values for dim in value for factor in dim))
+
+    def splittable(self) -> tuple[str, ...]:
+        """The factors that a mesh axis may split."""
+        blocked = set(self.replicated)
+        for value in (*self.operands, *self.results):
+            for dim in value:
+                lead = self.leading(dim)
+                blocked.update(factor for factor in dim if factor != lead)
+        return tuple(f for f in self.factors if f not in blocked and self.sizes[f] > 1)
+
+    def leading(self, dim: Dim) -> str | None:
+        """The factor of `dim` along which it can be split: the first of more than one element."""
+        return next((factor for factor in dim if self.sizes[factor] > 1), None)
+
+    def __str__(self) -> str:
+        text = f"({_values_text(self.operands)}) -> ({_values_text(self.results)})"
+        text += f" {{{', '.join(f'{f}={self.sizes[f]}' for f in self.factors)}}}" if self.factors else ""
+        reduced = (f if r is Reduction.SUM else f"{r} {f}" for f, r in self.reductions.items())
+        sets: list[tuple[str, list[str]]] = [
+            ("reduction", list(reduced)),
+            ("replicated", sorted(self.replicated)),
+            ("linear", ["+".join(map(str, sorted(group))) for group in self.linear]),
+            ("additive", list(map(str, sorted(self.additive)))),
+        ]
+        return text + "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets if items)
+
+
+def _values_text(values: Iterable[Value]) -> str:
+    return ", ".join("[" + ", ".join("*".join(dim) or "1" for dim in value) + "]" for value in values)
+
+
+@dataclass(frozen=True)
+class Notation:
+    """A rule's text, taken apart: a rule whose sizes are still to be bound to shapes."""
+
+    text: str
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    sizes: Mapping[str, int]
+    sets: Mapping[str, tuple[str, ...]]
+
+    def bind(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
+        """The rule for operands and results of these shapes; ValueError where they do not fit the notation."""
+        if (len(operands), len(results)) != (len(self.operands), len(self.results)):
+            raise ValueError(
+                f"rule '{self.text}' has {len(self.operands)} operands and {len(self.results)} results,"
+                f" the op has {len(operands)} and {len(results)}"
+            )
+        sizes = dict(self.sizes)
+        pairs = zip((*self.operands, *self.results), (*operands, *results), strict=True)
+        for value, shape in pairs:
+            if len(value) != len(shape):
+                raise ValueError(f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}")
+            for dim, size in zip(value, shape, strict=True):
+                self._bind_dim(dim, size, sizes)
+        linear = tuple(frozenset(map(int, group.split("+"))) for group in self.sets.get("linear", ()))
+        return Rule(
+            self.operands,
+            self.results,
+            sizes,
+            dict(map(_reduction, self.sets.get("reduction", ()))),
+            frozenset(self.sets.get("replicated", ())),
+            linear,
+            frozenset(map(int, self.sets.get("additive", ()))),
+        )
+
+    def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
+        if len(dim) == 1:
+            if sizes.setdefault(dim[0], size) != size:
+                raise ValueError(f"rule '{self.text}': factor {dim[0]} is {sizes[dim[0]]} in one dim, {size} in another")
+            return
+        product = 1
+        for factor in dim:
+            if factor not in sizes:
+                raise ValueError(f"rule '{self.text}': give the size of factor {factor}, as {{{factor}=4}}")
+            product *= sizes[factor]
+        if product != size:
+            raise ValueError(f"rule '{self.text}': dim {'*'.join(dim) or '1'} is {product}, the value's is {size}")
+
+
+def _reduction(text: str) -> tuple[str, Reduction]:
+    kind, _, factor = text.rpartition(" ")
+    return factor, Reduction(kind or "sum")
+
+
+_RULE = re.compile(r"^\s*\((?P<operands>.*?)\)\s*->\s*\((?P<results>.*?)\)\s*(?P<rest>.*)$")
+_SET = re.compile(r"(?:(reduction|replicated|linear|additive)\s*=\s*)?\{([^{}]*)\}\s*")
+
+
+def parse_rule(text: str) -> Notation:
+    """Read factor notation; ValueError says what is wrong with it."""
+    if (match := _RULE.match(text)) is None:
+        raise ValueError(f"rule '{text}' is not of the form ([i, k], [k, j]) -> ([i, j]) reduction={{k}}")
+    sizes: dict[str, int] = {}
+    sets: dict[str, tuple[str, ...]] = {}
+    rest = match["rest"]
+    while rest:
+        if (entry := _SET.match(rest)) is None:
+            raise ValueError(f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear, additive")
+        items = tuple(item.strip() for item in entry[2].split(",") if item.strip())
+        if entry[1]:
+            sets[entry[1]] = items
+        else:
+            sizes |= {name.strip(): int(size) for name, size in (item.split("=") for item in items)}
+        rest = rest[entry.end() :]
+    operands, results = _parse_values(match["operands"]), _parse_values(match["results"])
+    known = {factor for value in (*operands, *results) for dim in value for factor in dim}
+    for item in (*sets.get("reduction", ()), *sets.get("replicated", ())):
+        if (factor := item.split()[-1]) not in known:
+            raise ValueError(f"rule '{text}' speaks of factor {factor}, which no operand or result has")
+    return Notation(text, operands, results, sizes, sets)
+
+
+def _parse_values(text: str) -> tuple[Value, ...]:
+    values: list[Value] = []
+    for inside in re.findall(r"\[([^\]]*)\]", text):
+        dims = [dim.strip() for dim in inside.split(",") if dim.strip()]
+        values.append(tuple(() if dim == "1" else tuple(f.strip() for f in dim.split("*")) for dim in dims))
+    return tuple(values)
+
+
+def replicated_rule(operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
+    """The rule of an op about which nothing is known: every operand and result whole on every device."""
+    sizes: dict[str, int] = {}
+
+    def value(prefix: str, shape: Sequence[int]) -> Value:
+        dims = tuple((f"{prefix}{d}",) for d in range(len(shape)))
+        sizes.update({dim[0]: size for dim, size in zip(dims, shape, strict=True)})
+        return dims
+
+    operand_values = tuple(value(f"o{i}_", shape) for i, shape in enumerate(operands))
+    result_values = tuple(value(f"r{i}_", shape) for i, shape in enumerate(results))
+    return Rule(operand_values, result_values, sizes, replicated=frozenset(sizes))

@@ -1,0 +1,247 @@
+"""Shardings: how one value is spread over a mesh.
+
+Per mesh axis a value is split along one of its dims, replicated, or partial (the value is the reduction, over the
+axis, of what its devices hold). The form is Shardy's: for each dim the axes that split it, major to minor, and the
+set of partial axes. A split is even unless it carries offsets, the boundaries of its parts along the dim: an even
+split of n into k parts has the boundaries floor(i*n/k), so that gathering the minor axis of a split leaves exactly
+the boundaries of the major one.
+
+Text form: `[{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+from .mesh import Mesh
+
+
+class Reduction(StrEnum):
+    """How the parts of a partial value combine to the value."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+Offsets = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DimSharding:
+    """The axes that split one dim, major to minor, and the parts' boundaries where the split is not even."""
+
+    axes: tuple[str, ...] = ()
+    offsets: Offsets | None = None
+
+    def boundaries(self, size: int, mesh: Mesh) -> Offsets:
+        """The boundaries of the parts of a dim of `size`: one more number than there are parts."""
+        return self.offsets if self.offsets is not None else even_offsets(size, mesh.parts(self.axes))
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The spread of a value of rank `len(dims)`. `partial` pairs axes with their reduction, in mesh order."""
+
+    dims: tuple[DimSharding, ...]
+    partial: tuple[tuple[str, Reduction], ...] = ()
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @staticmethod
+    def replicated(rank: int) -> Sharding:
+        """Every device holds the whole value of `rank` dims."""
+        return Sharding((DimSharding(),) * rank)
+
+    @staticmethod
+    def of(dims: Iterable[Iterable[str]], partial: Mapping[str, Reduction] | None = None) -> Sharding:
+        """An even sharding from the axes of each dim."""
+        return Sharding(tuple(DimSharding(tuple(axes)) for axes in dims), tuple((partial or {}).items()))
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
+        return not self.partial and all(not dim.axes for dim in self.dims)
+
+    @property
+    def partial_axes(self) -> tuple[str, ...]:
+        """The axes over which the value is still to be reduced."""
+        return tuple(axis for axis, _ in self.partial)
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """The axes that split some dim, in the order of the dims."""
+        return tuple(axis for dim in self.dims for axis in dim.axes)
+
+    def verify(self, mesh: Mesh, shape: Sequence[int] | None = None) -> None:
+        """Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`."""
+        used = [*self.split_axes, *self.partial_axes]
+        for axis in used:
+            mesh.axis(axis)
+            if used.count(axis) > 1:
+                raise ValueError(f'sharding {self} uses axis "{axis}" {used.count(axis)} times, expected once')
+        if shape is None:
+            return
+        if len(shape) != len(self.dims):
+            raise ValueError(f"sharding {self} has {len(self.dims)} dims, the value has {len(shape)}")
+        for index, (dim, size) in enumerate(zip(self.dims, shape, strict=True)):
+            _verify_dim(self, index, dim, size, mesh.parts(dim.axes))
+
+    def __str__(self) -> str:
+        dims = ", ".join("{" + ", ".join(f'"{a}"' for a in dim.axes) + "}" for dim in self.dims)
+        text = f"[{dims}]"
+        if self.partial:
+            parts = (f'"{a}"' + ("" if r is Reduction.SUM else f" {r}") for a, r in self.partial)
+            text += f", unreduced={{{', '.join(parts)}}}"
+        uneven = [f"{i}: {list(d.offsets)}" for i, d in enumerate(self.dims) if d.offsets is not None]
+        return text + (f", offsets={{{', '.join(uneven)}}}" if uneven else "")
+
+
+def _verify_dim(sharding: Sharding, index: int, dim: DimSharding, size: int, parts: int) -> None:
+    if dim.offsets is None:
+        if parts > size and parts > 1:
+            raise ValueError(
+                f"sharding {sharding} splits dim {index} of size {size} evenly into {parts} parts;"
+                f" an even split needs a size of at least {parts} (explicit offsets may leave parts empty)"
+            )
+        return
+    offsets = dim.offsets
+    ordered = all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+    if len(offsets) != parts + 1 or offsets[0] != 0 or offsets[-1] != size or not ordered:
+        raise ValueError(
+            f"sharding {sharding}: offsets {list(offsets)} of dim {index} must be {parts + 1} rising numbers"
+            f" from 0 to the dim's size {size}"
+        )
+
+
+@lru_cache(maxsize=65536)
+def even_offsets(size: int, parts: int) -> Offsets:
+    """The boundaries floor(i * size / parts) of an even split."""
+    return tuple(i * size // parts for i in range(parts + 1))
+
+
+def dim_sharding(axes: tuple[str, ...], offsets: Offsets, size: int, mesh: Mesh) -> DimSharding:
+    """A split with the given boundaries, in its canonical form: without offsets where it is the even split."""
+    even = even_offsets(size, mesh.parts(axes))
+    return DimSharding(axes, None if offsets == even else offsets)
+
+
+def local_slices(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[slice, ...]:
+    """The part of a value of global `shape` that `rank` holds, as one slice per dim."""
+    slices: list[slice] = []
+    for size, dim in zip(shape, sharding.dims, strict=True):
+        if not dim.axes:
+            slices.append(slice(0, size))
+            continue
+        boundaries, part = dim.boundaries(size, mesh), mesh.part(rank, dim.axes)
+        slices.append(slice(boundaries[part], boundaries[part + 1]))
+    return tuple(slices)
+
+
+def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[int, ...]:
+    """The shape of the part of a value of global `shape` that `rank` holds."""
+    return tuple(s.stop - s.start for s in local_slices(shape, sharding, mesh, rank))
+
+
+def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
+    """Per dim, the size of the largest part: what a padded collective or the slowest device works on."""
+    return tuple(
+        largest_part(size, dim, mesh) if dim.axes else size for size, dim in zip(shape, sharding.dims, strict=True)
+    )
+
+
+def largest_part(size: int, dim: DimSharding, mesh: Mesh) -> int:
+    """The size of the largest part of a dim of `size`."""
+    if dim.offsets is None:
+        return math.ceil(size / mesh.parts(dim.axes))
+    return max(b - a for a, b in zip(dim.offsets, dim.offsets[1:], strict=False))
+
+
+_TOKEN = re.compile(r'\s*(?:(?P<string>"[^"\n]*")|(?P<number>\d+)|(?P<word>[a-z]+)|(?P<mark>[\[\]{},:=]))')
+
+
+class _Reader:
+    """A cursor over the tokens of a sharding's text form."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, at = text, list[str](), 0
+        text = text.rstrip()
+        while at < len(text):
+            if (match := _TOKEN.match(text, at)) is None:
+                raise self.error(f"unexpected {text[at:].strip()[:10]!r}")
+            self.tokens.append(match.group().strip())
+            at = match.end()
+        self.tokens.append("")
+
+    def error(self, message: str) -> ValueError:
+        return ValueError(f"sharding '{self.text}': {message}; expected a form like [{{\"dp\"}}, {{}}]")
+
+    def take(self) -> str:
+        return self.tokens.pop(0)
+
+    def accept(self, token: str) -> bool:
+        return self.tokens[0] == token and bool(self.take())
+
+    def expect(self, token: str) -> None:
+        if (found := self.take()) != token:
+            raise self.error(f"found {found or 'the end'!r}, expected {token!r}")
+
+    def listed(self, opening: str, item: Callable[[], None], closing: str) -> None:
+        self.expect(opening)
+        while not self.accept(closing):
+            item()
+            if self.tokens[0] != closing:
+                self.expect(",")
+
+    def name(self) -> str:
+        if not (token := self.take()).startswith('"'):
+            raise self.error(f"found {token or 'the end'!r}, expected an axis name in quotes")
+        return token[1:-1]
+
+    def number(self) -> int:
+        if not (token := self.take()).isdigit():
+            raise self.error(f"found {token or 'the end'!r}, expected a number")
+        return int(token)
+
+
+def parse_sharding(text: str) -> Sharding:
+    """Read the text form; ValueError says what was found and what was expected."""
+    reader = _Reader(text)
+    dims: list[tuple[str, ...]] = []
+    partial: list[tuple[str, Reduction]] = []
+    offsets: dict[int, Offsets] = {}
+
+    def dim() -> None:
+        axes: list[str] = []
+        reader.listed("{", lambda: axes.append(reader.name()), "}")
+        dims.append(tuple(axes))
+
+    def unreduced() -> None:
+        axis, kinds = reader.name(), [r for r in Reduction if reader.accept(r.value)]
+        partial.append((axis, kinds[0] if kinds else Reduction.SUM))
+
+    def boundaries() -> None:
+        index, numbers = reader.number(), list[int]()
+        reader.expect(":")
+        reader.listed("[", lambda: numbers.append(reader.number()), "]")
+        offsets[index] = tuple(numbers)
+
+    reader.listed("[", dim, "]")
+    while reader.accept(","):
+        keyword = reader.take()
+        if keyword not in ("unreduced", "offsets"):
+            raise reader.error(f"found {keyword or 'the end'!r}, expected unreduced or offsets")
+        reader.expect("=")
+        reader.listed("{", unreduced if keyword == "unreduced" else boundaries, "}")
+    reader.expect("")
+    return Sharding(tuple(DimSharding(a, offsets.get(i)) for i, a in enumerate(dims)), tuple(partial))

@@ -1,0 +1,113 @@
+"""Signatures: the ways in which one op can run on a mesh, derived from its rule.
+
+On each axis an op makes one choice: run whole on every device, split one factor, or pass partial operands through
+where it is linear. A signature is one choice per axis; the product over the axes gives all of them (HiDup's op forms,
+HAP's Hoare triples, AutoDDL's S/B/P signatures).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .mesh import Mesh
+from .rules import Rule, Value
+from .sharding import DimSharding, Offsets, Reduction, Sharding, dim_sharding, even_offsets, largest_part
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The shardings that one op demands of its operands and gives its results."""
+
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.operands))}) -> ({', '.join(map(str, self.results))})"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The choice, on one axis, to split a factor."""
+
+    factor: str
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The choice, on one axis, to pass the partial sums of a set of operands through to the results."""
+
+    operands: frozenset[int]
+
+
+Choice = Split | Linear | None
+"""What an op does on one axis; None: it runs whole on every device."""
+
+
+def choices(rule: Rule) -> tuple[Choice, ...]:
+    """All that an op can do on an axis, the replicated choice first."""
+    return (None, *map(Split, rule.splittable()), *map(Linear, rule.linear))
+
+
+def signature(rule: Rule, mesh: Mesh, chosen: Sequence[Choice]) -> Signature | None:
+    """The signature of one choice per mesh axis; None where a factor has fewer elements than parts."""
+    axes: dict[str, tuple[str, ...]] = {}
+    passed: list[tuple[str, frozenset[int]]] = []
+    for axis, choice in zip(mesh.axes, chosen, strict=True):
+        if isinstance(choice, Split):
+            axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
+        elif isinstance(choice, Linear):
+            passed.append((axis.name, choice.operands))
+    if any(mesh.parts(split) > rule.sizes[factor] for factor, split in axes.items()):
+        return None
+    reduced = {axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split}
+
+    def spread(value: Value, partial: dict[str, Reduction]) -> Sharding:
+        dims = tuple(_dim(rule, mesh, dim, axes) for dim in value)
+        return Sharding(dims, tuple((axis, partial[axis]) for axis in mesh.in_order(partial)))
+
+    def operand(index: int, value: Value) -> Sharding:
+        partial = {axis: Reduction.SUM for axis, group in passed if index in group}
+        return spread(value, partial | (reduced if index in rule.additive else {}))
+
+    def result(value: Value) -> Sharding:
+        present = {axis for dim in value for factor in dim for axis in axes.get(factor, ())}
+        partial = {axis: kind for axis, kind in reduced.items() if axis not in present}
+        return spread(value, partial | {axis: Reduction.SUM for axis, _ in passed})
+
+    return Signature(
+        tuple(operand(i, value) for i, value in enumerate(rule.operands)), tuple(map(result, rule.results))
+    )
+
+
+def _dim(rule: Rule, mesh: Mesh, dim: tuple[str, ...], axes: dict[str, tuple[str, ...]]) -> DimSharding:
+    lead = rule.leading(dim)
+    if lead is None or lead not in axes:
+        return DimSharding()
+    size = math.prod(rule.sizes[factor] for factor in dim)
+    return dim_sharding(axes[lead], _scaled(rule.sizes[lead], size, mesh.parts(axes[lead])), size, mesh)
+
+
+def _scaled(lead: int, size: int, parts: int) -> Offsets:
+    """The boundaries along a dim of `size` of an even split of its leading factor."""
+    return tuple(offset * (size // lead) for offset in even_offsets(lead, parts))
+
+
+def signatures(rule: Rule, mesh: Mesh) -> tuple[Signature, ...]:
+    """Every signature of an op on `mesh`, without repetition, the replicated one first."""
+    found = (signature(rule, mesh, chosen) for chosen in itertools.product(choices(rule), repeat=len(mesh.axes)))
+    return tuple(dict.fromkeys(s for s in found if s is not None))
+
+
+def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
+    """The size of each factor on the device with the largest share: what the slowest device's work is made of."""
+    sizes = dict(rule.sizes)
+    values = zip((*rule.operands, *rule.results), (*given.operands, *given.results), strict=True)
+    for value, sharding in values:
+        for dim, spread in zip(value, sharding.dims, strict=True):
+            if spread.axes and (lead := rule.leading(dim)) is not None:
+                inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
+                sizes[lead] = -(-largest_part(rule.sizes[lead] * inner, spread, mesh) // inner)
+    return sizes
