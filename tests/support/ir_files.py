@@ -1,7 +1,16 @@
 """The IR files under tests/filecheck, taken apart as lit and `opt-tool --split-input-file` do it."""
 
 import re
+from io import StringIO
 from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects import get_all_dialects
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+
+from shardwright.tools.universe import UNIVERSE
 
 FILECHECK = Path(__file__).parents[1] / "filecheck"
 
@@ -43,3 +52,34 @@ def run_lines(text: str) -> list[str]:
                 commands.append(open_command)
                 open_command = ""
     return [*commands, open_command] if open_command else commands
+
+
+def context(*, allow_unregistered: bool = False) -> Context:
+    """Return a context that knows xDSL's dialects and ours."""
+    ctx = Context(allow_unregistered=allow_unregistered)
+    for name, load in {**get_all_dialects(), **UNIVERSE.all_dialects}.items():
+        ctx.register_dialect(name, load)
+    return ctx
+
+
+def parse(text: str, ctx: Context, name: str = "<text>") -> ModuleOp:
+    """Parse and verify one chunk; `name` is what errors call it."""
+    module = Parser(ctx, text, name).parse_module()
+    module.verify()
+    return module
+
+
+def in_custom_form(module: ModuleOp) -> str:
+    """Return the module as a person reads it."""
+    return _printed(module, generic=False)
+
+
+def in_generic_form(module: ModuleOp) -> str:
+    """Return the module with every op in MLIR's generic form."""
+    return _printed(module, generic=True)
+
+
+def _printed(module: ModuleOp, *, generic: bool) -> str:
+    out = StringIO()
+    Printer(out, print_generic_format=generic).print_op(module)
+    return out.getvalue()

@@ -58,12 +58,12 @@ def test_file_checks_something(path: Path):
     assert not complaints(path.read_text())
 
 
-@pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED)
+@pytest.mark.parametrize("text", list(ACCEPTED.values()), ids=list(ACCEPTED))
 def test_clean_file_is_accepted(text: str):
     assert complaints(text) == []
 
 
-@pytest.mark.parametrize(("text", "expected"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("text", "expected"), list(FAULTS.values()), ids=list(FAULTS))
 def test_planted_fault_is_found(text: str, expected: str):
     assert any(expected in complaint for complaint in complaints(text))
 

@@ -1,0 +1,84 @@
+"""The IR in each pass's docstring is what the pass does: Before is run, After is compared."""
+
+from collections.abc import Callable
+
+import pytest
+from ir_files import context, in_custom_form, parse
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.transforms import get_all_passes
+
+from shardwright.tools.pass_doc import pass_doc
+from shardwright.tools.universe import UNIVERSE
+
+
+def run(pipeline: str, text: str) -> ModuleOp:
+    """Return the module in `text` after `pipeline`, which may name xDSL's passes beside ours."""
+    ctx = context()
+    module = parse(text, ctx)
+    PassPipeline.parse_spec({**get_all_passes(), **UNIVERSE.all_passes}, pipeline).apply(ctx, module)
+    module.verify()
+    return module
+
+
+@pytest.mark.parametrize("load", list(UNIVERSE.all_passes.values()), ids=list(UNIVERSE.all_passes))
+def test_docstring_shows_what_the_pass_does(load: Callable[[], type[ModulePass]]):
+    doc = pass_doc(load())
+    after = parse(doc.after, context())
+    assert in_custom_form(run(doc.pipeline, doc.before)) == in_custom_form(after)
+
+
+@pytest.mark.parametrize(("name", "load"), list(UNIVERSE.all_passes.items()), ids=list(UNIVERSE.all_passes))
+def test_pass_is_registered_under_its_own_name(name: str, load: Callable[[], type[ModulePass]]):
+    assert load().name == name
+
+
+class RenamePass(ModulePass):
+    """
+    Rename every function.
+
+    Even unused ones.
+
+    Requires: nothing.
+    Ensures: every function is
+        called `g`.
+
+    Before:
+    ```mlir
+    func.func @f() { func.return }
+    ```
+
+    After:
+
+        ```mlir
+        func.func @g() { func.return }
+        ```
+
+    Source: this test.
+    """
+
+    name = "rename"
+
+
+def test_parts_are_taken_apart():
+    doc = pass_doc(RenamePass)
+    assert (doc.summary, doc.explanation) == ("Rename every function.", "Even unused ones.")
+    assert (doc.requires, doc.source, doc.pipeline) == ("nothing.", "this test.", "rename")
+    assert doc.before == "func.func @f() { func.return }\n"
+    assert doc.after == "func.func @g() { func.return }\n"
+
+
+class SilentPass(ModulePass):
+    """
+    Say nothing more.
+
+    Requires: nothing.
+    """
+
+    name = "silent"
+
+
+def test_missing_parts_are_named():
+    expected = r"test_docstrings.py:\d+: .*'silent' lacks Ensures, Before, After, Source"
+    with pytest.raises(ValueError, match=expected):
+        pass_doc(SilentPass)

@@ -1,0 +1,165 @@
+"""The house: imports point down, the core knows no torch, the worker no xDSL, opt-tool starts light."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Folder -> the folders of ours that it may import.
+MAY_IMPORT: dict[str, set[str]] = {
+    "ir": set(),
+    "dialects": {"ir"},
+    "passes": {"dialects", "ir"},
+    "lowering": {"dialects", "ir"},
+    "runtime": {"ir"},
+    "models": {"api"},
+    "api": {"dialects", "ir", "lowering", "models", "passes", "runtime"},
+    "tools": {"api", "dialects", "ir", "lowering", "models", "passes", "runtime"},
+}
+# Folder -> the libraries that it may not import, not even inside a function.
+MAY_NOT_IMPORT: dict[str, set[str]] = {
+    "ir": {"torch", "xdsl"},
+    "dialects": {"torch"},
+    "passes": {"torch"},
+    "runtime": {"xdsl"},
+}
+MOST_FILE_LINES = 500
+MOST_FUNCTION_LINES = 60
+
+FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(here: tuple[str, ...], source: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """
+    Yield the line and the target of every import in a module of the package `here`, a path from the root.
+
+    A target is a path too: ours as `("shardwright", "ir", "mesh")`, others as `("torch", "nn")`.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, tuple(alias.name.split("."))) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ("shardwright", *here)[: len(here) + 2 - node.level] if node.level else ()
+            module = tuple(node.module.split(".")) if node.module else ()
+            yield from ((node.lineno, (*base, *module, alias.name)) for alias in node.names)
+
+
+def complaints(here: tuple[str, ...], source: str) -> list[str]:
+    """Return the imports of one module that break the rules of its folder, each with its line."""
+    folder = here[0]
+    found: list[str] = []
+    for line, target in imports(here, source):
+        library = target[0]
+        if library in MAY_NOT_IMPORT.get(folder, set()):
+            found.append(f"line {line}: {folder} imports {library}")
+        if library in MAY_IMPORT:
+            found.append(f"line {line}: bare import of {library!r}, so that classes load twice; import it relatively")
+        if library == "shardwright" and len(target) > 1 and target[1] not in {folder, *MAY_IMPORT[folder]}:
+            found.append(f"line {line}: {folder} imports {target[1]}, which lies above it")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_down(path: Path):
+    assert not complaints(path.relative_to(ROOT).parent.parts, path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("here", "source"),
+    [
+        (("ir",), "from ..dialects import spmd"),
+        (("ir",), "from .. import dialects"),
+        (("passes", "search"), "from ...lowering.export import emit"),
+        (("passes",), "def f():\n    import torch.fx"),
+        (("runtime",), "from xdsl.ir import Operation"),
+        (("api",), "from ir import mesh"),
+        (("lowering",), "from shardwright.api import parallelize"),
+    ],
+)
+def test_planted_import_is_found(here: tuple[str, ...], source: str):
+    assert len(complaints(here, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "source"),
+    [
+        (("passes", "search"), "from ...ir.mesh import Mesh\nfrom . import problem\nfrom ..analysis import cost"),
+        (("runtime",), "import torch\nfrom ..ir import mesh"),
+        (("dialects",), "from xdsl import ir"),
+    ],
+)
+def test_good_imports_are_accepted(here: tuple[str, ...], source: str):
+    assert complaints(here, source) == []
+
+
+def loaded_after(program: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter holds after running `program`."""
+    report = "\nimport sys\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-c", textwrap.dedent(program) + report]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def import_all(folder: str) -> str:
+    """Return the program that imports every module of a folder of ours."""
+    modules = [path.relative_to(ROOT) for path in FILES if path.is_relative_to(ROOT / folder)]
+    names = [".".join(module.with_suffix("").parts).removesuffix(".__init__") for module in modules]
+    return "\n".join(f"import shardwright.{name}" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("folder", "library"),
+    [("ir", "xdsl"), ("ir", "torch"), ("dialects", "torch"), ("passes", "torch"), ("runtime", "xdsl")],
+)
+def test_folder_loads_without(folder: str, library: str):
+    assert library not in loaded_after(import_all(folder))
+
+
+def test_the_root_loads_nothing_heavy():
+    assert loaded_after("import shardwright; shardwright.__version__").isdisjoint({"torch", "xdsl", "numpy"})
+
+
+def test_the_root_names_what_it_offers():
+    import shardwright
+
+    with pytest.raises(AttributeError, match="it offers TrainingStep, __version__, parallelize"):
+        _ = shardwright.parallelise  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_opt_tool_never_imports_torch(tmp_path: Path):
+    file = tmp_path / "tiny.mlir"
+    file.write_text("func.func @f() { func.return }\n")
+    program = f"""
+        from shardwright.tools.opt_tool import main
+        try:
+            main([{str(file)!r}])
+        except SystemExit as end:
+            assert not end.code, end.code
+    """
+    assert "torch" not in loaded_after(program)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_sizes_to_feel_at_home_in(path: Path):
+    """Warn only: a long file is a place to look for seams, not a fault."""
+    source = path.read_text()
+    assert source.endswith("\n")
+    if (lines := source.count("\n")) > MOST_FILE_LINES:
+        warnings.warn(f"{name_of(path)}: {lines} lines: where are its seams?", stacklevel=1)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MOST_FUNCTION_LINES:
+                warnings.warn(f"{name_of(path)}:{node.lineno}: {node.name} is {lines} lines", stacklevel=1)

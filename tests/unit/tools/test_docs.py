@@ -1,0 +1,69 @@
+"""The generated pages of the manual."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from xdsl.dialects.func import Func
+from xdsl.passes import ModulePass
+
+from shardwright.tools.docs import dialects_page, main, pages, passes_page
+from shardwright.tools.pass_doc import pass_doc
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@dataclass(frozen=True)
+class TwicePass(ModulePass):
+    """
+    Do it twice.
+
+    Requires: nothing.
+    Ensures: that it is done.
+
+    Before:
+    ```mlir
+    func.func @f() { func.return }
+    ```
+
+    After:
+    ```mlir
+    func.func @f() { func.return }
+    ```
+
+    Source: this test.
+    """
+
+    name = "twice"
+
+    how_often: int = 2
+    """How often
+    it is done."""
+    by_whom: Literal["me", "you"] = "me"
+
+
+@pytest.mark.parametrize("name", ["passes.md", "dialects.md"])
+def test_page_is_up_to_date(name: str):
+    assert (DOCS / name).read_text() == pages()[name], f"docs/{name} is out of date: run `make docs`"
+
+
+def test_pass_section_holds_every_part():
+    page = passes_page([pass_doc(TwicePass)])
+    assert "| [`twice`](#twice) | Do it twice. |" in page
+    assert "| `how-often` | `int` | `2` | How often it is done. |" in page
+    assert "| `by-whom` | `Literal['me', 'you']` | `me` |  |" in page
+    assert "**Ensures**: that it is done." in page
+    assert "```mlir\nfunc.func @f() { func.return }\n```" in page
+
+
+def test_op_section_gives_signature_and_syntax():
+    page = dialects_page([Func])
+    assert "### `func.call`\n\nSignature: `(arguments...) -> (res...)`" in page
+    assert "Syntax: `` func.call $callee" in page
+    assert "Attributes: `sym_name, function_type, sym_visibility?" in page
+
+
+def test_main_writes_both_pages(tmp_path: Path):
+    assert main([str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dialects.md", "passes.md"]

@@ -1,0 +1,159 @@
+"""Write the parts of the manual that the code already says: docs/passes.md and docs/dialects.md."""
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from xdsl.ir import Attribute, Dialect, Operation, TypeAttribute
+from xdsl.irdl import (
+    IRDLOperation,
+    OpDef,
+    OptionalDef,
+    VariadicDef,
+)
+
+from .pass_doc import PassDoc, pass_doc
+from .universe import UNIVERSE
+
+NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
+# A dialect with more ops than this is made from a table, and is shown as one.
+MOST_OPS_IN_FULL = 40
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write both pages into the folder named by the one argument, `docs` if there is none."""
+    (folder,) = (sys.argv[1:] if arguments is None else arguments) or ("docs",)
+    for name, text in pages().items():
+        (Path(folder) / name).write_text(text)
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """Map each generated page's name to its text. ValueError names a pass whose docstring lacks a part."""
+    return {
+        "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
+        "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
+    }
+
+
+def passes_page(docs: Iterable[PassDoc]) -> str:
+    """Return the Markdown page of all passes, by name."""
+    by_name = sorted(docs, key=lambda doc: doc.name)
+    intro = "Every pass runs alone under `opt-tool --pass-pipeline=...` and in any xDSL `PassPipeline`."
+    rows = ((f"[`{doc.name}`](#{doc.name})", doc.summary) for doc in by_name)
+    contents = _table(("pass", "what it does"), rows)
+    return _page("Passes", [intro, contents, *map(_pass_section, by_name)])
+
+
+def _pass_section(doc: PassDoc) -> str:
+    options = _table(
+        ("option", "type", "default", "meaning"),
+        (
+            (f"`{option.name}`", f"`{option.type}`", _code(option.default or "required"), option.description)
+            for option in doc.options
+        ),
+    )
+    parts = [
+        f"## {doc.name}",
+        doc.summary,
+        doc.explanation,
+        f"**Requires**: {doc.requires}",
+        f"**Ensures**: {doc.ensures}",
+        options if doc.options else "",
+        f"Before `{doc.pipeline}`:",
+        f"```mlir\n{doc.before}```",
+        "After:",
+        f"```mlir\n{doc.after}```",
+        f"**Source**: {doc.source}",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def dialects_page(dialects: Iterable[Dialect]) -> str:
+    """Return the Markdown page of all dialects, by name."""
+    by_name = sorted(dialects, key=lambda dialect: dialect.name)
+    return _page("Dialects", [_dialect_section(dialect) for dialect in by_name])
+
+
+def _dialect_section(dialect: Dialect) -> str:
+    ops = sorted((op for op in dialect.operations if issubclass(op, IRDLOperation)), key=lambda op: op.name)
+    attributes = sorted(dialect.attributes, key=lambda attribute: attribute.name)
+    body = [_op_table(ops)] if len(ops) > MOST_OPS_IN_FULL else [_op_section(op) for op in ops]
+    parts = [f"## {dialect.name}", _introduction(dialect), *body, *map(_attribute_section, attributes)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _introduction(dialect: Dialect) -> str:
+    """Return the docstring of the dialect's own module, or of the one that defines its first op."""
+    homes = [f"{__package__.rpartition('.')[0]}.dialects.{dialect.name}" if __package__ else ""]
+    homes += [definition.__module__ for definition in (*dialect.operations, *dialect.attributes)]
+    documented = (inspect.getdoc(sys.modules[home]) for home in homes if home in sys.modules)
+    return next(filter(None, documented), "")
+
+
+def _op_table(ops: Iterable[type[IRDLOperation]]) -> str:
+    rows = ((f"`{op.name}`", _code(_signature(op.get_irdl_definition()))) for op in ops)
+    return _table(("op", "signature"), rows)
+
+
+def _op_section(op: type[IRDLOperation]) -> str:
+    definition = op.get_irdl_definition()
+    attributes = ", ".join(_named([*definition.properties.items(), *definition.attributes.items()]))
+    syntax = definition.assembly_format
+    parts = [
+        f"### `{op.name}`",
+        _own_doc(op),
+        f"Signature: {_code(_signature(definition))}",
+        f"Syntax: {_code(f'{op.name} {_one_line(syntax)}')}" if syntax else "",
+        f"Attributes: {_code(attributes)}" if attributes else "",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _attribute_section(attribute: type[Attribute]) -> str:
+    sign = "!" if issubclass(attribute, TypeAttribute) else "#"
+    return "\n\n".join(filter(None, [f"### `{sign}{attribute.name}`", _own_doc(attribute)]))
+
+
+def _own_doc(definition: type[Operation] | type[Attribute]) -> str:
+    """Return the class's docstring as Markdown; an inherited one would describe another class."""
+    return inspect.cleandoc(definition.__dict__.get("__doc__") or "")
+
+
+def _signature(definition: OpDef) -> str:
+    operands = ", ".join(_named(definition.operands))
+    results = ", ".join(_named(definition.results))
+    regions = "".join(f" {{{name}}}" for name in _named(definition.regions))
+    return f"({operands}){regions} -> ({results})"
+
+
+def _named(parts: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """Yield the name of each operand, result, region or attribute: `x?` if optional, `x...` if variadic."""
+    for name, part in parts:
+        yield name + (
+            "?" if isinstance(part, OptionalDef) else "..." if isinstance(part, VariadicDef) else ""
+        )
+
+
+def _page(title: str, sections: Iterable[str]) -> str:
+    return "\n\n".join([NOTICE, f"# {title}", *sections]) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar inside a cell is escaped, a line break becomes a blank."""
+    lines = [header, ["---"] * len(header), *rows]
+    cells = ([_one_line(cell).replace("|", r"\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

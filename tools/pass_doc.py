@@ -1,0 +1,133 @@
+"""
+What a pass's docstring says, part by part.
+
+A pass documents itself in four parts, of which the IR is tested and the whole becomes docs/passes.md:
+
+    One sentence. Further paragraphs may follow.
+
+    Requires: what must hold of the module before.
+    Ensures: what holds after.
+
+    Pipeline: `my-pass{option=2}`      (only where the pass without options is not what the example shows)
+
+    Before:
+    ```mlir
+    ...
+    ```
+
+    After:
+    ```mlir
+    ...
+    ```
+
+    Source: the paper and section, or whose idea it is.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import dataclass
+
+from xdsl.passes import ModulePass, get_pass_option_infos
+
+_PARTS = ("Requires", "Ensures", "Before", "After", "Source")
+_HEADER = re.compile(rf"^(?P<part>{'|'.join(_PARTS)}|Pipeline):[ \t]*(?P<rest>.*)$")
+_FENCED = re.compile(r"```mlir\n(?P<ir>.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class OptionDoc:
+    """One option of a pass as the pipeline string spells it; `default` is None where it must be given."""
+
+    name: str
+    type: str
+    default: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class PassDoc:
+    """The parts of one pass's docstring; `before` and `after` are IR, the others Markdown."""
+
+    name: str
+    summary: str
+    explanation: str
+    requires: str
+    ensures: str
+    pipeline: str
+    before: str
+    after: str
+    source: str
+    options: tuple[OptionDoc, ...]
+
+
+def pass_doc(pass_class: type[ModulePass]) -> PassDoc:
+    """Take the docstring of `pass_class` apart. ValueError names the pass and the part that is missing."""
+    parts = _split(inspect.cleandoc(pass_class.__dict__.get("__doc__") or ""))
+    missing = [part for part in _PARTS if not parts.get(part)]
+    if missing:
+        raise ValueError(
+            f"{_place(pass_class)}: the docstring of pass {pass_class.name!r} lacks {', '.join(missing)}; "
+            f"each part starts a line with its name and a colon, as docs/adding-a-pass.md shows"
+        )
+    summary, _, explanation = parts[""].partition("\n\n")
+    return PassDoc(
+        name=pass_class.name,
+        summary=summary,
+        explanation=explanation.strip(),
+        requires=parts["Requires"],
+        ensures=parts["Ensures"],
+        pipeline=parts.get("Pipeline", "").strip("`") or pass_class.name,
+        before=_fenced(pass_class, "Before", parts["Before"]),
+        after=_fenced(pass_class, "After", parts["After"]),
+        source=parts["Source"],
+        options=_options(pass_class),
+    )
+
+
+def _split(text: str) -> dict[str, str]:
+    """Map each part's name to its text; the opening prose has the name ''."""
+    parts: dict[str, list[str]] = {"": []}
+    part, in_fence = "", False
+    for line in text.splitlines():
+        in_fence ^= line.lstrip().startswith("```")
+        if not in_fence and (header := _HEADER.match(line)):
+            part = header["part"]
+            line = header["rest"]
+        parts.setdefault(part, []).append(line)
+    return {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in parts.items()}
+
+
+def _fenced(pass_class: type[ModulePass], part: str, text: str) -> str:
+    if match := _FENCED.search(text):
+        return textwrap.dedent(match["ir"])
+    raise ValueError(
+        f"{_place(pass_class)}: {part} of pass {pass_class.name!r} has no IR; put it between ```mlir and ```"
+    )
+
+
+def _place(pass_class: type[ModulePass]) -> str:
+    return f"{inspect.getsourcefile(pass_class)}:{inspect.getsourcelines(pass_class)[1]}"
+
+
+def _options(pass_class: type[ModulePass]) -> tuple[OptionDoc, ...]:
+    described = _field_docstrings(pass_class)
+    return tuple(
+        OptionDoc(option.replace("_", "-"), kind.replace("typing.", ""), default, described.get(option, ""))
+        for option, kind, default in get_pass_option_infos(pass_class)
+    )
+
+
+def _field_docstrings(pass_class: type[ModulePass]) -> dict[str, str]:
+    """Map each field to the string that stands under it in the source, which Python itself throws away."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(pass_class))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(inspect.cleandoc(text).split())
+            case _:
+                pass
+    return found
