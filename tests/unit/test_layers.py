@@ -94,7 +94,7 @@ def test_planted_import_is_found(here: tuple[str, ...], source: str):
 @pytest.mark.parametrize(
     ("here", "source"),
     [
-        (("passes", "search"), "from ...ir.mesh import Mesh\nfrom . import problem\nfrom ..analysis import x"),
+        (("passes", "search"), "from ...ir.mesh import Mesh\nfrom . import a\nfrom ..analysis import b"),
         (("runtime",), "import torch\nfrom ..ir import mesh"),
         (("dialects",), "from xdsl import ir"),
     ],
