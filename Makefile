@@ -38,7 +38,7 @@ demo: setup ## Plan, compile and train a small GPT on 4 local processes, and com
 test: lint types filecheck unit ## Everything that must hold before a change is merged
 
 lint: setup ## Style: ruff
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --output-format concise .
 
 types: setup ## Types: pyright, strict for ir, dialects and passes
 	$(BIN)/pyright --pythonpath $(BIN)/python
