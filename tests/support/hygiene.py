@@ -15,7 +15,7 @@ _LIT_WORDS = {"RUN", "XFAIL", "REQUIRES", "UNSUPPORTED", "COM", "NO-FILECHECK", 
 _EXPECTED = {"expected-error", "expected-warning", "expected-note", "expected-remark"}
 
 _PREFIX_OPTION = re.compile(r"--?check-prefix(?:es)?[= ](\S+)")
-_COMMENT_WORD = re.compile(r"^\s*/+\s*(?P<word>[A-Za-z][\w-]*)(?:\{LITERAL\})?(?P<colon>\s*:)?")
+_COMMENT_WORD = re.compile(r"(?<!\S)/+\s*(?P<word>[A-Za-z][\w-]*)(?:\{LITERAL\})?(?P<colon>\s*:)?")
 _EXPECTATION = re.compile(r"//\s*(expect\w*-[\w-]+)")
 _COUNT = re.compile(r"-COUNT-\d+$")
 _REASON = re.compile(r"^\s*//\s*NO-FILECHECK:\s*\S+", re.MULTILINE)
@@ -71,19 +71,20 @@ def _word_complaints(text: str, prefixes: set[str]) -> Iterator[str]:
         for word in _EXPECTATION.findall(line):
             if word not in _EXPECTED:
                 yield f"line {number}: {word!r} is no expectation; one of {', '.join(sorted(_EXPECTED))}"
-        if (match := _COMMENT_WORD.match(line)) and (fault := _fault(match, known)):
-            yield f"line {number}: {line.strip()!r} {fault}"
+        for match in _COMMENT_WORD.finditer(line):
+            if fault := _fault(match, known):
+                yield f"line {number}: {match[0].strip()!r} {fault}"
 
 
 def _fault(match: re.Match[str], known: set[str]) -> str | None:
-    """Say what is wrong with the first word of a comment line; None for a directive and for prose."""
+    """Say what is wrong with the first word of a comment; None for a directive and for prose."""
     word, colon = _COUNT.sub("", match["word"]), match["colon"]
     if word in known:
-        if not match[0].lstrip().startswith("//"):
+        if not match[0].startswith("//"):
             return "starts with one slash only"
         return None if colon == ":" else "lacks the colon right after the directive"
     if colon and word.isupper():
-        return "is in capitals like a directive but is none"
+        return "is in capitals like a directive but is none: misspelt, or a prefix that no RUN line names"
     if (colon or word.isupper()) and min(_distance(word.upper(), name) for name in known) <= _slack(word):
         return "looks like a misspelt directive"
     return None

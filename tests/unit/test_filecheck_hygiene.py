@@ -29,6 +29,7 @@ def planted(line: str) -> str:
 FAULTS = {
     "misspelt": (planted("// CHEKC: x"), "capitals"),
     "misspelt-suffix": (planted("// CHECK-NXT: x"), "capitals"),
+    "after-code": (planted("func.return // CHEKC: x"), "capitals"),
     "underscore": (planted("// CHECK_NEXT: x"), "capitals"),
     "unknown-prefix": (planted("// OTHER: x"), "capitals"),
     "blank-before-colon": (planted("// CHECK : x"), "lacks the colon"),
