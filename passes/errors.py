@@ -1,0 +1,69 @@
+"""How a pass says no: errors that name the op, the value in the user's model, and the pass."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+
+from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, StringAttr
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import DiagnosticException, PassFailedException
+
+
+class OpFailure(PassFailedException):
+    """What a pass cannot do at one op; the text names the op, so that it is of use in any driver."""
+
+    def __init__(self, op: Operation, message: str) -> None:
+        super().__init__(f"{describe(op)}: {message}")
+        self.op = op
+
+
+class PassError(DiagnosticException):
+    """
+    One pass of a pipeline did not succeed.
+
+    `kind` says how: it "failed" (cannot do what was asked), "crashed" (a fault of the pass, with its exception
+    as `__cause__`), or left "invalid" IR. `op` is the op concerned, None where that is not known.
+    """
+
+    def __init__(
+        self,
+        pass_name: str,
+        kind: Literal["failed", "crashed", "invalid"],
+        message: str,
+        op: Operation | None,
+    ) -> None:
+        super().__init__(f"pass '{pass_name}' {_KINDS[kind]}: {message}")
+        self.pass_name = pass_name
+        self.kind = kind
+        self.op = op
+
+
+_KINDS = {"failed": "failed", "crashed": "crashed", "invalid": "left IR that does not verify"}
+
+
+def fail(op: Operation, message: str) -> NoReturn:
+    """Raise the OpFailure of `op`; `message` says what was expected and what to do."""
+    raise OpFailure(op, message)
+
+
+def describe(op: Operation) -> str:
+    """Return what to call `op` in a message: `'aten.mm' op %h from "fc1" (model.py:3:4)`."""
+    names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
+    parts = [f"'{op.name}' op", names, f"from {place}" if (place := place_in_model(op.location)) else ""]
+    return " ".join(filter(None, parts))
+
+
+def place_in_model(location: Attribute) -> str:
+    """Return a location as prose: `"fc1" (model.py:3:4)`; empty if it is unknown."""
+    match location:
+        case NameLoc(desc=StringAttr(data=name), location=inner):
+            within = place_in_model(inner)
+            return f'"{name}" ({within})' if within else f'"{name}"'
+        case FileLineColLoc():
+            return f"{location.filename.data}:{location.line.data}:{location.column.data}"
+        case CallSiteLoc(callee=callee, caller=caller):
+            return f"{place_in_model(callee)} called from {place_in_model(caller)}"
+        case FusedLoc(locations=ArrayAttr(data=parts)):
+            return ", ".join(filter(None, map(place_in_model, parts)))
+        case _:
+            return ""

@@ -1,0 +1,32 @@
+"""The passes of this package by name, each imported when asked for: xDSL loads this at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import TypeAlias
+
+from xdsl.passes import ModulePass
+
+PassFactory: TypeAlias = Callable[[], type[ModulePass]]
+
+_HOMES: dict[str, str] = {}
+"""Pass -> "module:Class", both named as the pass is."""
+
+
+def our_passes() -> dict[str, PassFactory]:
+    """Return the passes of this package by name."""
+    return {name: partial(_load, home) for name, home in _HOMES.items()}
+
+
+def available_passes() -> dict[str, PassFactory]:
+    """Return every pass that a pipeline may name: ours and xDSL's own."""
+    from xdsl.transforms import get_all_passes
+
+    return {**get_all_passes(), **our_passes()}
+
+
+def _load(home: str) -> type[ModulePass]:
+    module, _, name = home.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)

@@ -1,0 +1,69 @@
+"""Whether a module is valid, and where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation
+from xdsl.utils.exceptions import DiagnosticException
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The innermost op that does not verify, and why."""
+
+    op: Operation
+    message: str
+
+
+def first_fault(module: Operation) -> Fault | None:
+    """
+    Return the first fault of `module`, None if it is valid.
+
+    Beyond xDSL's own verification, values in the straight-line code of a function are defined before they are
+    used: xDSL does not look, and a pass that inserts an op too early would go unnoticed.
+    """
+    return _innermost_fault(module) or next(_early_uses(module), None)
+
+
+def _innermost_fault(op: Operation) -> Fault | None:
+    # A verifier of a dialect may fail in any way on IR that its author did not think of.
+    try:
+        op.verify()
+    except Exception as error:
+        inner = (child for region in op.regions for block in region.blocks for child in block.ops)
+        found = next(filter(None, map(_innermost_fault, inner)), None)
+        return found or Fault(op, _reason(error))
+    return None
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip()
+    if isinstance(error, DiagnosticException | ValueError) and text:
+        return text
+    return f"its verifier raised {type(error).__name__}: {text}"
+
+
+def _early_uses(module: Operation) -> Iterator[Fault]:
+    """Yield every use of a value above its definition in the same block or around it, in functions."""
+    for function in module.walk():
+        if not isinstance(function, FuncOp):
+            continue
+        position = {op: index for index, op in enumerate(function.walk())}
+        for user, at in position.items():
+            for index, operand in enumerate(user.operands):
+                definition = operand.owner
+                if isinstance(definition, Block) or position.get(definition, -1) < at:
+                    continue
+                if any(block is definition.parent for block in _blocks_around(user)):
+                    yield Fault(user, f"operand {index} is defined only further down, by '{definition.name}'")
+
+
+def _blocks_around(op: Operation) -> Iterator[Block]:
+    """Yield the block of `op`, the block of its parent op, and so on outwards."""
+    around: Operation | None = op
+    while around is not None and around.parent is not None:
+        yield around.parent
+        around = around.parent_op()
