@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .mesh import Mesh
-from .rules import Rule, Value
+from .rules import Dim, Rule, Value
 from .sharding import DimSharding, Offsets, Reduction, Sharding, dim_sharding, even_offsets, largest_part
 
 
@@ -51,8 +51,14 @@ def choices(rule: Rule) -> tuple[Choice, ...]:
     return (None, *map(Split, rule.splittable()), *map(Linear, rule.linear))
 
 
-def signature(rule: Rule, mesh: Mesh, chosen: Sequence[Choice]) -> Signature | None:
-    """The signature of one choice per mesh axis; None where a factor has fewer elements than parts."""
+def signature(
+    rule: Rule, mesh: Mesh, chosen: Sequence[Choice], offsets: Mapping[str, Offsets] | None = None
+) -> Signature | None:
+    """The signature of one choice per mesh axis; None where a factor has fewer elements than parts.
+
+    `offsets` gives the boundaries of the factors that are not split evenly (those may leave parts empty).
+    """
+    uneven = offsets or {}
     axes: dict[str, tuple[str, ...]] = {}
     passed: list[tuple[str, frozenset[int]]] = []
     for axis, choice in zip(mesh.axes, chosen, strict=True):
@@ -60,12 +66,12 @@ def signature(rule: Rule, mesh: Mesh, chosen: Sequence[Choice]) -> Signature | N
             axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
         elif isinstance(choice, Linear):
             passed.append((axis.name, choice.operands))
-    if any(mesh.parts(split) > rule.sizes[factor] for factor, split in axes.items()):
+    if any(mesh.parts(split) > rule.sizes[f] and f not in uneven for f, split in axes.items()):
         return None
     reduced = {axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split}
 
     def spread(value: Value, partial: dict[str, Reduction]) -> Sharding:
-        dims = tuple(_dim(rule, mesh, dim, axes) for dim in value)
+        dims = tuple(_dim(rule, mesh, dim, axes, uneven) for dim in value)
         return Sharding(dims, tuple((axis, partial[axis]) for axis in mesh.in_order(partial)))
 
     def operand(index: int, value: Value) -> Sharding:
@@ -82,17 +88,16 @@ def signature(rule: Rule, mesh: Mesh, chosen: Sequence[Choice]) -> Signature | N
     )
 
 
-def _dim(rule: Rule, mesh: Mesh, dim: tuple[str, ...], axes: dict[str, tuple[str, ...]]) -> DimSharding:
+def _dim(
+    rule: Rule, mesh: Mesh, dim: Dim, axes: Mapping[str, tuple[str, ...]], uneven: Mapping[str, Offsets]
+) -> DimSharding:
     lead = rule.leading(dim)
     if lead is None or lead not in axes:
         return DimSharding()
-    size = math.prod(rule.sizes[factor] for factor in dim)
-    return dim_sharding(axes[lead], _scaled(rule.sizes[lead], size, mesh.parts(axes[lead])), size, mesh)
-
-
-def _scaled(lead: int, size: int, parts: int) -> Offsets:
-    """The boundaries along a dim of `size` of an even split of its leading factor."""
-    return tuple(offset * (size // lead) for offset in even_offsets(lead, parts))
+    inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
+    boundaries = uneven.get(lead) or even_offsets(rule.sizes[lead], mesh.parts(axes[lead]))
+    scaled = tuple(offset * inner for offset in boundaries)
+    return dim_sharding(axes[lead], scaled, rule.sizes[lead] * inner, mesh)
 
 
 def signatures(rule: Rule, mesh: Mesh) -> tuple[Signature, ...]:
@@ -104,10 +109,55 @@ def signatures(rule: Rule, mesh: Mesh) -> tuple[Signature, ...]:
 def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
     """The size of each factor on the device with the largest share: what the slowest device's work is made of."""
     sizes = dict(rule.sizes)
-    values = zip((*rule.operands, *rule.results), (*given.operands, *given.results), strict=True)
-    for value, sharding in values:
+    for value, sharding in _pairs(rule, given):
         for dim, spread in zip(value, sharding.dims, strict=True):
             if spread.axes and (lead := rule.leading(dim)) is not None:
                 inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
                 sizes[lead] = -(-largest_part(rule.sizes[lead] * inner, spread, mesh) // inner)
     return sizes
+
+
+def explain_mismatch(rule: Rule, given: Signature, mesh: Mesh) -> str | None:
+    """Why `given` is not a signature of `rule` on `mesh`, naming the operand or result at fault; None where it is."""
+    if (len(given.operands), len(given.results)) != (len(rule.operands), len(rule.results)):
+        return (
+            f"signature {given} is of {len(given.operands)} operands and {len(given.results)} results,"
+            f" the op has {len(rule.operands)} and {len(rule.results)}"
+        )
+    try:
+        for value, sharding in _pairs(rule, given):
+            sharding.verify(mesh, [math.prod(rule.sizes[f] for f in dim) for dim in value])
+    except ValueError as error:
+        return str(error)
+    chosen, offsets = _choices_of(rule, given, mesh)
+    allowed = signature(rule, mesh, chosen, offsets)
+    if allowed == given:
+        return None
+    hint = f"; the nearest that it allows is {allowed}" if allowed is not None else ""
+    return f"signature {given} is not one that the op's rule {rule} allows{hint}"
+
+
+def _pairs(rule: Rule, given: Signature) -> Iterator[tuple[Value, Sharding]]:
+    return zip((*rule.operands, *rule.results), (*given.operands, *given.results), strict=True)
+
+
+def _choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], dict[str, Offsets]]:
+    """The choice per axis that a signature seems to make, and the boundaries of its uneven factors."""
+    factors: dict[str, str] = {}
+    offsets: dict[str, Offsets] = {}
+    for value, sharding in _pairs(rule, given):
+        for dim, spread in zip(value, sharding.dims, strict=True):
+            if not spread.axes or (lead := rule.leading(dim)) is None:
+                continue
+            factors |= dict.fromkeys(spread.axes, lead)
+            inner = math.prod(rule.sizes[f] for f in dim) // rule.sizes[lead]
+            if spread.offsets is not None and all(offset % inner == 0 for offset in spread.offsets):
+                offsets[lead] = tuple(offset // inner for offset in spread.offsets)
+
+    def choice(axis: str) -> Choice:
+        if axis in factors:
+            return Split(factors[axis]) if factors[axis] in rule.splittable() else None
+        passed = frozenset(i for i, sharding in enumerate(given.operands) if axis in sharding.partial_axes)
+        return Linear(passed) if passed in rule.linear else None
+
+    return [choice(axis) for axis in mesh.names], offsets

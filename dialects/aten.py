@@ -1,0 +1,118 @@
+"""The `aten` dialect: one op per ATen overload, made from the op table.
+
+Operands are the tensor arguments; every other argument is an attribute under its schema name, left out where it has
+the schema's default. An overload that the table lacks is an `aten.opaque`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Dialect
+from xdsl.irdl import irdl_op_definition, prop_def
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.ops.spec import OpSpec
+from ..ir.ops.table import op_table
+from ..ir.rules import Rule, replicated_rule
+from .compute import ComputeOp
+from .sharding_attrs import RuleAttr
+
+_RULES: dict[tuple[object, ...], Rule] = {}
+
+
+class AtenOp(ComputeOp):
+    """The base of all ops of the table."""
+
+    @property
+    def overload(self) -> str:
+        """The overload without `aten.` and `.default`."""
+        return self.name.removeprefix("aten.")
+
+    @property
+    def spec(self) -> OpSpec:
+        """The op's row in the table."""
+        return op_table()[self.overload]
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The names of the tensor arguments that are present; a list of tensors repeats its name."""
+        names = self.spec.operands
+        if names and names[0].startswith("*"):
+            return (names[0][1:],) * len(self.args)
+        missing = {*self.attributes, *self.absent()}
+        return tuple(name for name in names if name not in missing)[: len(self.args)]
+
+    def rule(self) -> Rule:
+        """The table's rule for this use; the same object for equal uses."""
+        key = self.use_key()
+        if (rule := _RULES.get(key)) is None:
+            rule = _RULES[key] = self.spec.bind(self.instance())
+        return rule
+
+    def verify_(self) -> None:
+        names = self.operand_names()
+        if len(names) != len(self.args):
+            raise VerifyException(
+                f"'{self.name}' has {len(self.args)} operands, its schema has tensors"
+                f" ({', '.join(self.spec.operands)}); list those that are None in `absent`"
+            )
+        super().verify_()
+
+
+@irdl_op_definition
+class OpaqueOp(ComputeOp):
+    """An overload that the table lacks: `aten.opaque "ns::op.overload" %x`.
+
+    It runs replicated unless it carries a rule of its own: `{spmd.rule = #spmd.rule<"([b, k]) -> ([b])">}`.
+    """
+
+    name = "aten.opaque"
+
+    target = prop_def(StringAttr)
+
+    assembly_format = "$target $args attr-dict `:` functional-type($args, $outs)"
+
+    @property
+    def overload(self) -> str:
+        """The overload as `namespace::name.overload`."""
+        return self.target.data
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The names that import recorded, or numbers."""
+        return tuple(f"arg{i}" for i in range(len(self.args)))
+
+    def rule(self) -> Rule:
+        """The op's own rule, or the replicated one."""
+        given = self.attributes.get("spmd.rule")
+        return _opaque_rule(given if isinstance(given, RuleAttr) else None, *self._shapes())
+
+    def _shapes(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        instance = self.instance()
+        return instance.operands, instance.results
+
+    def verify_(self) -> None:
+        try:
+            self.rule()
+        except ValueError as error:
+            raise VerifyException(f'\'aten.opaque "{self.target.data}"\': {error}') from error
+        super().verify_()
+
+
+@lru_cache(maxsize=4096)
+def _opaque_rule(
+    given: RuleAttr | None, operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]
+) -> Rule:
+    return replicated_rule(operands, results) if given is None else given.notation.bind(operands, results)
+
+
+def _op_class(spec: OpSpec) -> type[AtenOp]:
+    words = spec.name.replace(".", "_").split("_")
+    body = {"name": f"aten.{spec.name}", "__doc__": f"`aten::{spec.name}`.", "__module__": __name__}
+    return irdl_op_definition(type("".join(word.capitalize() for word in words) + "Op", (AtenOp,), body))
+
+
+ATEN_OPS: dict[str, type[AtenOp]] = {name: _op_class(spec) for name, spec in op_table().items()}
+"""The op class of each overload of the table."""
+
+ATEN = Dialect("aten", [*ATEN_OPS.values(), OpaqueOp])

@@ -1,0 +1,169 @@
+"""What every op that computes has in common: tensors in and out, arguments, a sharding rule and a signature."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import Any, cast
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    TypeAttribute,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation, base, traits_def, var_operand_def, var_result_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.mesh import Mesh
+from ..ir.ops.spec import OpInstance
+from ..ir.rules import Rule
+from ..ir.signatures import Signature, explain_mismatch
+from .sharding_attrs import SignatureAttr
+from .spmd import MeshOp
+
+SIGNATURE = "spmd.signature"
+ABSENT = "absent"
+"""The attribute that lists tensor arguments of the schema which are None in this use."""
+
+_DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "ui8": "uint8", "i1": "bool",
+}  # fmt: skip
+
+
+class ComputeOp(IRDLOperation, ABC):
+    """An op on tensors with a sharding rule; `spmd.signature`, where present, is one that the rule allows."""
+
+    args = var_operand_def(base(TensorType[Attribute]))
+    outs = var_result_def(base(TensorType[Attribute]))
+
+    traits = traits_def(Pure())
+
+    assembly_format = "$args attr-dict `:` functional-type($args, $outs)"
+
+    @property
+    @abstractmethod
+    def overload(self) -> str:
+        """The overload's name as the op table spells it."""
+
+    @abstractmethod
+    def operand_names(self) -> tuple[str, ...]:
+        """The schema's names of the operands that are present, in order."""
+
+    @abstractmethod
+    def rule(self) -> Rule:
+        """The sharding rule of this use of the op; the same object for equal uses."""
+
+    def instance(self) -> OpInstance:
+        """This use of the op as pure data."""
+        shapes = (tuple(shape_of(value) for value in values) for values in (self.args, self.outs))
+        operands, results = shapes
+        return OpInstance(self.overload, operands, results, self.operand_names(), self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that are not tensors, under their schema names, as Python values."""
+        names = (name for name in self.attributes if "." not in name and name != ABSENT)
+        return {name: python_value(self.attributes[name]) for name in names}
+
+    def absent(self) -> tuple[str, ...]:
+        """The tensor arguments that are None."""
+        listed = self.attributes.get(ABSENT)
+        return tuple(python_value(listed)) if listed is not None else ()
+
+    def use_key(self) -> tuple[object, ...]:
+        """What equal uses of one op have in common: overload, types and arguments."""
+        arguments = tuple((n, a) for n, a in self.attributes.items() if "." not in n)
+        return (self.overload, arguments, tuple(self.args.types), tuple(self.outs.types))
+
+    @property
+    def signature(self) -> Signature | None:
+        """The signature that the op was given, if any."""
+        attribute = self.attributes.get(SIGNATURE)
+        return attribute.signature if isinstance(attribute, SignatureAttr) else None
+
+    def verify_(self) -> None:
+        attribute = self.attributes.get(SIGNATURE)
+        if attribute is None:
+            return
+        if not isinstance(attribute, SignatureAttr):
+            raise VerifyException(f"'{SIGNATURE}' must be a #spmd.sig, found {attribute}")
+        mesh = find_mesh(self, attribute.data.mesh)
+        if (problem := signature_problem(self.rule(), attribute.signature, mesh)) is not None:
+            raise VerifyException(problem)
+
+
+@lru_cache(maxsize=100_000)
+def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | None:
+    """Why `rule` does not allow `signature` on `mesh`, or None where it does."""
+    return explain_mismatch(rule, signature, mesh)
+
+
+def find_mesh(op: Operation, name: str) -> Mesh:
+    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
+    top: Operation | None = op
+    while top is not None and not isinstance(top, ModuleOp):
+        top = top.parent_op()
+    meshes = [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
+    for mesh in meshes:
+        if mesh.sym_name.data == name:
+            return mesh.mesh
+    known = ", ".join(f"@{m.sym_name.data}" for m in meshes) or "none"
+    raise VerifyException(f"there is no mesh @{name}; the module's meshes: {known}")
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The global shape of a tensor value."""
+    return cast("TensorType[Attribute]", value.type).get_shape()
+
+
+def dtype_of(value: SSAValue) -> str:
+    """The name of a tensor value's dtype, as torch spells it."""
+    return dtype_name(cast("TensorType[Attribute]", value.type).element_type)
+
+
+def dtype_name(element: Attribute) -> str:
+    """The name of an element type, as torch spells it."""
+    text = str(element)
+    return _DTYPES.get(text, text)
+
+
+def element_bytes(value: SSAValue) -> int:
+    """The bytes of one element of a tensor value."""
+    bits = "".join(c for c in dtype_of(value) if c.isdigit())
+    return int(bits) // 8 if bits else 1
+
+
+def value_bytes(value: SSAValue) -> int:
+    """The bytes of the whole (global) tensor value."""
+    size = element_bytes(value)
+    for extent in shape_of(value):
+        size *= extent
+    return size
+
+
+def python_value(attribute: Attribute) -> Any:
+    """The Python value that an argument's attribute stands for; element types become dtype names."""
+    match attribute:
+        case IntegerAttr():
+            boolean = isinstance(attribute.type, IntegerType) and attribute.type.width.data == 1
+            return bool(attribute.value.data) if boolean else attribute.value.data
+        case FloatAttr():
+            return attribute.value.data
+        case StringAttr():
+            return attribute.data
+        case ArrayAttr():
+            return [python_value(item) for item in cast("ArrayAttr[Attribute]", attribute)]
+        case DenseArrayBase():
+            return list(cast("tuple[int, ...]", attribute.get_values()))
+        case TypeAttribute():
+            return dtype_name(attribute)
+        case _:
+            raise VerifyException(f"an op's argument cannot be {attribute}")

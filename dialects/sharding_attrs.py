@@ -1,0 +1,228 @@
+"""Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, signatures, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import Data
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+
+from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.rules import Notation, parse_rule
+from ..ir.sharding import DimSharding, Offsets, Reduction, Sharding
+from ..ir.signatures import Signature
+
+
+@irdl_attr_definition
+class MeshAttr(Data[Mesh]):
+    """The axes of a mesh: `<["node"=2, "gpu"=4, "micro"=2 temporal]>`."""
+
+    name = "spmd.axes"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Mesh:
+        def axis() -> Axis:
+            name = parser.parse_str_literal()
+            parser.parse_punctuation("=")
+            size = parser.parse_integer(allow_boolean=False, allow_negative=False)
+            temporal = parser.parse_optional_keyword("temporal") is not None
+            return Axis(name, size, AxisKind.TEMPORAL if temporal else AxisKind.SPATIAL)
+
+        with parser.in_angle_brackets():
+            at = parser.pos
+            axes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, axis)
+        try:
+            return Mesh(tuple(axes))
+        except ValueError as error:
+            parser.raise_error(str(error), at)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(str(self.data))
+
+
+@dataclass(frozen=True)
+class MeshSharding:
+    """A sharding together with the symbol name of the mesh it speaks of."""
+
+    mesh: str
+    sharding: Sharding
+
+
+@dataclass(frozen=True)
+class MeshSignature:
+    """A signature together with the symbol name of the mesh it speaks of."""
+
+    mesh: str
+    signature: Signature
+
+
+@irdl_attr_definition
+class ShardingAttr(Data[MeshSharding]):
+    """A value's spread: `#spmd.sharding<@mesh, [{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}>`."""
+
+    name = "spmd.sharding"
+
+    @staticmethod
+    def of(mesh: str, sharding: Sharding) -> ShardingAttr:
+        """The attribute of `sharding` on the mesh called `mesh`."""
+        return ShardingAttr(MeshSharding(mesh, sharding))
+
+    @property
+    def sharding(self) -> Sharding:
+        """The sharding without its mesh."""
+        return self.data.sharding
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> MeshSharding:
+        with parser.in_angle_brackets():
+            mesh = parse_mesh_name(parser)
+            return MeshSharding(mesh, parse_sharding(parser))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<@{self.data.mesh}, {self.data.sharding}>")
+
+
+@irdl_attr_definition
+class SignatureAttr(Data[MeshSignature]):
+    """An op's choice: `#spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>`."""
+
+    name = "spmd.sig"
+
+    @staticmethod
+    def of(mesh: str, signature: Signature) -> SignatureAttr:
+        """The attribute of `signature` on the mesh called `mesh`."""
+        return SignatureAttr(MeshSignature(mesh, signature))
+
+    @property
+    def signature(self) -> Signature:
+        """The signature without its mesh."""
+        return self.data.signature
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> MeshSignature:
+        with parser.in_angle_brackets():
+            mesh = parse_mesh_name(parser)
+            operands = _parse_shardings(parser)
+            parser.parse_punctuation("->")
+            return MeshSignature(mesh, Signature(operands, _parse_shardings(parser)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<@{self.data.mesh}, {self.data.signature}>")
+
+
+@irdl_attr_definition
+class AxesAttr(Data[tuple[tuple[str, ...], ...]]):
+    """Per dim, the axes a collective works on: `[{}, {"gpu"}]`."""
+
+    name = "spmd.dim_axes"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[str, ...], ...]:
+        return parse_dims(parser)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(str(Sharding.of(self.data)))
+
+
+@irdl_attr_definition
+class RuleAttr(Data[str]):
+    """A sharding rule in factor notation: `#spmd.rule<"([b, k], [k, n]) -> ([b, n]) reduction={k}">`."""
+
+    name = "spmd.rule"
+
+    @property
+    def notation(self) -> Notation:
+        """The rule, taken apart."""
+        return parse_rule(self.data)
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> str:
+        with parser.in_angle_brackets():
+            at = parser.pos
+            text = parser.parse_str_literal()
+        try:
+            parse_rule(text)
+        except ValueError as error:
+            parser.raise_error(str(error), at)
+        return text
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string_literal(self.data)
+
+
+def parse_mesh_name(parser: AttrParser) -> str:
+    """Read `@mesh,` at the head of an attribute."""
+    name = parser.parse_symbol_name().data
+    parser.parse_punctuation(",")
+    return name
+
+
+def parse_dims(parser: AttrParser) -> tuple[tuple[str, ...], ...]:
+    """Read `[{"dp"}, {}]`."""
+
+    def dim() -> tuple[str, ...]:
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, parser.parse_str_literal))
+
+    return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, dim))
+
+
+def parse_sharding(parser: AttrParser) -> Sharding:
+    """Read `[{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}`."""
+    at = parser.pos
+    shardings = parse_sharding_sequence(parser)
+    if len(shardings) != 1:
+        parser.raise_error(f"found {len(shardings)} shardings, expected one", at)
+    return shardings[0]
+
+
+def parse_sharding_sequence(parser: AttrParser) -> list[Sharding]:
+    """Read shardings separated by commas; a comma before `unreduced` or `offsets` belongs to the sharding."""
+    found: list[Sharding] = []
+    more = True
+    while more:
+        dims, more = parse_dims(parser), False
+        partial: Sequence[tuple[str, Reduction]] = ()
+        offsets: dict[int, Offsets] = {}
+        while parser.parse_optional_punctuation(",") is not None:
+            if parser.parse_optional_keyword("unreduced") is not None:
+                parser.parse_punctuation("=")
+                partial = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_partial(parser))
+            elif parser.parse_optional_keyword("offsets") is not None:
+                parser.parse_punctuation("=")
+                pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_offsets(parser))
+                offsets = dict(pairs)
+            else:
+                more = True
+                break
+        spread = tuple(DimSharding(axes, offsets.get(i)) for i, axes in enumerate(dims))
+        found.append(Sharding(spread, tuple(partial)))
+    return found
+
+
+def _parse_partial(parser: AttrParser) -> tuple[str, Reduction]:
+    axis = parser.parse_str_literal()
+    kinds: list[Reduction] = [r for r in Reduction if parser.parse_optional_keyword(r.value) is not None]
+    return axis, kinds[0] if kinds else Reduction.SUM
+
+
+def _parse_offsets(parser: AttrParser) -> tuple[int, Offsets]:
+    dim = parser.parse_integer(allow_boolean=False, allow_negative=False)
+    parser.parse_punctuation(":")
+    return dim, tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, _number(parser)))
+
+
+def _number(parser: AttrParser) -> Callable[[], int]:
+    return lambda: parser.parse_integer(allow_boolean=False, allow_negative=False)
+
+
+def _parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
+    parser.parse_punctuation("(")
+    if parser.parse_optional_punctuation(")") is not None:
+        return ()
+    shardings = parse_sharding_sequence(parser)
+    parser.parse_punctuation(")")
+    return tuple(shardings)

@@ -1,0 +1,358 @@
+"""The `spmd` dialect: meshes, clusters, changes of sharding and the collectives that carry them out.
+
+Types are global throughout: a collective is the identity on the global value, and only the sharding changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, I64, StringAttr, SymbolNameConstraint, TensorType, UnitAttr
+from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.cluster import Cluster
+from ..ir.collectives import CollectiveKind, Step, find_step
+from ..ir.mesh import Mesh
+from ..ir.sharding import Sharding
+from .cluster_attrs import DeviceAttr, LinkAttr
+from .sharding_attrs import AxesAttr, MeshAttr, RuleAttr, ShardingAttr, SignatureAttr
+
+
+@irdl_op_definition
+class MeshOp(IRDLOperation):
+    """A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`."""
+
+    name = "spmd.mesh"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    axes = prop_def(MeshAttr)
+
+    traits = traits_def(SymbolOpInterface())
+
+    assembly_format = "$sym_name `=` $axes attr-dict"
+
+    def __init__(self, mesh: Mesh):
+        super().__init__(properties={"sym_name": StringAttr(mesh.name), "axes": MeshAttr(mesh)})
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh, under its symbol name."""
+        return Mesh(self.axes.data.axes, self.sym_name.data)
+
+
+@irdl_op_definition
+class ClusterOp(IRDLOperation):
+    """The devices and links of a mesh, so that a pass on a file has costs to work with.
+
+    `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis.
+    """
+
+    name = "spmd.cluster"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    mesh = prop_def(SymbolNameConstraint())
+    devices = prop_def(ArrayAttr[DeviceAttr])
+    placement = prop_def(DenseArrayBase.constr(I64))
+    links = prop_def(ArrayAttr[LinkAttr])
+
+    traits = traits_def(SymbolOpInterface())
+
+    assembly_format = (
+        "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links attr-dict"
+    )
+
+    def __init__(self, cluster: Cluster):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(cluster.name),
+                "mesh": StringAttr(cluster.mesh.name),
+                "devices": ArrayAttr([DeviceAttr(device) for device in cluster.devices]),
+                "placement": DenseArrayBase.from_list(I64(), cluster.placement),
+                "links": ArrayAttr([LinkAttr(link) for link in cluster.links]),
+            }
+        )
+
+    def cluster(self, mesh: Mesh) -> Cluster:
+        """The cluster as a pure value."""
+        return Cluster(
+            self.sym_name.data,
+            mesh,
+            tuple(device.data for device in self.devices),
+            tuple(int(kind) for kind in self.placement.get_values()),
+            tuple(link.data for link in self.links),
+        )
+
+
+class ReshardingOp(IRDLOperation, ABC):
+    """An identity on the global value that gives it another sharding."""
+
+    T: ClassVar = VarConstraint("T", base(TensorType[Attribute]))
+
+    operand = operand_def(T)
+    result = result_def(T)
+    out_sharding = prop_def(ShardingAttr)
+
+    traits = traits_def(Pure())
+
+    @property
+    def sharding(self) -> Sharding:
+        """The sharding of the result."""
+        return self.out_sharding.sharding
+
+
+@irdl_op_definition
+class ReshardOp(ReshardingOp):
+    """A change of sharding whose collective is not chosen yet.
+
+    `keep` and `regather` mark the two copies of a value that forward and backward both need: a kept copy lives from
+    forward to backward, a regathered one is made again for backward.
+    """
+
+    name = "spmd.reshard"
+
+    regather = opt_prop_def(UnitAttr)
+
+    assembly_format = "$operand `to` $out_sharding (`regather` $regather^)? attr-dict `:` type($operand)"
+
+    def __init__(self, operand: SSAValue | Operation, out: ShardingAttr, *, regather: bool = False):
+        value = SSAValue.get(operand)
+        super().__init__(
+            operands=[value],
+            result_types=[value.type],
+            properties={"out_sharding": out, "regather": UnitAttr() if regather else None},
+        )
+
+
+class CollectiveOp(ReshardingOp, ABC):
+    """One collective. `axes` repeats, for the reader, what the two shardings say; the verifier compares them."""
+
+    KIND: ClassVar[CollectiveKind]
+
+    axes = prop_def(AxesAttr)
+    method = opt_prop_def(StringAttr)
+    regather = opt_prop_def(UnitAttr)
+
+    assembly_format = (
+        "$axes $operand `out_sharding` `=` $out_sharding (`method` `=` $method^)? (`regather` $regather^)?"
+        " attr-dict `:` type($operand)"
+    )
+
+    def __init__(
+        self,
+        operand: SSAValue | Operation,
+        mesh: str,
+        step: Step,
+        *,
+        method: str | None = None,
+        regather: bool = False,
+    ):
+        value = SSAValue.get(operand)
+        super().__init__(
+            operands=[value],
+            result_types=[value.type],
+            properties={
+                "out_sharding": ShardingAttr.of(mesh, step.target),
+                "axes": axes_of(step),
+                "method": StringAttr(method) if method is not None else None,
+                "regather": UnitAttr() if regather else None,
+            },
+        )
+
+    def step(self, source: Sharding, mesh: Mesh) -> Step:
+        """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
+        step = find_step(self.KIND, source, self.sharding, mesh)
+        if step is None:
+            raise VerifyException(f"'{self.name}' does not lead from {source} to {self.sharding}")
+        if axes_of(step) != self.axes:
+            raise VerifyException(
+                f"'{self.name}' works on axes {Sharding.of(self.axes.data)} but its shardings say"
+                f" {Sharding.of(axes_of(step).data)}"
+            )
+        return step
+
+
+def axes_of(step: Step) -> AxesAttr:
+    """The axes of a step in the form of the collective ops: per dim; for a reduction to the whole, on its own."""
+    rank = len(step.source.dims)
+    if step.dim is None:
+        return AxesAttr((step.axes,))
+    dim = step.dim if step.to_dim is None else step.to_dim
+    return AxesAttr(tuple(step.axes if i == dim else () for i in range(rank)))
+
+
+@irdl_op_definition
+class AllReduceOp(CollectiveOp):
+    """Every device of a group gets the reduction of their partial values."""
+
+    name = "spmd.all_reduce"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.ALL_REDUCE
+
+
+@irdl_op_definition
+class AllGatherOp(CollectiveOp):
+    """Every device of a group gets the parts of all, along the dims that list axes."""
+
+    name = "spmd.all_gather"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.ALL_GATHER
+
+
+@irdl_op_definition
+class ReduceScatterOp(CollectiveOp):
+    """Every device of a group gets its part, along the dim that lists axes, of the reduction."""
+
+    name = "spmd.reduce_scatter"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.REDUCE_SCATTER
+
+
+@irdl_op_definition
+class AllToAllOp(CollectiveOp):
+    """The split moves from one dim to the dim that lists axes."""
+
+    name = "spmd.all_to_all"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.ALL_TO_ALL
+
+
+@irdl_op_definition
+class SliceOp(CollectiveOp):
+    """Each device keeps its part along the dim that lists axes; nothing is sent."""
+
+    name = "spmd.slice"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.SLICE
+
+
+@irdl_op_definition
+class PartialOp(CollectiveOp):
+    """The first device of a group keeps the value, the others hold zeros; nothing is sent."""
+
+    name = "spmd.partial"
+    KIND: ClassVar[CollectiveKind] = CollectiveKind.PARTIAL
+
+
+COLLECTIVES: dict[CollectiveKind, type[CollectiveOp]] = {
+    op.KIND: op for op in (AllReduceOp, AllGatherOp, ReduceScatterOp, AllToAllOp, SliceOp, PartialOp)
+}
+
+
+@irdl_attr_definition
+class TokenType(ParametrizedAttribute, TypeAttribute):
+    """A collective under way."""
+
+    name = "spmd.token"
+
+
+@irdl_op_definition
+class StartOp(IRDLOperation):
+    """Begin one collective on one or several operands (a bucket) at once; `spmd.wait` gives the results.
+
+    `out_shardings` has one entry per operand; all steps are of one kind, over the same axes.
+    """
+
+    name = "spmd.start"
+
+    kind = prop_def(StringAttr)
+    args = var_operand_def(base(TensorType[Attribute]))
+    out_shardings = prop_def(ArrayAttr[ShardingAttr])
+    method = opt_prop_def(StringAttr)
+    token = result_def(TokenType)
+
+    assembly_format = (
+        "$kind $args `out_shardings` `=` $out_shardings (`method` `=` $method^)? attr-dict `:` type($args)"
+    )
+
+    def __init__(
+        self,
+        kind: CollectiveKind,
+        args: Sequence[SSAValue],
+        out_shardings: Sequence[ShardingAttr],
+        method: str | None = None,
+    ):
+        super().__init__(
+            operands=[args],
+            result_types=[TokenType()],
+            properties={
+                "kind": StringAttr(kind.value),
+                "out_shardings": ArrayAttr(out_shardings),
+                "method": StringAttr(method) if method is not None else None,
+            },
+        )
+
+    def verify_(self) -> None:
+        if self.kind.data not in {kind.value for kind in CollectiveKind if not kind.is_local}:
+            raise VerifyException(f"'spmd.start' of unknown collective {self.kind}")
+        if len(self.args) != len(self.out_shardings):
+            raise VerifyException(
+                f"'spmd.start' has {len(self.args)} operands and {len(self.out_shardings)} shardings"
+            )
+
+    @property
+    def collective(self) -> CollectiveKind:
+        """What is started."""
+        return CollectiveKind(self.kind.data)
+
+
+@irdl_op_definition
+class WaitOp(IRDLOperation):
+    """The results of a collective, once it is over."""
+
+    name = "spmd.wait"
+
+    token = operand_def(TokenType)
+    outs = var_result_def(base(TensorType[Attribute]))
+
+    assembly_format = "$token attr-dict `:` type($outs)"
+
+    def __init__(self, start: StartOp):
+        super().__init__(operands=[start.token], result_types=[[arg.type for arg in start.args]])
+
+    def verify_(self) -> None:
+        start = self.token.owner
+        if not isinstance(start, StartOp):
+            raise VerifyException("'spmd.wait' takes the token of a 'spmd.start'")
+        if [arg.type for arg in start.args] != [out.type for out in self.outs]:
+            raise VerifyException("'spmd.wait' has other types than the operands of its 'spmd.start'")
+
+    @property
+    def start(self) -> StartOp:
+        """The collective that is waited for."""
+        assert isinstance(self.token.owner, StartOp)
+        return self.token.owner
+
+
+@irdl_op_definition
+class FreeOp(IRDLOperation):
+    """The last use of values has passed: their memory is given back here."""
+
+    name = "spmd.free"
+
+    args = var_operand_def(AnyAttr())
+
+    assembly_format = "$args attr-dict `:` type($args)"
+
+    def __init__(self, args: Sequence[SSAValue]):
+        super().__init__(operands=[args])
+
+
+SPMD = Dialect(
+    "spmd",
+    [MeshOp, ClusterOp, ReshardOp, *COLLECTIVES.values(), StartOp, WaitOp, FreeOp],
+    [MeshAttr, ShardingAttr, SignatureAttr, AxesAttr, RuleAttr, DeviceAttr, LinkAttr, TokenType],
+)

@@ -1,0 +1,90 @@
+"""The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
+
+A step is `(parameters, optimizer states, buffers, batch, learning rate) -> (loss, updated values, ...)`. Arguments
+carry one of the role attributes below; a result that is the new value of an argument carries `train.updates`, that
+argument's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.irdl import irdl_op_definition
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.ops.spec import OpInstance
+from ..ir.ops.table import update_rule
+from ..ir.rules import Rule
+from .compute import ComputeOp, shape_of
+
+PARAM, STATE, BUFFER, CONSTANT, BATCH = "train.param", "train.state", "train.buffer", "train.constant", "train.batch"
+LEARNING_RATE, STEP_COUNT = "train.learning_rate", "train.step_count"
+ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT)
+"""Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`, the
+others hold nothing."""
+
+UPDATES, LOSS, GRAD = "train.updates", "train.loss", "train.grad"
+"""Role attributes of results: the index of the argument that it replaces, nothing, and a parameter's name."""
+
+
+class TrainOp(ComputeOp):
+    """The base of the updates: every tensor is spread like the first result, scalars are replicated."""
+
+    OPERANDS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
+        super().__init__(operands=[operands], result_types=[results], attributes=attributes)
+
+    @property
+    def overload(self) -> str:
+        """The op's own name."""
+        return self.name
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The operands' names, less those that are absent."""
+        return tuple(name for name in self.OPERANDS if name not in self.absent())
+
+    def rule(self) -> Rule:
+        """Element by element in the parameter."""
+        return _rule(tuple(map(shape_of, self.args)), tuple(map(shape_of, self.outs)))
+
+    def verify_(self) -> None:
+        names = self.operand_names()
+        if len(names) != len(self.args):
+            raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")
+        super().verify_()
+
+
+@lru_cache(maxsize=4096)
+def _rule(operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]) -> Rule:
+    return update_rule(OpInstance("update", operands, results))
+
+
+@irdl_op_definition
+class SgdOp(TrainOp):
+    """SGD of one parameter: `(param, grad, momentum_buffer?, step, lr) -> (param', momentum_buffer'?)`."""
+
+    name = "train.sgd"
+    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "momentum_buffer", "step", "lr")
+
+
+@irdl_op_definition
+class AdamWOp(TrainOp):
+    """AdamW of one parameter: `(param, grad, exp_avg, exp_avg_sq, step, lr) -> (param', exp_avg', exp_avg_sq')`."""
+
+    name = "train.adamw"
+    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "step", "lr")
+
+
+@irdl_op_definition
+class IncrementOp(TrainOp):
+    """The count of this step, from that of the last: shared by all updates."""
+
+    name = "train.increment"
+    OPERANDS: ClassVar[tuple[str, ...]] = ("step",)
+
+
+TRAIN = Dialect("train", [SgdOp, AdamWOp, IncrementOp])

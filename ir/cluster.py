@@ -1,0 +1,106 @@
+"""Clusters: the devices of a mesh and the links along its axes.
+
+Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-beta (AutoDDL 3): a collective over k
+devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet scattered) value
+that one device handles, and twice the second term for an all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .collectives import CollectiveKind
+from .mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), and the
+    fixed seconds that starting one op costs."""
+
+    kind: str
+    flops: tuple[tuple[str, float], ...]
+    memory_bandwidth: float
+    memory: float
+    launch: float = 0.0
+
+    def rate(self, dtype: str) -> float:
+        """FLOP/s in `dtype`; the lowest listed rate where it is not listed."""
+        rates = dict(self.flops)
+        return rates.get(dtype, min(rates.values()))
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network along one mesh axis: seconds of latency, seconds per byte, and measured exceptions by collective."""
+
+    axis: str
+    alpha: float
+    beta: float
+    measured: tuple[tuple[str, float, float], ...] = ()
+    _by_kind: Mapping[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_kind", {kind: (alpha, beta) for kind, alpha, beta in self.measured})
+
+    def costs(self, kind: CollectiveKind) -> tuple[float, float]:
+        """(alpha, beta) of a collective of `kind`."""
+        return self._by_kind.get(kind.value, (self.alpha, self.beta))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A mesh with a kind of device per rank (`placement` indexes `devices`) and a link per axis."""
+
+    name: str
+    mesh: Mesh
+    devices: tuple[Device, ...]
+    placement: tuple[int, ...]
+    links: tuple[Link, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.placement) != self.mesh.device_count:
+            raise ValueError(
+                f"cluster @{self.name} places {len(self.placement)} devices, its mesh {self.mesh} has"
+                f" {self.mesh.device_count}"
+            )
+        missing = [axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}]
+        if missing:
+            raise ValueError(f'cluster @{self.name} has no link for mesh axis "{missing[0]}"')
+
+    def device(self, rank: int) -> Device:
+        """The device of `rank`."""
+        return self.devices[self.placement[rank]]
+
+    @property
+    def kinds_used(self) -> tuple[Device, ...]:
+        """The kinds of device that some rank has."""
+        return tuple(self.devices[i] for i in sorted(set(self.placement)))
+
+    @property
+    def memory(self) -> float:
+        """The bytes of the device with the least memory."""
+        return min(device.memory for device in self.kinds_used)
+
+    def collective_seconds(self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float) -> float:
+        """The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes."""
+        alpha, beta = self.collective_costs(kind, tuple(axes))
+        return alpha + beta * whole_bytes
+
+    def collective_costs(self, kind: CollectiveKind, axes: tuple[str, ...]) -> tuple[float, float]:
+        """(seconds, seconds per byte) of a flat collective over `axes`: the slowest link bounds it."""
+        parts = self.mesh.parts(axes)
+        if kind.is_local or parts == 1:
+            return 0.0, 0.0
+        links = {link.axis: link for link in self.links}
+        costs = [links[axis].costs(kind) for axis in axes]
+        turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+        return sum(a for a, _ in costs), turns * max(b for _, b in costs) * (parts - 1) / parts
+
+
+def sent_bytes(kind: CollectiveKind, parts: int, whole_bytes: float) -> float:
+    """The bytes that each device sends in a collective (ring algorithms) over `parts` devices."""
+    if kind.is_local:
+        return 0.0
+    return (2 if kind is CollectiveKind.ALL_REDUCE else 1) * whole_bytes * (parts - 1) / parts
