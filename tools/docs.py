@@ -13,12 +13,12 @@ from xdsl.irdl import (
     VariadicDef,
 )
 
+from ..ir.ops.spec import OpSpec
+from ..ir.ops.table import op_table
 from .pass_doc import PassDoc, pass_doc
 from .universe import UNIVERSE
 
 NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
-# A dialect with more ops than this is made from a table, and is shown as one.
-MOST_OPS_IN_FULL = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,8 +79,16 @@ def dialects_page(dialects: Iterable[Dialect]) -> str:
 def _dialect_section(dialect: Dialect) -> str:
     ops = sorted((op for op in dialect.operations if issubclass(op, IRDLOperation)), key=lambda op: op.name)
     attributes = sorted(dialect.attributes, key=lambda attribute: attribute.name)
-    body = [_op_table(ops)] if len(ops) > MOST_OPS_IN_FULL else [_op_section(op) for op in ops]
-    parts = [f"## {dialect.name}", _introduction(dialect), *body, *map(_attribute_section, attributes)]
+    rows = [_row(op) for op in ops]
+    table = _op_table(row for row in rows if row)
+    sections = [_op_section(op) for op, row in zip(ops, rows, strict=True) if row is None]
+    parts = [
+        f"## {dialect.name}",
+        _introduction(dialect),
+        table if any(rows) else "",
+        *sections,
+        *map(_attribute_section, attributes),
+    ]
     return "\n\n".join(filter(None, parts))
 
 
@@ -92,9 +100,22 @@ def _introduction(dialect: Dialect) -> str:
     return next(filter(None, documented), "")
 
 
-def _op_table(ops: Iterable[type[IRDLOperation]]) -> str:
-    rows = ((f"`{op.name}`", _code(_signature(op.get_irdl_definition()))) for op in ops)
-    return _table(("op", "signature"), rows)
+def _row(op: type[IRDLOperation]) -> OpSpec | None:
+    """Return the row of the op table from which the op was made; None for an op written by hand."""
+    dialect, _, overload = op.name.partition(".")
+    return op_table().get(overload) if dialect == "aten" else None
+
+
+def _op_table(specs: Iterable[OpSpec]) -> str:
+    header = ("op", "tensors", "sharding rule", "linear in", "FLOPs")
+    rows = ((spec.name, " ".join(spec.operands), *_rule_cells(spec)) for spec in specs)
+    return _table(header, ([_code(cell) if cell else "" for cell in row] for row in rows))
+
+
+def _rule_cells(spec: OpSpec) -> tuple[str, str, str]:
+    """Return the rule (its notation, or the name of its family), the linear sets and the FLOPs as text."""
+    rule = spec.rule if isinstance(spec.rule, str) else spec.rule.__qualname__.partition(".")[0].strip("_")
+    return rule, ", ".join(spec.linear), "" if spec.view else spec.flops
 
 
 def _op_section(op: type[IRDLOperation]) -> str:

@@ -1,15 +1,14 @@
 """The IR files under tests/filecheck, taken apart as lit and `opt-tool --split-input-file` do it."""
 
 import re
-from io import StringIO
 from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects import get_all_dialects
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 
+from shardwright.dialects.text import parse_module
+from shardwright.passes.verification import first_fault
 from shardwright.tools.universe import UNIVERSE
 
 FILECHECK = Path(__file__).parents[1] / "filecheck"
@@ -64,22 +63,6 @@ def context(*, allow_unregistered: bool = False) -> Context:
 
 def parse(text: str, ctx: Context, name: str = "<text>") -> ModuleOp:
     """Parse and verify one chunk; `name` is what errors call it."""
-    module = Parser(ctx, text, name).parse_module()
-    module.verify()
+    module = parse_module(ctx, text, name)
+    assert (fault := first_fault(module)) is None, f"{name}: {fault.message}"
     return module
-
-
-def in_custom_form(module: ModuleOp) -> str:
-    """Return the module as a person reads it."""
-    return _printed(module, generic=False)
-
-
-def in_generic_form(module: ModuleOp) -> str:
-    """Return the module with every op in MLIR's generic form."""
-    return _printed(module, generic=True)
-
-
-def _printed(module: ModuleOp, *, generic: bool) -> str:
-    out = StringIO()
-    Printer(out, print_generic_format=generic).print_op(module)
-    return out.getvalue()

@@ -8,6 +8,7 @@ import pytest
 from xdsl.dialects.func import Func
 from xdsl.passes import ModulePass
 
+from shardwright.dialects.aten import ATEN
 from shardwright.tools.docs import dialects_page, main, pages, passes_page
 from shardwright.tools.pass_doc import pass_doc
 
@@ -67,3 +68,11 @@ def test_op_section_gives_signature_and_syntax():
 def test_main_writes_both_pages(tmp_path: Path):
     assert main([str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dialects.md", "passes.md"]
+
+
+def test_ops_of_the_table_are_shown_as_one():
+    page = dialects_page([ATEN])
+    rule = "`([i, k], [k, j]) -> ([i, j]) reduction={k}`"
+    assert f"| `mm` | `self mat2` | {rule} | `self, mat2` | `2*i*j*k` |" in page
+    assert "### `aten.opaque`" in page
+    assert "### `aten.mm`" not in page
