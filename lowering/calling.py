@@ -81,4 +81,4 @@ def _checked_scalar(value: Any, source: str) -> torch.Tensor:
             f"{source} gave a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
             "expected; reduce it to one floating-point number, for example with .mean()"
         )
-    return value.reshape(())
+    return value if value.dim() == 0 else value.reshape(())

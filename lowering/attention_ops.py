@@ -1,0 +1,96 @@
+"""
+Fused attention as two functions that stand for every device's kernel.
+
+Capture replaces torch's device-specific ops by these, so that one program serves CPU and GPU. They are
+written in plain tensor arithmetic: the definition that an interpreter runs and the fast kernels are tested
+against.
+
+Shapes: query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]``; `attn_mask` is
+added to the scores and broadcasts to ``[batch, heads, length, keys]``; `out` is as `query` and `logsumexp`
+``[batch, heads, length]``, in float64 for float64 inputs and in float32 for all others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Softmax attention and the logsumexp of its scores, from which backward recomputes the weights.
+
+    Args:
+        is_causal: whether position i sees only the keys up to i.
+        scale: what the scores are multiplied by; None is ``1 / sqrt(width)``.
+
+    Returns:
+        ``(out, logsumexp)``.
+    """
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    logsumexp = torch.logsumexp(scores, dim=-1)
+    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
+    return (weights @ value.to(weights.dtype)).to(query.dtype), logsumexp
+
+
+def attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    The gradients of `attention` with respect to query, key and value.
+
+    Args:
+        out: the first result of `attention` on the same arguments.
+        logsumexp: the second.
+
+    Returns:
+        ``(grad_query, grad_key, grad_value)``.
+    """
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
+    grad_out, out = grad_out.to(weights.dtype), out.to(weights.dtype)
+    grad_weights = grad_out @ value.to(weights.dtype).transpose(-2, -1)
+    offset = (grad_out * out).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - offset) * _scale_of(query, scale)
+    grads = (
+        grad_scores @ key.to(weights.dtype),
+        grad_scores.transpose(-2, -1) @ query.to(weights.dtype),
+        weights.transpose(-2, -1) @ grad_out,
+    )
+    grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
+    return grad_query, grad_key, grad_value
+
+
+def _scale_of(query: torch.Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.size(-1)) if scale is None else scale
+
+
+def _scores(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = query.to(dtype) @ key.to(dtype).transpose(-2, -1) * _scale_of(query, scale)
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return scores if attn_mask is None else scores + attn_mask

@@ -1,0 +1,88 @@
+"""
+Capture: from a model, a loss, an optimizer and a batch to one fx graph of the forward and backward pass.
+
+The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`capture_trace`), and
+then brought into one form (`capture_normalize`). It stays close to the model: compounds such as the
+mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
+GELU, attention, convolution, cross-entropy) is kept whole. Torch's core decompositions are not used: their
+attention gives wrong gradients on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .calling import Batch, batch_items
+from .capture_assemble import assemble
+from .capture_fake import Fakes, first_names
+from .capture_optimizer import read_optimizer
+from .capture_trace import trace_joint
+from .captured import CapturedStep, CaptureError, OptimizerSpec, Origin, StepInput, StepOutput
+
+__all__ = [
+    "CaptureError",
+    "CapturedStep",
+    "OptimizerSpec",
+    "Origin",
+    "StepInput",
+    "StepOutput",
+    "capture_step",
+]
+
+
+def capture_step(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[..., Any] | None,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    batch: Batch,
+    *,
+    dtype: torch.dtype | None = None,
+) -> CapturedStep:
+    """
+    Capture one training step as a graph of ATen ops on global shapes.
+
+    Args:
+        model: a module, which is left as it is, or a function that makes one, which is called under fake
+            tensors and allocates nothing.
+        loss: as in `calling`.
+        optimizer: a function from parameters to a ``torch.optim`` optimizer.
+        batch: an example of the global batch; its plain values become part of the program.
+        dtype: what every floating-point parameter, buffer and batch tensor becomes; None keeps each as is.
+
+    Raises:
+        CaptureError: the step cannot be captured; the message says where in the model, why and what to do.
+    """
+    fakes = Fakes(dtype)
+    fake_model = make_fake_model(model, fakes)
+    parameters, _ = first_names(fake_model.named_parameters(remove_duplicate=False))
+    update = read_optimizer(optimizer, parameters)
+    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
+    fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes)
+    inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype)
+    return CapturedStep(traced.graph, inputs, outputs, update, model=type(fake_model).__name__)
+
+
+def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) -> nn.Module:
+    """
+    The model on fake tensors.
+
+    Raises:
+        CaptureError: the model's function fails, or returns something else.
+    """
+    try:
+        fake = fakes.module(model)
+    except Exception as error:
+        raise CaptureError(
+            f"cannot build the model under fake tensors: {type(error).__name__}: {error}; its function must "
+            "not read the values of tensors (in .item(), tolist() or an if); or build the module and pass it"
+        ) from error
+    if not isinstance(fake, nn.Module):
+        raise CaptureError(
+            f"the model's function returned a {type(fake).__name__}; it must return a torch.nn.Module"
+        )
+    return fake

@@ -1,0 +1,113 @@
+"""Trace a model and its loss on fake tensors into AOTAutograd's joint graph, with a place for every node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+from torch._decomp import get_decompositions
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from .calling import Batch, CallError, compute_loss
+from .capture_fake import Fakes
+from .capture_origins import SiteRecorder, attach_origins
+from .captured import CaptureError
+
+aten = torch.ops.aten
+
+DECOMPOSED = (
+    aten.mse_loss,
+    aten.mse_loss_backward,
+    aten.smooth_l1_loss,
+    aten.smooth_l1_loss_backward,
+    aten.huber_loss,
+    aten.huber_loss_backward,
+    aten.soft_margin_loss,
+    aten.soft_margin_loss_backward,
+    aten.binary_cross_entropy,
+    aten.binary_cross_entropy_backward,
+    aten.binary_cross_entropy_with_logits,
+    aten._fused_rms_norm,
+    aten._fused_rms_norm_backward,
+    aten.addcdiv,
+    aten.addcmul,
+    aten.stack,
+)
+"""Ops that are worth writing out: losses, which then end in a mean or a sum, and a few compounds."""
+
+MODEL, LOSS = "model", "loss"
+"""The attributes of a `_Step`; its parameters and buffers are named under them."""
+
+_VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class _Step(nn.Module):
+    """A model and its loss as one module, from batch tensors to the scalar loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.recorder = SiteRecorder(model)
+        self._batch = batch
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        with self.recorder.recording():
+            return compute_loss(self.model, self.loss, self._with(tensors))
+
+    def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
+        """The batch with its tensors replaced; its other values are part of the captured program."""
+        rest = iter(tensors)
+        if isinstance(self._batch, dict):
+            return {key: _replaced(item, rest) for key, item in self._batch.items()}
+        return tuple(_replaced(item, rest) for item in self._batch)
+
+
+def _replaced(item: Any, tensors: Any) -> Any:
+    return next(tensors) if isinstance(item, torch.Tensor) else item
+
+
+def trace_joint(
+    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, tensors: list[torch.Tensor], fakes: Fakes
+) -> torch.fx.GraphModule:
+    """
+    The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes.
+
+    Args:
+        model: a fake module.
+        batch: the user's batch, for its form and its plain values.
+        tensors: the fake twins of its tensors, in order.
+
+    Raises:
+        CaptureError: the model, its loss or an op cannot be traced.
+    """
+    if isinstance(loss, nn.Module):
+        loss = fakes.module(loss)
+    step = _Step(model, loss, batch)
+    try:
+        with contextlib.ExitStack() as stack, fakes.mode:
+            joint = aot_export_joint_with_descriptors(
+                stack, step, tuple(tensors), decompositions=get_decompositions(DECOMPOSED)
+            )
+            module = joint.graph_module
+    except CaptureError as error:
+        raise CaptureError(f"cannot capture {type(model).__name__}: {error}") from error
+    except CallError as error:
+        raise CaptureError(f"cannot capture {type(model).__name__}: {error}") from error
+    except _VALUE_NEEDED as error:
+        raise CaptureError(
+            f"cannot capture {type(model).__name__}: {step.recorder.latest}: {error.func} needs the values of "
+            "a tensor, which capture does not have; let no shape, branch or Python number depend on them"
+        ) from error
+    except Exception as error:
+        raise CaptureError(
+            f"cannot capture {type(model).__name__}: {step.recorder.latest}: {type(error).__name__}: {error}; "
+            "check that the model runs on this batch in eager PyTorch"
+        ) from error
+    attach_origins(module.graph, step.recorder)
+    return module

@@ -1,0 +1,135 @@
+"""The result of capture: one fx graph of a whole training step, and what its inputs and outputs are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.fx
+
+InputRole = Literal["param", "buffer", "batch", "constant"]
+OutputRole = Literal["loss", "grad", "buffer"]
+Phase = Literal["forward", "backward"]
+
+ORIGIN = "shardwright"
+"""The key of a node's `meta` that holds its `Origin`."""
+
+
+class CaptureError(ValueError):
+    """A training step that cannot be captured; the message says where, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """
+    Where a node comes from in the user's model.
+
+    Args:
+        layer: the path of the module whose forward made it, such as ``h.0.attn.q``; empty for the model
+            itself and for the loss function.
+        file: the file of the innermost line of the model's own code, or of `torch.nn` where there is none.
+        line: that line, counted from 1; 0 where it is unknown.
+        phase: a backward node has the layer and line of the forward node that it differentiates.
+        name: a readable name for the value, from layer and op; not unique.
+    """
+
+    layer: str
+    file: str
+    line: int
+    phase: Phase
+    name: str
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """
+    One input of the captured graph.
+
+    Args:
+        role: ``param``, ``buffer``, ``batch``, or ``constant`` (a tensor that the forward made from
+            literals or found outside the model).
+        name: the name in the single-device model for a parameter or buffer; the key, or the position as a
+            string, for an item of the batch.
+        shape: the global shape.
+        requires_grad: whether a parameter wants a gradient. It may get none all the same, when the loss
+            does not depend on it; then there is no ``grad`` output and the optimizer leaves it alone.
+        aliases: the other names of a tied parameter or shared buffer.
+        persistent: False for a buffer that is not part of the state dict (and for a tensor that a module
+            holds as a plain attribute, which is captured as such a buffer).
+        value: the tensor itself for a constant, else None.
+    """
+
+    role: InputRole
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool = False
+    aliases: tuple[str, ...] = ()
+    persistent: bool = True
+    value: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """
+    One output of the captured graph.
+
+    Args:
+        role: ``loss``, ``grad`` (of the parameter `name`), or ``buffer`` (the value that the buffer `name`
+            has after the step).
+        name: the parameter's or buffer's name; ``loss`` for the loss.
+    """
+
+    role: OutputRole
+    name: str
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """
+    What one update does, the same for every parameter that has a gradient.
+
+    Args:
+        kind: ``sgd`` or ``adamw``.
+        lr: the learning rate that the optimizer was made with; an input at run time.
+        hyper: the other settings, by torch's names. SGD: ``momentum``, ``dampening``, ``weight_decay``,
+            ``nesterov``. AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``.
+        states: the tensors kept per parameter, of its shape and dtype, zero at first: nothing or
+            ``momentum_buffer``; ``exp_avg`` and ``exp_avg_sq``. AdamW's step count is one for all
+            parameters, counted from 1, and like the learning rate an input at run time.
+    """
+
+    kind: Literal["sgd", "adamw"]
+    lr: float
+    hyper: dict[str, Any]
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """
+    The forward and backward pass of a training step as one graph of global shapes.
+
+    Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node of several results, or
+    one of the two functions of `attention_ops`. The graph is functional. Each node has ``meta["val"]``, a
+    fake tensor (or a tuple of them), and ``meta["shardwright"]``, an `Origin`.
+
+    Args:
+        graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
+        inputs: parameters, then buffers, batch tensors and constants.
+        outputs: the loss, the gradients in the order of their parameters, then the changed buffers. What
+            else the model returns is dropped, for training needs the loss alone.
+        optimizer: the update that follows.
+        model: the class of the model, for messages.
+    """
+
+    graph: torch.fx.Graph
+    inputs: tuple[StepInput, ...]
+    outputs: tuple[StepOutput, ...]
+    optimizer: OptimizerSpec
+    model: str
+
+    def inputs_of(self, role: InputRole) -> tuple[StepInput, ...]:
+        """The inputs of one role, in order."""
+        return tuple(i for i in self.inputs if i.role == role)

@@ -1,0 +1,212 @@
+"""
+Fused attention on the device at hand, by torch's own kernels.
+
+The two functions take the place of `attention` and `attention_backward` in a generated program. Their
+arguments and results are those of the importer's functions of the same names:
+
+- query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]``;
+- `attn_mask` (or None) is added to the scores and broadcasts to ``[batch, heads, length, keys]``;
+- `is_causal` lets position i see only the keys up to i; `scale` None is ``1 / sqrt(width)``;
+- `out` is as the query; `logsumexp` is ``[batch, heads, length]``, float64 for float64 inputs, else float32.
+
+Forward and backward choose the same kernel, from dtype, device and shape alone. A shard without heads or
+without batch gives typed empty results, for the kernels crash on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+aten = torch.ops.aten
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class _Inputs(NamedTuple):
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    attn_mask: torch.Tensor | None
+    is_causal: bool
+    scale: float | None
+
+
+class _Saved(NamedTuple):
+    grad_out: torch.Tensor
+    out: torch.Tensor
+    logsumexp: torch.Tensor
+
+
+_Forward = Callable[[_Inputs], tuple[torch.Tensor, torch.Tensor]]
+_Backward = Callable[[_Inputs, _Saved], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention: ``(out, logsumexp)``."""
+    if query.numel() == 0:
+        return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=_accumulator(query))
+    inputs = _Inputs(query, key, value, attn_mask, is_causal, scale)
+    forward, _ = _kernel(inputs)
+    return forward(inputs)
+
+
+def attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of `attention`: ``(grad_query, grad_key, grad_value)``."""
+    if query.numel() == 0:
+        return torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    inputs = _Inputs(query, key, value, attn_mask, is_causal, scale)
+    _, backward = _kernel(inputs)
+    return backward(inputs, _Saved(grad_out, out, logsumexp))
+
+
+def _accumulator(query: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(query.dtype, torch.float32)
+
+
+def _kernel(inputs: _Inputs) -> tuple[_Forward, _Backward]:
+    """The fastest kernel that takes these inputs. Only what forward and backward both know may decide."""
+    query, key = inputs.query, inputs.key
+    if query.device.type == "cpu":
+        return _cpu_forward, _cpu_backward
+    if query.device.type != "cuda" or query.dtype == torch.float64 or query.size(-1) % 8:
+        return _plain_forward, _plain_backward
+    if query.dtype in _HALF and inputs.attn_mask is None and query.size(-1) <= 256:
+        # Flash aligns the causal triangle to the last key, torch's definition to the first.
+        if not inputs.is_causal or query.size(-2) == key.size(-2):
+            return _flash_forward, _flash_backward
+    if inputs.attn_mask is None or key.size(-2) % 8 == 0:
+        return _efficient_forward, _efficient_backward
+    return _plain_forward, _plain_backward
+
+
+def _cpu_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    return aten._scaled_dot_product_flash_attention_for_cpu(
+        *inputs[:3], 0.0, inputs.is_causal, attn_mask=inputs.attn_mask, scale=inputs.scale
+    )
+
+
+def _cpu_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        saved.grad_out,
+        *inputs[:3],
+        saved.out,
+        saved.logsumexp,
+        0.0,
+        inputs.is_causal,
+        attn_mask=inputs.attn_mask,
+        scale=inputs.scale,
+    )
+
+
+def _flash_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    return aten._scaled_dot_product_flash_attention(*inputs[:3], 0.0, inputs.is_causal, scale=inputs.scale)[
+        :2
+    ]
+
+
+def _flash_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    unused_seed = torch.zeros((), dtype=torch.int64, device=inputs.query.device)
+    return aten._scaled_dot_product_flash_attention_backward(
+        saved.grad_out,
+        *inputs[:3],
+        saved.out,
+        saved.logsumexp,
+        None,
+        None,
+        inputs.query.size(-2),
+        inputs.key.size(-2),
+        0.0,
+        inputs.is_causal,
+        unused_seed,
+        unused_seed,
+        scale=inputs.scale,
+    )
+
+
+def _expanded_mask(inputs: _Inputs) -> torch.Tensor | None:
+    """The mask at full shape, as the memory-efficient kernel wants it."""
+    if inputs.attn_mask is None:
+        return None
+    shape = (*inputs.query.shape[:-1], inputs.key.size(-2))
+    return inputs.attn_mask.to(inputs.query.dtype).expand(shape).contiguous()
+
+
+def _efficient_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(
+        *inputs[:3], _expanded_mask(inputs), True, 0.0, inputs.is_causal, scale=inputs.scale
+    )
+    # The kernel pads the lengths to a multiple of 32.
+    return out, logsumexp[..., : inputs.query.size(-2)]
+
+
+def _efficient_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    unused_seed = torch.zeros((), dtype=torch.int64, device=inputs.query.device)
+    padding = -inputs.query.size(-2) % 32
+    grad_query, grad_key, grad_value, _ = aten._scaled_dot_product_efficient_attention_backward(
+        saved.grad_out,
+        *inputs[:3],
+        _expanded_mask(inputs),
+        saved.out,
+        torch.nn.functional.pad(saved.logsumexp, (0, padding), value=torch.inf),
+        unused_seed,
+        unused_seed,
+        0.0,
+        [True, True, True, False],
+        inputs.is_causal,
+        scale=inputs.scale,
+    )
+    return grad_query, grad_key, grad_value
+
+
+def _plain_weights(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+    """The scores before their softmax, and the factor in them."""
+    scale = 1 / math.sqrt(inputs.query.size(-1)) if inputs.scale is None else inputs.scale
+    scores = inputs.query.to(dtype) @ inputs.key.to(dtype).transpose(-2, -1) * scale
+    if inputs.is_causal:
+        unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(unseen, -torch.inf)
+    return (scores if inputs.attn_mask is None else scores + inputs.attn_mask), scale
+
+
+def _plain_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    scores, _ = _plain_weights(inputs, _accumulator(inputs.query))
+    logsumexp = scores.logsumexp(-1)
+    weights = (scores - logsumexp.unsqueeze(-1)).exp().to(inputs.value.dtype)
+    return weights @ inputs.value, logsumexp
+
+
+def _plain_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dtype = _accumulator(inputs.query)
+    scores, scale = _plain_weights(inputs, dtype)
+    weights = (scores - saved.logsumexp.unsqueeze(-1)).exp()
+    grad_out = saved.grad_out.to(dtype)
+    grad_weights = grad_out @ inputs.value.to(dtype).transpose(-2, -1)
+    grad_scores = scale * weights * (grad_weights - (grad_out * saved.out).sum(-1, keepdim=True))
+    grads = (
+        grad_scores @ inputs.key.to(dtype),
+        grad_scores.transpose(-2, -1) @ inputs.query.to(dtype),
+        weights.transpose(-2, -1) @ grad_out,
+    )
+    grad_query, grad_key, grad_value = (grad.to(inputs.query.dtype) for grad in grads)
+    return grad_query, grad_key, grad_value

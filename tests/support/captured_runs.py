@@ -1,0 +1,96 @@
+"""Run a captured step with numbers, beside eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+
+from shardwright.lowering import attention_ops
+from shardwright.lowering.calling import Batch, batch_items, compute_loss
+from shardwright.lowering.capture import CapturedStep
+from shardwright.runtime import attention as kernels
+
+KERNELS: dict[Any, Callable[..., Any]] = {
+    attention_ops.attention: kernels.attention,
+    attention_ops.attention_backward: kernels.attention_backward,
+}
+
+
+class _Evaluator(torch.fx.Interpreter):
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = KERNELS.get(target, target)(*args, **kwargs)
+        expected = self._expected_shapes()
+        assert expected == _shapes(result), f"{target}: {expected} expected, got {_shapes(result)}"
+        return result
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self._node = n
+        return super().run_node(n)
+
+    def _expected_shapes(self) -> Any:
+        return _shapes(self._node.meta["val"])
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    return [_shapes(v) for v in value] if isinstance(value, tuple | list) else None
+
+
+def tensor_named(model: nn.Module, name: str) -> torch.Tensor:
+    """A parameter, buffer or plain attribute by its dotted name."""
+    owner, _, attribute = name.rpartition(".")
+    return getattr(model.get_submodule(owner), attribute)
+
+
+def run_captured(
+    step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
+) -> dict[tuple[str, str], torch.Tensor]:
+    """The outputs of a captured step by role and name, on a model's weights; every shape is checked."""
+    items = batch_items(batch)
+    values = []
+    for given in step.inputs:
+        if given.role == "constant":
+            value = given.value
+        else:
+            value = items[given.name] if given.role == "batch" else tensor_named(model, given.name)
+        assert value is not None
+        value = value.detach().to(dtype) if dtype and value.is_floating_point() else value.detach()
+        assert (tuple(value.shape), value.dtype) == (given.shape, given.dtype), given
+        values.append(value)
+    results = _Evaluator(torch.fx.GraphModule({}, step.graph)).run(*values)
+    assert len(results) == len(step.outputs)
+    return {(out.role, out.name): value for out, value in zip(step.outputs, results, strict=True)}
+
+
+def run_eager(
+    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
+) -> dict[tuple[str, str], torch.Tensor]:
+    """Loss, gradients and buffers after one forward and backward of a copy of the model."""
+    model = copy.deepcopy(model)
+    value = compute_loss(model, loss, batch)
+    value.backward()
+    grads = {("grad", n): p.grad for n, p in model.named_parameters() if p.grad is not None}
+    buffers = {("buffer", n): b for n, b in model.named_buffers()}
+    return {("loss", "loss"): value.detach()} | grads | buffers
+
+
+def compare(
+    got: dict[tuple[str, str], torch.Tensor], expected: dict[tuple[str, str], torch.Tensor], tol: float
+) -> None:
+    """Every loss, gradient and changed buffer, in the 2-norm, with noise measured against its kind."""
+    roles = {key for key in expected if key[0] != "buffer"}
+    assert {key for key in got if key[0] != "buffer"} == roles
+    for key, value in got.items():
+        kind = [v for k, v in expected.items() if k[0] == key[0]]
+        scale = max(norm(expected[key]), 1e-3 * max(norm(v) for v in kind))
+        assert norm(value.double() - expected[key].double()) <= tol * scale, key
+
+
+def norm(value: torch.Tensor) -> float:
+    return torch.linalg.vector_norm(value.double()).item()

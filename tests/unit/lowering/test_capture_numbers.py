@@ -1,0 +1,233 @@
+"""Captured graphs against eager PyTorch: the loss and every gradient, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from captured_runs import compare, run_captured, run_eager
+from torch import nn
+
+from shardwright.lowering.capture import CapturedStep, capture_step
+from shardwright.models import MODELS, training_step
+from shardwright.models.bert import BertConfig, bert_step
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.vgg import VGGConfig, vgg_step
+
+TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
+SMALL = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 23, "positions": 8}
+FORMS = {
+    "gpt2-decomposed": lambda: gpt2_step(GPT2Config(**SMALL, attention="decomposed"), batch=3, length=8),
+    "bert-fused": lambda: bert_step(BertConfig(**SMALL, attention="fused"), batch=3, length=8),
+    "vgg-batch-norm": lambda: vgg_step(
+        VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=4
+    ),
+}
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def check(model: nn.Module, loss: Callable[..., Any] | None, batch: Any) -> CapturedStep:
+    """Capture, run with the model's own weights in float64, and compare with eager."""
+    model = model.double()
+    batch = _doubled(batch)
+    expected = run_eager(model, loss, batch)
+    step = capture_step(model, loss, SGD, batch)
+    compare(run_captured(step, model, batch), expected, tol=1e-10)
+    return step
+
+
+def _doubled(batch: Any) -> Any:
+    def double(item: Any) -> Any:
+        return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+
+    if isinstance(batch, dict):
+        return {key: double(item) for key, item in batch.items()}
+    return tuple(double(item) for item in batch)
+
+
+@pytest.mark.parametrize("name", [*TINY, *FORMS])
+def test_shipped_models(name: str) -> None:
+    step = FORMS[name]() if name in FORMS else training_step(name)
+    torch.manual_seed(0)
+    model = step.build_model().double()
+    batch = _doubled(step.batch)
+    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=torch.float64)
+    compare(run_captured(captured, model, batch), run_eager(model, step.loss, batch), tol=1e-10)
+
+
+class Net(nn.Module):
+    """Two linear layers around whatever a test puts between, which returns what the test wants."""
+
+    def __init__(
+        self, between: Callable[..., torch.Tensor], wrap: Callable[[torch.Tensor], Any] = lambda x: x
+    ):
+        super().__init__()
+        self.first = nn.Linear(6, 5)
+        self.second = nn.Linear(5, 4)
+        self.between = between
+        self.wrap = wrap
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.wrap(self.second(self.between(self.first(x), *args, **kwargs)))
+
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(8) % 4
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x.square().mean(),
+        lambda x: (x.square().mean(), x),
+        lambda x: {"loss": x.square().mean(), "logits": x},
+        lambda x: SimpleNamespace(loss=x.square().mean(), logits=x),
+        lambda x: x.square().mean().view(1),
+    ],
+    ids=["scalar", "tuple", "key", "attribute", "one-element"],
+)
+def test_the_model_returns_its_loss(wrap: Callable[[torch.Tensor], Any]) -> None:
+    step = check(Net(torch.relu, wrap), None, (X,))
+    assert [output.role for output in step.outputs] == ["loss", "grad", "grad", "grad", "grad"]
+
+
+def test_dict_batch_with_plain_values() -> None:
+    net = Net(lambda h, scale, flag: torch.tanh(h) * scale if flag else h)
+    step = check(net, F.cross_entropy, {"x": X, "scale": 0.5, "flag": True, "labels": Y})
+    assert [given.name for given in step.inputs_of("batch")] == ["x", "labels"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        F.cross_entropy,
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)),
+        partial(F.cross_entropy, label_smoothing=0.1),
+        lambda out, labels: F.mse_loss(out, F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.smooth_l1_loss(out, F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.huber_loss(out, F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.l1_loss(out, F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.binary_cross_entropy_with_logits(out, F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.binary_cross_entropy(out.sigmoid(), F.one_hot(labels, 4).to(out.dtype)),
+        lambda out, labels: F.kl_div(out.log_softmax(-1), out.softmax(-1).flip(0), reduction="batchmean"),
+    ],
+    ids=["ce", "weighted-ce", "smoothed-ce", "mse", "smooth-l1", "huber", "l1", "bce-logits", "bce", "kl"],
+)
+def test_losses(loss: Callable[..., Any]) -> None:
+    check(Net(torch.relu), loss, (X, Y))
+
+
+def test_tied_weights_are_one_input_with_the_sum_of_gradients() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+            self.b.weight = self.a.weight
+            self.c.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.c(torch.tanh(self.b(torch.tanh(self.a(x))))).square().mean()
+
+    step = check(Tied(), None, (X,))
+    first = step.inputs[0]
+    assert (first.name, first.aliases) == ("a.weight", ("b.weight", "c.weight"))
+    assert [i.name for i in step.inputs_of("param")] == ["a.weight", "a.bias", "b.bias", "c.bias"]
+
+
+def test_unused_and_frozen_parameters_are_listed_without_a_gradient() -> None:
+    net = Net(torch.relu)
+    net.spare = nn.Linear(2, 2)
+    net.first.weight.requires_grad_(False)
+    step = check(net, F.cross_entropy, (X, Y))
+    by_name = {given.name: given for given in step.inputs}
+    assert by_name["spare.weight"].requires_grad
+    assert not by_name["first.weight"].requires_grad
+    grads = {output.name for output in step.outputs if output.role == "grad"}
+    assert grads == {"first.bias", "second.weight", "second.bias"}
+
+
+def test_buffers() -> None:
+    class Buffered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net(nn.BatchNorm1d(5))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("mean", torch.zeros(4), persistent=False)
+            self.register_buffer("shift", torch.ones(4))
+            self.plain = torch.full((4,), 2.0, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.net(x) * self.plain + self.shift
+            self.calls += 1
+            self.mean.mul_(0.9).add_(out.detach().mean(0), alpha=0.1)
+            return out
+
+    step = check(Buffered(), F.cross_entropy, (X, Y))
+    changed = {output.name for output in step.outputs if output.role == "buffer"}
+    statistics = {f"net.between.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    assert changed == {"calls", "mean"} | statistics
+    fleeting = {given.name for given in step.inputs_of("buffer") if not given.persistent}
+    assert fleeting == {"mean", "plain"}
+
+
+def test_constants_keep_their_values() -> None:
+    outside = torch.tensor([0.5, 1.5, 2.5, 3.5, 4.5], dtype=torch.float64)
+    step = check(
+        Net(lambda h: h * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=h.dtype) + outside),
+        F.cross_entropy,
+        (X, Y),
+    )
+    values = [given.value for given in step.inputs_of("constant")]
+    assert sorted(value[0].item() for value in values if value is not None) == [0.5, 1.0]
+
+
+def test_tricky_views_and_inplace_writes() -> None:
+    def between(h: torch.Tensor) -> torch.Tensor:
+        h = h.reshape(4, 2, 5).transpose(0, 1).reshape(8, 5)
+        h = h.t().contiguous().t().clone()
+        h[1:3] = 0
+        h.mul_(2)
+        return torch.stack(h.expand(2, 8, 5).unbind(0)).sum(0).squeeze(-1)
+
+    check(Net(between), F.cross_entropy, (X, Y))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("masked", [None, "bool", "float"])
+def test_attention_with_masks_and_scale(causal: bool, masked: str | None) -> None:
+    if causal and masked:
+        pytest.skip("torch takes a mask or causality, not both")
+    masks = {
+        None: None,
+        "bool": torch.ones(4, 4).tril().bool(),
+        "float": torch.randn(4, 4, dtype=torch.float64),
+    }
+
+    class Attend(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(6, 3 * 8)
+            self.out = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+            q, k, v = (t.view(2, 4, 2, 4).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=0.3)
+            return self.out(mixed.transpose(1, 2).reshape(8, 8))
+
+    step = check(Attend(), F.cross_entropy, (X, masks[masked], Y))
+    names = {getattr(node.target, "__name__", "") for node in step.graph.nodes}
+    assert {"attention", "attention_backward"} <= names
+
+
+def test_a_module_instance_is_left_as_it_is() -> None:
+    net = Net(torch.relu)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    kept = dict(net.named_parameters())
+    capture_step(net, F.cross_entropy, SGD, (X, Y), dtype=torch.float64)
+    assert all(dict(net.named_parameters())[name] is value for name, value in kept.items())
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
