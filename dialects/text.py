@@ -60,8 +60,8 @@ class IRParser(Parser):
     """
     xDSL's parser, which also keeps names as they are written and remembers where things stood.
 
-    `op_spans` maps each op to the place of its first token, `forward_spans` the name of each value that was
-    used before its definition to the place of its first use. ParseError where a string does not close.
+    `op_spans` maps each op to the place of its first token, `forward_spans` the name of each value that is
+    used but not (yet) defined to the place of its first use. ParseError where a string does not close.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<text>") -> None:
@@ -83,6 +83,7 @@ class IRParser(Parser):
 
     def _register_ssa_definition(self, name: str, values: Sequence[SSAValue], span: Span) -> None:
         super()._register_ssa_definition(name, values, span)
+        self.forward_spans.pop(name, None)
         for value in values:
             _keep_name(value, name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Literal, NoReturn
 
 from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, StringAttr
@@ -21,8 +23,8 @@ class PassError(DiagnosticException):
     """
     One pass of a pipeline did not succeed.
 
-    `kind` says how: it "failed" (cannot do what was asked), "crashed" (a fault of the pass, with its exception
-    as `__cause__`), or left "invalid" IR. `op` is the op concerned, None where that is not known.
+    `kind` says how: it "failed" (cannot do what was asked), "crashed" (the pass itself is at fault; its
+    exception is the `__cause__`), or left "invalid" IR. `op` is the op concerned, None where not known.
     """
 
     def __init__(
@@ -67,3 +69,9 @@ def place_in_model(location: Attribute) -> str:
             return ", ".join(filter(None, map(place_in_model, parts)))
         case _:
             return ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the question whether the closest of `known` was meant; empty if none is close."""
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -15,6 +14,7 @@ from xdsl.utils.arg_spec import parse_pipeline as parse_specs
 from xdsl.utils.exceptions import ArgSpecParseError, ParseError
 from xdsl.utils.hints import isa
 
+from .errors import nearest
 from .registry import PassFactory, available_passes, our_passes
 
 
@@ -194,16 +194,11 @@ def _fits(value: ParameterListType, hint: Any) -> bool:
 
 def _pass_hint(name: str, known: Mapping[str, PassFactory]) -> str:
     ours = ", ".join(sorted(our_passes()))
-    return " ".join(filter(None, [_nearest(name, known), f"shardwright's passes are {ours}" if ours else ""]))
+    return " ".join(filter(None, [nearest(name, known), f"shardwright's passes are {ours}" if ours else ""]))
 
 
 def _option_hint(name: str, options: Mapping[str, PassOption]) -> str:
     if not options:
         return "it takes no options"
     listed = "; ".join(map(str, options.values()))
-    return " ".join(filter(None, [_nearest(name, options), f"its options are {listed}"]))
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else ""
+    return " ".join(filter(None, [nearest(name, options), f"its options are {listed}"]))

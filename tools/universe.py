@@ -1,5 +1,23 @@
 """What this package adds to xDSL: its dialects and passes, by name, each imported when asked for."""
 
+from functools import partial
+from importlib import import_module
+
+from xdsl.ir import Dialect
 from xdsl.universe import Universe
 
-UNIVERSE = Universe(all_dialects={}, all_passes={})
+from ..passes.registry import our_passes
+
+DIALECTS: dict[str, str] = {}
+"""Dialect -> "module:NAME" in the folder of dialects."""
+
+
+def _load(home: str) -> Dialect:
+    module, _, name = home.partition(":")
+    return getattr(import_module(f"..dialects.{module}", __package__), name)
+
+
+UNIVERSE = Universe(
+    all_dialects={name: partial(_load, home) for name, home in DIALECTS.items()},
+    all_passes=our_passes(),
+)

@@ -1,0 +1,81 @@
+"""One message about one place: what is wrong, the line of the file, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xdsl.utils.lexer import Input
+
+MOST_COLUMNS = 160
+"""Longer source lines are cut around the place that a message is about."""
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """
+    An error as `file:line:col: error: message`, the source line with a caret under it, notes and a hint.
+
+    `line` and `col` count from 1; 0 is the whole file, or the command line where `file` is the tool's name.
+    `width` is the number of columns underlined.
+    """
+
+    message: str
+    file: str
+    line: int = 0
+    col: int = 0
+    source: str = ""
+    width: int = 1
+    notes: tuple[str, ...] = ()
+    hint: str = ""
+
+    @property
+    def place(self) -> str:
+        """`file:line:col`, as far as it is known."""
+        return f"{self.file}:{self.line}:{self.col}" if self.line else self.file
+
+    def __str__(self) -> str:
+        lines = [f"{self.place}: error: {self.message}", *self._excerpt()]
+        lines += [f"{self.place}: note: {note}" for note in self.notes]
+        lines += [f"hint: {self.hint}"] if self.hint else []
+        return "\n".join(lines)
+
+    def _excerpt(self) -> Iterable[str]:
+        if not self.source.strip():
+            return
+        first = max(0, self.col - 1 - MOST_COLUMNS // 2) if len(self.source) > MOST_COLUMNS else 0
+        shown = self.source[first : first + MOST_COLUMNS]
+        column = self.col - 1 - first
+        yield "  " + "".join(char if char.isprintable() or char == "\t" else "?" for char in shown)
+        # Tabs stay tabs, so that the caret stands under its character however wide they are.
+        yield (
+            "  "
+            + "".join("\t" if char == "\t" else " " for char in shown[:column].ljust(column))
+            + ("^" * max(1, min(self.width, len(shown) - column)))
+        )
+
+
+@dataclass
+class DiagnosticError(Exception):
+    """Ends what was being done with one diagnostic."""
+
+    diagnostic: Diagnostic
+
+    def __str__(self) -> str:
+        return str(self.diagnostic)
+
+
+def located(
+    source: Input[str], start: int, end: int, message: str, *, hint: str = "", notes: tuple[str, ...] = ()
+) -> Diagnostic:
+    """Return the diagnostic about `source[start:end]`, of which the first line is shown."""
+    first = source.get_start_of_line(start)
+    line = source.content[first : source.get_end_of_line(start)]
+    number = source.content.count("\n", 0, first) + 1
+    return Diagnostic(message, source.name, number, start - first + 1, line, end - start, notes, hint)
+
+
+def sentence(text: str) -> str:
+    """Return a message as MLIR writes them: no capital at the start, no point at the end."""
+    text = text.strip().rstrip("!.")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

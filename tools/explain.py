@@ -1,0 +1,194 @@
+"""What an exception from parsing, verifying or a pass means to the person whose file it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from xdsl.context import Context
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import DiagnosticException, MultipleSpansParseError, ParseError
+from xdsl.utils.lexer import Input, Span
+
+from ..dialects.text import IRParser
+from ..passes.errors import PassError, describe, nearest
+from ..passes.verification import Fault
+from .diagnostics import Diagnostic, located, sentence
+
+
+def parse_diagnostic(
+    error: Exception, source: Input[str], parser: IRParser | None, ctx: Context
+) -> Diagnostic:
+    """
+    Return what `error`, raised while reading `source`, means to the person who wrote it.
+
+    The parser reports most faults as ParseError, but a malformed file can make it raise anything; the place
+    is then how far it had come.
+    """
+    if not isinstance(error, ParseError):
+        start = parser.pos if parser else 0
+        return located(source, start, start + 1, _unexpected(error), hint=_UNEXPECTED_HINT)
+    if parser and parser.forward_ssa_references:
+        return _undefined_values(source, parser)
+    start, end = error.span.start, error.span.end
+    if not source.content[start:].strip():
+        return _cut_off(source)
+    message = _PLAIN_WORDS.get(error.msg.strip(), sentence(error.msg))
+    hint = next((hint(match, ctx) for pattern, hint in _HINTS if (match := pattern.search(message))), "")
+    if unregistered := _UNREGISTERED.search(message):
+        # xDSL points at the token behind the name.
+        name = unregistered["name"]
+        start = max(source.content.rfind(name, 0, end), 0)
+        end = start + len(name)
+    return located(source, start, end, message, hint=hint, notes=_references(error))
+
+
+def invalid_input(fault: Fault, source: Input[str], spans: Mapping[Operation, Span]) -> Diagnostic:
+    """Return the diagnostic about IR that parses but does not verify."""
+    first, *rest = fault.message.strip().splitlines()
+    return about_op(fault.op, source, spans, f"{describe(fault.op)}: {sentence(first)}", notes=tuple(rest))
+
+
+def pass_diagnostic(error: PassError, source: Input[str], spans: Mapping[Operation, Span]) -> Diagnostic:
+    """Return the diagnostic about a pass that did not succeed: which pass, at which op, and why."""
+    first, *rest = str(error).strip().splitlines()
+    op = error.op or op_in_flight(error)
+    if op is None:
+        return Diagnostic(first, source.name, notes=tuple(rest), hint=_PASS_HINTS[error.kind])
+    named = first if describe(op) in first else f"{first} [at {describe(op)}]"
+    return about_op(op, source, spans, named, notes=tuple(rest), hint=_PASS_HINTS[error.kind])
+
+
+def about_op(
+    op: Operation,
+    source: Input[str],
+    spans: Mapping[Operation, Span],
+    message: str,
+    *,
+    notes: tuple[str, ...] = (),
+    hint: str = "",
+) -> Diagnostic:
+    """Return the diagnostic about `op`, at its place in the file or, if a pass made it, its parent's."""
+    around: Operation | None = op
+    while around is not None and around not in spans:
+        around = around.parent_op()
+    if around is not op:
+        notes = (*notes, f"the op was made by a pass: {_first_line(op)}")
+    if around is None:
+        return Diagnostic(message, source.name, notes=notes, hint=hint)
+    span = spans[around]
+    return located(source, span.start, span.end, message, hint=hint, notes=notes)
+
+
+def op_in_flight(error: BaseException) -> Operation | None:
+    """
+    Return the op that was being worked on when `error` was raised, None if the traceback does not show one.
+
+    Patterns and verifiers call it `op` or `self`; xDSL's own exceptions do not carry it, nor does a crash.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    found: Operation | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        values = trace.tb_frame.f_locals
+        candidates = (values.get(name) for name in ("op", "self"))
+        here = next((each for each in candidates if isinstance(each, Operation)), None)
+        # The module is what every pass works on: naming it says nothing.
+        if here is not None and here.parent is not None:
+            found = here
+        trace = trace.tb_next
+    return found
+
+
+def _first_line(op: Operation) -> str:
+    # An op that does not verify may not print either.
+    try:
+        return str(op).partition("\n")[0]
+    except Exception:
+        return f"'{op.name}'"
+
+
+def _unexpected(error: Exception) -> str:
+    match error:
+        case RecursionError():
+            return "nested too deeply to be read"
+        case DiagnosticException():
+            return sentence(str(error))
+        case _:
+            return f"cannot be read here ({type(error).__name__}: {error})"
+
+
+def _undefined_values(source: Input[str], parser: IRParser) -> Diagnostic:
+    names = list(parser.forward_ssa_references)
+    span = parser.forward_spans[names[0]]
+    others = f" (nor are {', '.join('%' + name for name in names[1:])})" if names[1:] else ""
+    message = f"value %{names[0]} is used but not defined{others}"
+    hint = nearest(names[0], set(parser.ssa_values))
+    return located(source, span.start, span.end, message, hint=hint)
+
+
+def _cut_off(source: Input[str]) -> Diagnostic:
+    """Return the diagnostic about a text that ends in the middle of something."""
+    last = len(source.content.rstrip())
+    hint = "is the file cut off?"
+    if (opener := unclosed_bracket(source.content)) is not None:
+        line = source.content.count("\n", 0, opener) + 1
+        hint = f"the '{source.content[opener]}' of line {line} is not closed; {hint}"
+    return located(source, last, last + 1, "the text ends in the middle of an operation", hint=hint)
+
+
+def unclosed_bracket(text: str) -> int | None:
+    """Return the position of the innermost bracket left open at the end of `text`, None if all are closed."""
+    open_ones: list[int] = []
+    for match in _BRACKETS.finditer(text):
+        bracket = match[0]
+        if bracket in "({[":
+            open_ones.append(match.start())
+        elif bracket in ")}]" and open_ones:
+            open_ones.pop()
+    return open_ones[-1] if open_ones else None
+
+
+def _references(error: ParseError) -> tuple[str, ...]:
+    if not isinstance(error, MultipleSpansParseError):
+        return ()
+    return tuple(f"{span.get_location()}: {text or error.ref_text}" for span, text in error.refs)
+
+
+def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
+    name = match["name"]
+    dialect, _, rest = name.partition(".")
+    if rest and dialect in ctx.registered_dialect_names:
+        definitions = [*ctx.loaded_ops, *ctx.loaded_attrs, *ctx.loaded_types]
+        return nearest(name, [each.name for each in definitions if each.name.startswith(f"{dialect}.")])
+    close = nearest(dialect, ctx.registered_dialect_names)
+    unknown = f"there is no dialect '{dialect}'" if rest else "an op is written dialect.name"
+    return " ".join(
+        filter(None, [f"{unknown};", close, "--allow-unregistered-dialect reads it as it stands"])
+    )
+
+
+_BRACKETS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|[(){}\[\]]')
+_UNEXPECTED_HINT = "the parser gave up at this place; --debug-traceback shows what it was doing"
+_PLAIN_WORDS = {
+    "Could not parse entire input!": "expected an operation",
+    "in block definition": "expected an operation, a block label or '}'",
+}
+_UNREGISTERED = re.compile(r"'?(?P<name>[\w.$]+)'? is not registered$")
+_HINTS: list[tuple[re.Pattern[str], Callable[[re.Match[str], Context], str]]] = [
+    (_UNREGISTERED, _unregistered_hint),
+    (
+        re.compile(r"undefined symbol alias '(?P<sign>.)"),
+        lambda match, ctx: f"write {match['sign']}dialect.name, or define {match['sign']}name = ... above",
+    ),
+    (
+        re.compile(r"does not have a custom format$"),
+        lambda match, ctx: 'write it in the generic form, "dialect.name"(%operands) : (types) -> types',
+    ),
+]
+_PASS_HINTS = {
+    "failed": "",
+    "crashed": "this is a fault of the pass and not of the file; --debug-traceback shows where",
+    "invalid": "this is a fault of the pass; --print-ir-before-all shows what it was given",
+}

@@ -1,0 +1,94 @@
+"""What watches a pipeline run: dumps of the IR around passes, a check of their numbers, a table of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TextIO
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from ..dialects.text import module_text
+
+
+@dataclass
+class IRDumps:
+    """
+    Writes the IR to `out` before and after the passes asked for, as mlir-opt's `--mlir-print-ir-*` do.
+
+    `before` and `after` name single passes. With `only_changes` the IR after a pass is written only where the
+    pass changed it: after every pass, if no other option says after which.
+    """
+
+    out: TextIO
+    before_all: bool = False
+    after_all: bool = False
+    only_changes: bool = False
+    before: Collection[str] = ()
+    after: Collection[str] = ()
+    to_text: Callable[[ModuleOp], str] = module_text
+    _given: str = field(default="", init=False)
+
+    def on_before(self, each: ModulePass, module: ModuleOp) -> None:
+        """Write the IR that `each` is given."""
+        if self.only_changes:
+            self._given = self.to_text(module)
+        if self.before_all or each.name in self.before:
+            self._write(f"Before {each}", self.to_text(module))
+
+    def on_after(self, each: ModulePass, module: ModuleOp) -> None:
+        """Write the IR that `each` left."""
+        if not self._wants_after(each.name):
+            return
+        text = self.to_text(module)
+        if not self.only_changes or text != self._given:
+            self._write(f"After {each}", text)
+
+    def on_failure(self, pass_name: str, module: ModuleOp) -> None:
+        """Write the IR that a failed pass left, in the generic form: its own may not be printable."""
+        if self._wants_after(pass_name):
+            self._write(f"After {pass_name} Failed", module_text(module, generic=True))
+
+    def _wants_after(self, pass_name: str) -> bool:
+        by_change = self.only_changes and not self.after
+        return self.after_all or by_change or pass_name in self.after
+
+    def _write(self, when: str, text: str) -> None:
+        self.out.write(f"// -----// IR Dump {when} //----- //\n{text}\n")
+
+
+@dataclass
+class NumericsCheck:
+    """Runs the module before and after every pass on the same random inputs, and compares what comes out."""
+
+    seed: int
+    _given: ModuleOp | None = field(default=None, init=False)
+
+    def on_before(self, each: ModulePass, module: ModuleOp) -> None:
+        """Keep the module that `each` is given."""
+        self._given = module.clone()
+
+    def on_after(self, each: ModulePass, module: ModuleOp) -> None:
+        """Compare the two; the check raises where they differ."""
+        # Runs on torch, which no other use of the tool may wait for.
+        check = import_module("..lowering.verify_numerics", __package__)
+        check.check_pass(self._given, module, each.name, self.seed)
+
+
+def timing_report(seconds: Mapping[str, float]) -> str:
+    """Return the table that `--mlir-timing` prints: the seconds of each step, and its share of all."""
+    total = sum(seconds.values())
+    rule = f"===-{'':-<73}-==="
+    rows = "".join(f"{_timing_row(taken, total)}  {name}\n" for name, taken in seconds.items())
+    return (
+        f"{rule}\n{'... Execution time report ...':^79}\n{rule}\n"
+        f"  Total Execution Time: {total:.4f} seconds\n\n"
+        f"  ----Wall Time----  ----Name----\n{rows}{_timing_row(total, total)}  Total\n"
+    )
+
+
+def _timing_row(taken: float, total: float) -> str:
+    share = 100 * taken / total if total else 0.0
+    return f"  {taken:8.4f} ({share:5.1f}%)"

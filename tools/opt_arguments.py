@@ -1,0 +1,144 @@
+"""The command line of `opt-tool`, after that of mlir-opt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ..passes.errors import nearest
+from .diagnostics import Diagnostic, DiagnosticError
+
+TOOL = "opt-tool"
+_USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] [OPTION ...]"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for; each field is the option of that name."""
+
+    input: str
+    output: str
+    pass_pipeline: str
+    print_ir_before: tuple[str, ...]
+    print_ir_after: tuple[str, ...]
+    print_ir_before_all: bool
+    print_ir_after_all: bool
+    print_ir_after_change: bool
+    mlir_timing: bool
+    mlir_print_op_generic: bool
+    mlir_print_debuginfo: bool
+    verify_each: bool
+    verify_diagnostics: bool
+    verify_numerics: bool
+    verify_numerics_seed: int
+    split_input_file: bool
+    allow_unregistered_dialect: bool
+    debug_traceback: bool
+    show: str
+    """What to print instead of running: "help", "passes", "dialects", "version", or "" to run."""
+
+
+# Switch -> default, help. Each may be given alone or as --switch=true, --switch=false, as LLVM's tools allow.
+_SWITCHES: dict[str, tuple[bool, str]] = {
+    "print-ir-before-all": (False, "print the IR to stderr before every pass"),
+    "print-ir-after-all": (False, "print the IR to stderr after every pass"),
+    "print-ir-after-change": (False, "print the IR to stderr after every pass that changed it"),
+    "mlir-timing": (False, "print the time of every pass to stderr"),
+    "mlir-print-op-generic": (False, "print every op in the generic form"),
+    "mlir-print-debuginfo": (True, "print locations; without them names of the model are lost"),
+    "verify-each": (True, "verify the IR after every pass"),
+    "verify-diagnostics": (False, "check errors against // expected-error@+1 {{text}} comments"),
+    "verify-numerics": (False, "run the IR before and after every pass on random inputs and compare"),
+    "split-input-file": (False, "treat the parts between // ----- lines as separate files"),
+    "allow-unregistered-dialect": (False, "read ops and attributes of unknown dialects as they stand"),
+    "debug-traceback": (False, "show the Python traceback of an error"),
+}
+_SHOWS = {
+    "help": "show this text, with the options of every pass, and exit",
+    "passes": "list the passes and exit",
+    "dialects": "list the dialects and exit",
+    "version": "show the versions and exit",
+}
+_SHOW_FLAGS = {
+    "help": ("-h", "--help"),
+    "passes": ("--list-passes",),
+    "dialects": ("--show-dialects",),
+    "version": ("--version",),
+}
+
+
+def parse_arguments(arguments: Sequence[str]) -> Options:
+    """Return what a command line asks for. DiagnosticError says what is wrong with it."""
+    parser = _parser()
+    given, unknown = parser.parse_known_args(_with_values(arguments))
+    if unknown:
+        raise DiagnosticError(_unknown_argument(unknown[0]))
+    values = vars(given)
+    for name in ("print_ir_before", "print_ir_after"):
+        values[name] = tuple(each for text in values[name] for each in text.split(","))
+    return Options(**values)
+
+
+def options_text() -> str:
+    """Return the part of --help that is about the options of the tool itself."""
+    return _parser().format_help()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DiagnosticError(Diagnostic(message, TOOL, hint=f"{TOOL} --help lists the options"))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog=TOOL,
+        usage=_USAGE,
+        description="Run passes on IR and print what they make of it. A switch alone means =true.",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("input", nargs="?", default="-", metavar="FILE", help="the IR file; - or nothing for standard input")
+    add(
+        "-o",
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="where to write the IR; standard output if not given",
+    )
+    pipeline_help = "the passes to run, in order, with their options"
+    add("-p", "--pass-pipeline", default="", metavar="PASSES", help=pipeline_help)
+    for when in ("before", "after"):
+        text = f"print the IR to stderr {when} these passes (a,b)"
+        add(f"--print-ir-{when}", action="append", default=[], metavar="PASS", help=text)
+    for name, (default, text) in _SWITCHES.items():
+        text += " (the default)" if default else ""
+        add(f"--{name}", type=_switch, default=default, metavar="BOOL", help=text)
+    seed_help = "where the random inputs of --verify-numerics start (default 0)"
+    add("--verify-numerics-seed", type=int, default=0, metavar="N", help=seed_help)
+    for name, flags in _SHOW_FLAGS.items():
+        add(*flags, action="store_const", const=name, default="", dest="show", help=_SHOWS[name])
+    return parser
+
+
+def _with_values(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `=true` after every bare switch, lest it take a file's name for its value."""
+    return [f"{each}=true" if each.removeprefix("--") in _SWITCHES else each for each in arguments]
+
+
+def _switch(text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"takes true or false, not '{text}'") from None
+
+
+def _unknown_argument(argument: str) -> Diagnostic:
+    if not argument.startswith("-"):
+        return Diagnostic(f"one input file at most, but '{argument}' is another", TOOL)
+    name = argument.partition("=")[0]
+    known = [*_SWITCHES, *("output", "pass-pipeline", "print-ir-before", "print-ir-after"), *("list-passes",)]
+    hint = nearest(f"--{name.lstrip('-')}", [f"--{each}" for each in known])
+    return Diagnostic(f"unknown option '{name}'", TOOL, hint=hint or f"{TOOL} --help lists the options")

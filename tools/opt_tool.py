@@ -1,0 +1,212 @@
+"""
+`opt-tool`: run passes on an IR file, as `mlir-opt` does.
+
+Only the resulting IR goes to standard output (or to `-o`, whole or not at all); dumps, times and errors go to
+standard error. Every failure is one message that says where and what to do, and exit code 1. Nothing here
+imports torch: a small file is answered in a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.universe import XDSL_UNIVERSE
+from xdsl.utils.lexer import Input
+
+from ..dialects.text import IRParser, module_text
+from ..passes.errors import PassError
+from ..passes.pipeline import run_passes
+from ..passes.pipeline_spec import PipelineError, parse_pipeline
+from ..passes.verification import first_fault
+from .diagnostics import Diagnostic, DiagnosticError, located
+from .expected_diagnostics import unmet
+from .explain import invalid_input, parse_diagnostic, pass_diagnostic
+from .instrumentation import IRDumps, NumericsCheck, timing_report
+from .opt_arguments import TOOL, Options, parse_arguments
+from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
+from .universe import UNIVERSE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool on a command line, that of the process by default, and return its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _run(words)
+    except DiagnosticError as error:
+        _report(error, error.diagnostic, "--debug-traceback" in words)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as in `opt-tool ... | head`; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        hint = "this is a fault of the tool; please report it with the output of --debug-traceback"
+        message = f"internal error: {type(error).__name__}: {error}"
+        _report(error, Diagnostic(message, TOOL, hint=hint), "--debug-traceback" in words)
+    return 1
+
+
+def _run(words: Sequence[str]) -> int:
+    options = parse_arguments(words)
+    if options.show:
+        from . import catalogue
+
+        sys.stdout.write(getattr(catalogue, f"{options.show}_text")())
+        return 0
+    run = _Run(options, _passes(options))
+    source = read_source(options.input)
+    if is_blank(source):
+        hint = "give a file with a module or at least one operation in it"
+        raise DiagnosticError(Diagnostic("the file is empty", source.name, hint=hint))
+    texts = [run.chunk(chunk) for chunk in (split_source(source) if options.split_input_file else [source])]
+    if run.failures == 0:
+        start = perf_counter()
+        write_output(f"{SEPARATOR}\n".join(filter(None, texts)), options.output)
+        run.count("Output", start)
+    if options.mlir_timing:
+        sys.stderr.write(timing_report(run.seconds))
+    return 1 if run.failures else 0
+
+
+def _passes(options: Options) -> tuple[ModulePass, ...]:
+    """Return the passes to run, after checking that those whose IR is to be printed are among them."""
+    try:
+        passes = parse_pipeline(options.pass_pipeline)
+    except PipelineError as error:
+        place = Input(error.text, "<pass-pipeline>")
+        raise DiagnosticError(
+            located(place, error.start, error.end, error.message, hint=error.hint)
+        ) from error
+    names = [each.name for each in passes]
+    for name in (*options.print_ir_before, *options.print_ir_after):
+        if name not in names:
+            message = f"there is no pass '{name}' in the pipeline to print the IR around"
+            raise DiagnosticError(Diagnostic(message, TOOL, hint=f"it runs {', '.join(names) or 'no pass'}"))
+    return passes
+
+
+def _context(options: Options) -> Context:
+    ctx = Context(allow_unregistered=options.allow_unregistered_dialect)
+    for name, load in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
+        ctx.register_dialect(name, load)
+    return ctx
+
+
+@dataclass
+class _Run:
+    """One call of the tool: the passes, and what became of the parts of the file so far."""
+
+    options: Options
+    passes: Sequence[ModulePass]
+    failures: int = 0
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """How long each step took, by name, all parts of the file together."""
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.ctx = _context(options)
+        self.to_text = partial(
+            module_text,
+            generic=options.mlir_print_op_generic,
+            locations=options.mlir_print_debuginfo,
+            ctx=self.ctx,
+        )
+        self.dumps = IRDumps(
+            sys.stderr,
+            options.print_ir_before_all,
+            options.print_ir_after_all,
+            options.print_ir_after_change,
+            options.print_ir_before,
+            options.print_ir_after,
+            self.to_text,
+        )
+        check = [NumericsCheck(options.verify_numerics_seed)] if options.verify_numerics else []
+        self.observers = [self.dumps, *check]
+
+    def chunk(self, source: Input[str]) -> str:
+        """Return what the passes make of one part of the file; empty, with a failure counted, if it fails."""
+        text, errors = "", list[Diagnostic]()
+        try:
+            text = "" if is_blank(source) else self._compiled(source)
+        except DiagnosticError as error:
+            errors = [error.diagnostic]
+            if not self.options.verify_diagnostics:
+                _report(error, error.diagnostic, self.options.debug_traceback)
+        if self.options.verify_diagnostics:
+            errors = unmet(source.content, source.name, errors)
+            print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
+        self.failures += len(errors)
+        return text
+
+    def count(self, step: str, start: float) -> None:
+        """Add the time since `start` to a step."""
+        self.seconds[step] = self.seconds.get(step, 0.0) + perf_counter() - start
+
+    def _compiled(self, source: Input[str]) -> str:
+        start = perf_counter()
+        parser, module = self._parsed(source)
+        self.count("Parser", start)
+        spans = parser.op_spans
+        if fault := first_fault(module):
+            raise DiagnosticError(invalid_input(fault, source, spans))
+        try:
+            taken = run_passes(
+                self.ctx,
+                module,
+                self.passes,
+                verify_each=self.options.verify_each,
+                on_before=self._on_before,
+                on_after=self._on_after,
+            )
+        except PassError as error:
+            self.dumps.on_failure(error.pass_name, module)
+            raise DiagnosticError(pass_diagnostic(error, source, spans)) from error
+        for name, seconds in taken.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        return self._printed(module, source)
+
+    def _parsed(self, source: Input[str]) -> tuple[IRParser, ModuleOp]:
+        parser = None
+        try:
+            parser = IRParser(self.ctx, source.content, source.name)
+            return parser, parser.parse_module()
+        except Exception as error:
+            raise DiagnosticError(parse_diagnostic(error, source, parser, self.ctx)) from error
+
+    def _printed(self, module: ModuleOp, source: Input[str]) -> str:
+        start = perf_counter()
+        try:
+            text = self.to_text(module)
+        except Exception as error:
+            message = f"the resulting IR cannot be printed: {type(error).__name__}: {error}"
+            hint = "--mlir-print-op-generic may print it; --debug-traceback shows what went wrong"
+            raise DiagnosticError(Diagnostic(message, source.name, hint=hint)) from error
+        self.count("Output", start)
+        return text
+
+    def _on_before(self, each: ModulePass, module: ModuleOp) -> None:
+        for observer in self.observers:
+            observer.on_before(each, module)
+
+    def _on_after(self, each: ModulePass, module: ModuleOp) -> None:
+        for observer in self.observers:
+            observer.on_after(each, module)
+
+
+def _report(error: Exception, diagnostic: Diagnostic, with_traceback: bool) -> None:
+    if with_traceback:
+        traceback.print_exception(error)
+    print(diagnostic, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""IR files in and out: read with errors that say where, split at `// -----`, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from xdsl.utils.lexer import Input
+
+from .diagnostics import Diagnostic, DiagnosticError
+
+SEPARATOR = "// -----"
+_SEPARATOR_LINE = re.compile(r"^[ \t]*// -----[ \t]*\r?$", re.MULTILINE)
+_BLANK = re.compile(r"(?:\s|//[^\n]*)*")
+
+
+def read_source(path: str) -> Input[str]:
+    """Return the text of the file at `path`, of standard input for `-`. DiagnosticError if there is none."""
+    name = "<stdin>" if path == "-" else path
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        hint = "give the path of an IR file, or - for standard input"
+        reason = error.strerror or str(error)
+        raise DiagnosticError(Diagnostic(f"cannot read: {reason}", name, hint=hint)) from error
+    try:
+        return Input(data.decode(), name)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = len(data[data.rfind(b"\n", 0, error.start) + 1 : error.start].decode()) + 1
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        hint = "IR is text in UTF-8; is this another kind of file?"
+        raise DiagnosticError(Diagnostic(message, name, line, column, hint=hint)) from error
+
+
+def split_source(source: Input[str]) -> list[Input[str]]:
+    """Return the parts between `// -----` lines, each padded so that its lines count as in the file."""
+    text, start = source.content, 0
+    pieces: list[Input[str]] = []
+    for mark in [*_SEPARATOR_LINE.finditer(text), None]:
+        end = mark.start() if mark else len(text)
+        pieces.append(Input("\n" * text.count("\n", 0, start) + text[start:end], source.name))
+        start = mark.end() if mark else end
+    return pieces
+
+
+def is_blank(source: Input[str]) -> bool:
+    """Say whether there is nothing but blanks and comments."""
+    return _BLANK.fullmatch(source.content) is not None
+
+
+def write_output(text: str, path: str) -> None:
+    """
+    Write `text` to the file at `path`, to standard output for `-`.
+
+    A file appears whole or not at all: what stood there before stays if writing fails. DiagnosticError then.
+    """
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    target = Path(path).resolve()
+    try:
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = "give -o the path of a file in a folder that exists and can be written"
+        raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error
+
+
+def _replace(target: Path, text: str) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
