@@ -1,0 +1,159 @@
+"""The arguments of fx nodes as operands and attributes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BFloat16Type,
+    DenseIntOrFPElementsAttr,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    i1,
+    i64,
+)
+from xdsl.ir import Attribute
+
+from ..ir.ops.table import op_table
+from .attention_ops import attention, attention_backward
+from .captured import CaptureError, Origin
+
+_ELEMENTS: dict[torch.dtype, Attribute] = {
+    torch.float64: Float64Type(),
+    torch.float32: Float32Type(),
+    torch.float16: Float16Type(),
+    torch.bfloat16: BFloat16Type(),
+    torch.int64: IntegerType(64),
+    torch.int32: IntegerType(32),
+    torch.int16: IntegerType(16),
+    torch.int8: IntegerType(8),
+    torch.bool: IntegerType(1),
+}
+
+_PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+"""Arguments about where and how a tensor lies in memory: the runtime's business. Views become reshapes there, so
+that no later op depends on strides."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a node calls, and with what: tensors in the schema's order, the names of those that are None, the rest."""
+
+    name: str
+    tensors: tuple[Node, ...]
+    absent: tuple[str, ...]
+    attributes: dict[str, Attribute]
+
+
+def element_type(dtype: torch.dtype) -> Attribute:
+    """The element type of a dtype; CaptureError where the IR has none."""
+    if (element := _ELEMENTS.get(dtype)) is None:
+        raise CaptureError(f"tensors of {dtype} cannot be imported; supported: {', '.join(map(str, _ELEMENTS))}")
+    return element
+
+
+def overload_name(target: Any) -> str:
+    """The name under which the op table knows a node's target; `namespace::op.overload` for other namespaces."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target.__name__
+    namespace, name = target.namespace, target._schema.name.partition("::")[2]
+    overload = target._overloadname
+    if namespace == "aten":
+        known = name if overload == "default" else f"{name}.{overload}"
+        return known if known in op_table() else f"aten::{name}.{overload}"
+    return f"{namespace}::{name}.{overload}"
+
+
+def bind_arguments(node: Node, origin: Origin) -> Arguments:
+    """The node's arguments under their schema names; those that have their default value are left out."""
+    name = overload_name(node.target)
+    tensors: list[Node] = []
+    absent: list[str] = []
+    attributes: dict[str, Attribute] = {}
+    spec = op_table().get(name)
+    localized = spec.localize if spec is not None and spec.localize else {}
+    for parameter, default, is_tensor, value in _bound(node):
+        if isinstance(value, Node):
+            tensors.append(value)
+        elif isinstance(value, list | tuple) and any(isinstance(item, Node) for item in value):
+            if not all(isinstance(item, Node) for item in value):
+                raise _refused(node, origin, f"argument '{parameter}' mixes tensors with None")
+            tensors.extend(value)
+        elif is_tensor and value is None:
+            absent.append(parameter)
+        elif parameter in _PLACEMENT or value is None:
+            continue
+        elif localized.get(parameter) == "result0":
+            attributes[parameter] = attribute_of([int(size) for size in node.meta["val"].shape])
+        elif value != default:
+            try:
+                attributes[parameter] = attribute_of(value)
+            except TypeError as error:
+                raise _refused(node, origin, f"argument '{parameter}': {error}") from error
+    return Arguments(name, tuple(tensors), tuple(absent), attributes)
+
+
+def _refused(node: Node, origin: Origin, why: str) -> CaptureError:
+    place = f"{origin.file}:{origin.line} (layer '{origin.layer}')"
+    return CaptureError(f"{place}: '{node.target}' cannot be imported: {why}")
+
+
+def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
+    """(name, default, whether it is a tensor, value) of each argument of the node, in the schema's order."""
+    for position, (name, default, is_tensor) in enumerate(_parameters(node.target)):
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
+        yield name, default, is_tensor, value
+
+
+_TENSORS_OF_ATTENTION = {"query", "key", "value", "attn_mask", "grad_out", "out", "logsumexp"}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
+    if target in (attention, attention_backward):
+        names = inspect.signature(target).parameters
+        defaults = {"is_causal": False}
+        return tuple((name, defaults.get(name), name in _TENSORS_OF_ATTENTION) for name in names)
+    schema = target._schema.arguments
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema
+    )
+
+
+def attribute_of(value: Any) -> Attribute:
+    """The attribute of a plain argument; TypeError where there is none."""
+    match value:
+        case bool():
+            return IntegerAttr(int(value), i1)
+        case int():
+            return IntegerAttr(value, i64)
+        case float():
+            return FloatAttr(value, 64)
+        case str():
+            return StringAttr(value)
+        case torch.dtype():
+            return element_type(value)
+        case list() | tuple():
+            return ArrayAttr([attribute_of(item) for item in value])
+        case _:
+            raise TypeError(f"a value of type {type(value).__name__} has no form in the IR")
+
+
+def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:
+    """The values of a small constant tensor."""
+    items = value.detach().reshape(-1).tolist()
+    numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
+    return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,254 @@
+"""Import: from a captured step (an fx graph of forward and backward) to one IR function with the update.
+
+The function is `@step(parameters, states, buffers, constants, batch, step count, learning rate) -> (loss, new
+parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
+results (`dialects.train`). Every op keeps the layer and source line of the model's code as its location, backward
+ops those of the forward op that they differentiate, marked `train.backward`.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FileLineColLoc,
+    IntAttr,
+    ModuleOp,
+    NameLoc,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    UnknownLoc,
+    i64,
+)
+from xdsl.dialects.builtin import IntegerAttr as Integer
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from ..dialects import train
+from ..dialects.aten import ATEN_OPS, OpaqueOp
+from ..dialects.compute import ABSENT
+from .captured import ORIGIN, CapturedStep, CaptureError, OptimizerSpec, Origin, StepInput
+from .import_arguments import Arguments, attribute_of, bind_arguments, constant_attribute, element_type
+
+log = logging.getLogger("shardwright")
+
+BACKWARD = "train.backward"
+_ROLE_NAMES = {"param": train.PARAM, "buffer": train.BUFFER, "constant": train.CONSTANT, "batch": train.BATCH}
+
+
+def import_step(
+    step: CapturedStep,
+    *,
+    batch: Mapping[str, Any] | None = None,
+    gradients: bool = False,
+    name: str = "step",
+) -> ModuleOp:
+    """
+    Convert a captured step to IR with global shapes and no decisions.
+
+    Args:
+        batch: the example batch by item name; integer items then carry their range, for random inputs.
+        gradients: whether the gradients become results of the function too, after all others.
+
+    Raises:
+        CaptureError: a value in the graph has no place in the IR; the message names node, layer and line.
+    """
+    return _Importer(step, batch or {}).run(name, gradients)
+
+
+class _Importer:
+    """One conversion: the block that is being filled and what each node became."""
+
+    def __init__(self, step: CapturedStep, batch: Mapping[str, Any]) -> None:
+        self.step, self.batch = step, batch
+        self.block = Block()
+        self.values: dict[Node, SSAValue | tuple[SSAValue, ...]] = {}
+        self.roles: list[dict[str, Attribute]] = []
+        self.opaque: set[str] = set()
+
+    def run(self, name: str, gradients: bool) -> ModuleOp:
+        placeholders = [node for node in self.step.graph.nodes if node.op == "placeholder"]
+        arguments = dict(zip(self.step.inputs, placeholders, strict=True)) if placeholders else {}
+        grads = {o.name for o in self.step.outputs if o.role == "grad"}
+        states = self._arguments(arguments, grads)
+        for node in self.step.graph.nodes:
+            if node.op == "call_function":
+                self._node(node)
+            elif node.op not in ("placeholder", "output"):
+                raise CaptureError(f"the captured graph has a node '{node.name}' of kind {node.op}, which cannot be imported")
+        if self.opaque:
+            names = ", ".join(sorted(self.opaque))
+            log.warning("no sharding rule for %s: these run replicated on every device", names)
+        results, roles = self._updates(arguments, states, gradients)
+        self.block.add_op(ReturnOp(*results))
+        types = ([a.type for a in self.block.args], [r.type for r in results])
+        func = FuncOp(
+            name,
+            types,
+            Region(self.block),
+            arg_attrs=ArrayAttr([DictionaryAttr(role) for role in self.roles]),
+            res_attrs=ArrayAttr([DictionaryAttr(role) for role in roles]),
+        )
+        func.attributes["train.optimizer"] = _optimizer_attribute(self.step.optimizer)
+        return ModuleOp([func])
+
+    def _argument(self, hint: str, type: Attribute, role: dict[str, Attribute]) -> SSAValue:
+        value = self.block.insert_arg(type, len(self.block.args))
+        value.name_hint = value_name(hint)
+        self.roles.append(role)
+        return value
+
+    def _arguments(self, inputs: Mapping[StepInput, Node], grads: set[str]) -> dict[tuple[str, str], SSAValue]:
+        """Make the function's arguments; the states that updates need are returned by (parameter, state)."""
+        states: dict[tuple[str, str], SSAValue] = {}
+        for given, node in inputs.items():
+            type = TensorType(element_type(given.dtype), given.shape)
+            role: dict[str, Attribute] = {_ROLE_NAMES[given.role]: StringAttr(given.name)}
+            if given.aliases:
+                role["train.tied"] = ArrayAttr([StringAttr(alias) for alias in given.aliases])
+            if given.value is not None:
+                role["train.value"] = constant_attribute(given.value, type)
+            if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:
+                role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
+            self.values[node] = self._argument(given.name if given.role != "batch" else f"batch_{given.name}", type, role)
+            if given.role == "param" and given.name in grads:
+                for state in self.step.optimizer.states:
+                    pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
+                    states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
+        scalar = TensorType(element_type(torch.float32), [])
+        states["", "step"] = self._argument("step_count", scalar, {train.STEP_COUNT: UnitAttr()})
+        states["", "lr"] = self._argument("lr", scalar, {train.LEARNING_RATE: UnitAttr()})
+        return states
+
+    def _node(self, node: Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            parts = self.values[source]  # pyright: ignore[reportArgumentType]
+            assert isinstance(parts, tuple) and isinstance(index, int)
+            self.values[node] = parts[index]
+            return
+        origin: Origin = node.meta[ORIGIN]
+        bound = bind_arguments(node, origin)
+        operands = [self._operand(item) for item in bound.tensors]
+        op = self._op(bound, operands, node.meta["val"])
+        if origin.phase == "backward":
+            op.attributes[BACKWARD] = UnitAttr()
+        self._place(op, origin, node)
+        multiple = isinstance(node.meta["val"], tuple | list)
+        self.values[node] = tuple(op.results) if multiple else op.results[0]
+
+    def _op(self, bound: Arguments, operands: Sequence[SSAValue], results: Any) -> Operation:
+        listed = results if isinstance(results, tuple | list) else (results,)
+        types = [_result_type(result) for result in listed]
+        attributes = dict(bound.attributes)
+        if bound.absent:
+            attributes[ABSENT] = ArrayAttr([StringAttr(name) for name in bound.absent])
+        if (cls := ATEN_OPS.get(bound.name)) is not None:
+            return cls(operands=[operands], result_types=[types], attributes=attributes)
+        self.opaque.add(bound.name)
+        target = {"target": StringAttr(bound.name)}
+        return OpaqueOp(operands=[operands], result_types=[types], properties=target, attributes=attributes)
+
+    def _operand(self, node: Node) -> SSAValue:
+        value = self.values[node]
+        assert isinstance(value, SSAValue)
+        return value
+
+    def _place(self, op: Operation, origin: Origin, node: Node) -> None:
+        op.location = _location(origin)
+        for result in op.results:
+            result.name_hint = value_name(origin.name or node.name)
+        self.block.add_op(op)
+
+    def _updates(
+        self, inputs: Mapping[StepInput, Node], states: Mapping[tuple[str, str], SSAValue], gradients: bool
+    ) -> tuple[list[SSAValue], list[dict[str, Attribute]]]:
+        """Add the optimizer's ops and collect the function's results with their roles."""
+        output = next(node for node in self.step.graph.nodes if node.op == "output")
+        finals = dict(zip(self.step.outputs, (self._operand(n) for n in output.args[0]), strict=True))
+        params = {given.name: self._operand(node) for given, node in inputs.items() if given.role == "param"}
+        buffers = {given.name: self._operand(node) for given, node in inputs.items() if given.role == "buffer"}
+        results: list[SSAValue] = []
+        roles: list[dict[str, Attribute]] = []
+
+        def add(value: SSAValue, role: dict[str, Attribute]) -> None:
+            results.append(value)
+            roles.append(role)
+
+        count = train.IncrementOp([states["", "step"]], [states["", "step"].type], {})
+        self.block.add_op(count)
+        count.results[0].name_hint = "step_count.new"
+        for out, value in finals.items():
+            if out.role == "loss":
+                add(value, {train.LOSS: UnitAttr()})
+            elif out.role == "buffer":
+                add(value, _updates(buffers[out.name]))
+            else:
+                old = [params[out.name], *(states[out.name, state] for state in self.step.optimizer.states)]
+                update = self._update(out.name, old, value, count.results[0], states["", "lr"])
+                for before, after in zip(old, update.results, strict=True):
+                    after.name_hint = value_name(f"{before.name_hint}.new")
+                    add(after, _updates(before))
+        add(count.results[0], _updates(states["", "step"]))
+        for out, value in finals.items():
+            if gradients and out.role == "grad":
+                add(value, {train.GRAD: StringAttr(out.name)})
+        return results, roles
+
+    def _update(
+        self, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
+    ) -> train.TrainOp:
+        spec = self.step.optimizer
+        op_class = {"sgd": train.SgdOp, "adamw": train.AdamWOp}[spec.kind]
+        attributes = {key: attribute_of(value) for key, value in spec.hyper.items()}
+        if spec.kind == "sgd" and not spec.states:
+            attributes[ABSENT] = ArrayAttr([StringAttr("momentum_buffer")])
+        update = op_class([old[0], grad, *old[1:], count, lr], [value.type for value in old], attributes)
+        layer = name.rpartition(".")[0]
+        update.location = NameLoc(StringAttr(layer), UnknownLoc())
+        self.block.add_op(update)
+        return update
+
+
+def _updates(argument: SSAValue) -> dict[str, Attribute]:
+    return {train.UPDATES: Integer(argument.index, i64)}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
+    entries = {"kind": spec.kind, "lr": float(spec.lr), **spec.hyper}
+    return DictionaryAttr({key: attribute_of(value) for key, value in entries.items()})
+
+
+def _location(origin: Origin) -> NameLoc:
+    place = FileLineColLoc(StringAttr(origin.file), IntAttr(origin.line), IntAttr(0))
+    return NameLoc(StringAttr(origin.layer), place)
+
+
+def value_name(text: str) -> str:
+    """A value name that xDSL prints unchanged: letters, digits, dots and underscores, not ending in `_<digits>`."""
+    name = "".join(c if c.isalnum() or c in "._" else "_" for c in text)
+    stem, _, tail = name.rpartition("_")
+    name = f"{stem}.{tail}" if stem and tail.isdigit() else name
+    return name if name[:1].isalpha() else f"v.{name}"
+
+
+def _result_type(value: Any) -> TensorType[Attribute]:
+    """The type of a result; one that the op was told not to compute is an empty placeholder."""
+    if value is None:
+        return TensorType(element_type(torch.float32), [])
+    return TensorType(element_type(value.dtype), [int(size) for size in value.shape])
+
+
+def _range(item: Any) -> tuple[int, int] | None:
+    """The half-open range of an integer batch item."""
+    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool or not item.numel():
+        return None
+    return int(item.min()), int(item.max()) + 1
