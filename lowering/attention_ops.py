@@ -37,7 +37,7 @@ def attention(
     """
     scores = _scores(query, key, attn_mask, is_causal, scale)
     logsumexp = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
+    weights = _weights(scores, logsumexp)
     return (weights @ value.to(weights.dtype)).to(query.dtype), logsumexp
 
 
@@ -63,7 +63,7 @@ def attention_backward(
         ``(grad_query, grad_key, grad_value)``.
     """
     scores = _scores(query, key, attn_mask, is_causal, scale)
-    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
+    weights = _weights(scores, logsumexp)
     grad_out, out = grad_out.to(weights.dtype), out.to(weights.dtype)
     grad_weights = grad_out @ value.to(weights.dtype).transpose(-2, -1)
     offset = (grad_out * out).sum(-1, keepdim=True)
@@ -79,6 +79,11 @@ def attention_backward(
 
 def _scale_of(query: torch.Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(query.size(-1)) if scale is None else scale
+
+
+def _weights(scores: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
+    """The softmax; all zero, as in torch, for a query that sees no key."""
+    return torch.exp(scores - logsumexp.masked_fill(logsumexp == -torch.inf, 0).unsqueeze(-1))
 
 
 def _scores(

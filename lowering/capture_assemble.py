@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from torch import nn
 from torch._functorch._aot_autograd import descriptors as aot
+from torch.fx.graph import CodeGen
 
 from .capture_fake import first_names
 from .capture_normalize import (
@@ -72,9 +73,9 @@ def assemble(
     remove_identities(graph)
     normalise_attention(graph)
     remove_dead_nodes(graph)
-    check_ops(graph)
+    check_ops(graph, model)
     order_placeholders(graph, [node for _, node in inputs])
-    graph.set_codegen(torch.fx.graph.CodeGen())
+    graph.set_codegen(CodeGen())
     rename_nodes(graph, [step_input.name for step_input, _ in inputs])
     return tuple(step_input for step_input, _ in inputs), outputs
 
@@ -125,7 +126,8 @@ def _merge_ties(graph: torch.fx.Graph, joint: _Joint, model: nn.Module) -> dict[
         names = [f"{MODEL}.{name}" for name in (first, *others)]
         if any(name in joint.mutated for name in names):
             raise CaptureError(
-                f"forward writes into a buffer shared by {', '.join((first, *others))}; copy it"
+                f"forward writes into one buffer of several names, {', '.join((first, *others))}; give "
+                "each module its own"
             )
         grads = [grad for name in names if (grad := joint.grads.pop(name, None)) is not None]
         if grads:
@@ -187,8 +189,8 @@ def _loss_constants(
         full_name = f"{LOSS}.{name}"
         if tensor.requires_grad or full_name in joint.mutated:
             raise CaptureError(
-                f"the loss module {type(loss).__name__} has a tensor {name!r} that training changes; make the "
-                "loss part of the model and pass loss=None"
+                f"the loss module {type(loss).__name__} has a tensor {name!r} that training changes; make "
+                "the loss part of the model and pass loss=None"
             )
         value = tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
         found.append(_constant(full_name, joint.named[full_name], value))

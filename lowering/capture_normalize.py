@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch import nn
 
 from .attention_ops import attention, attention_backward
 from .captured import ORIGIN, CaptureError, Origin
@@ -59,6 +60,10 @@ _ATTENTION: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
 }
 """Torch's attention to ours, with the names under which torch's schema has our arguments."""
+
+
+_FUNCTIONS = (operator.getitem, attention, attention_backward)
+"""What a captured graph may call beside operators."""
 
 
 def remove_identities(graph: torch.fx.Graph) -> None:
@@ -190,24 +195,30 @@ def rename_nodes(graph: torch.fx.Graph, input_names: Iterable[str]) -> None:
             node._rename(_identifier(node.meta[ORIGIN].name))
 
 
+def _advice_on_randomness(model: nn.Module, layer: str) -> str:
+    p = getattr(model.get_submodule(layer), "p", None)
+    if p is not None:
+        return f"the module uses dropout p={p}: set p=0, or put it in eval()"
+    return "set dropout to p=0, or pass random tensors as part of the batch"
+
+
 def _identifier(name: str) -> str:
     name = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return f"_{name}" if name[:1].isdigit() else name
 
 
-def check_ops(graph: torch.fx.Graph) -> None:
+def check_ops(graph: torch.fx.Graph, model: nn.Module) -> None:
     """
     Refuse what cannot be distributed.
+
+    Args:
+        model: the captured model, for its dropout modules.
 
     Raises:
         CaptureError: a random op, an op that writes in place, or a call that is not an operator.
     """
     for node in graph.nodes:
-        if node.op in ("placeholder", "output") or node.target in (
-            operator.getitem,
-            attention,
-            attention_backward,
-        ):
+        if node.op in ("placeholder", "output") or node.target in _FUNCTIONS:
             continue
         origin = node.meta[ORIGIN]
         where = f"{origin.file}:{origin.line}" + (f" (module {origin.layer!r})" if origin.layer else "")
@@ -216,7 +227,7 @@ def check_ops(graph: torch.fx.Graph) -> None:
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
                 f"{where}: {node.target} draws random numbers in the training step, which is not supported; "
-                "set dropout to p=0 or put the module in eval(), or pass random inputs with the batch"
+                + _advice_on_randomness(model, origin.layer)
             )
         if node.target._schema.is_mutable:
             raise CaptureError(

@@ -110,7 +110,7 @@ class SiteRecorder(TorchFunctionMode):
         )
 
     def _site(self) -> Site:
-        """Walk outwards to the step's forward: the first line of the model's own, else the first of torch.nn."""
+        """Walk outwards to the step's forward for a line of the model's own, or else of torch.nn."""
         found: FrameType | None = None
         fallback: FrameType | None = None
         frame: FrameType | None = sys._getframe(2)

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from .calling import Batch, CallError, compute_loss
 from .capture_fake import Fakes
-from .capture_origins import SiteRecorder, attach_origins
+from .capture_origins import Site, SiteRecorder, attach_origins
 from .captured import CaptureError
 
 aten = torch.ops.aten
@@ -92,22 +92,28 @@ def trace_joint(
     try:
         with contextlib.ExitStack() as stack, fakes.mode:
             joint = aot_export_joint_with_descriptors(
-                stack, step, tuple(tensors), decompositions=get_decompositions(DECOMPOSED)
+                stack,
+                step,
+                tuple(tensors),
+                decompositions=dict(get_decompositions(DECOMPOSED)),  # type: ignore[arg-type]
             )
             module = joint.graph_module
-    except CaptureError as error:
-        raise CaptureError(f"cannot capture {type(model).__name__}: {error}") from error
-    except CallError as error:
-        raise CaptureError(f"cannot capture {type(model).__name__}: {error}") from error
-    except _VALUE_NEEDED as error:
-        raise CaptureError(
-            f"cannot capture {type(model).__name__}: {step.recorder.latest}: {error.func} needs the values of "
-            "a tensor, which capture does not have; let no shape, branch or Python number depend on them"
-        ) from error
     except Exception as error:
-        raise CaptureError(
-            f"cannot capture {type(model).__name__}: {step.recorder.latest}: {type(error).__name__}: {error}; "
-            "check that the model runs on this batch in eager PyTorch"
-        ) from error
+        reason = _reason(error, step.recorder.latest)
+        raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
     attach_origins(module.graph, step.recorder)
     return module
+
+
+def _reason(error: Exception, site: Site) -> str:
+    """What went wrong at the latest call that the model made, and what to do."""
+    if isinstance(error, CaptureError | CallError):
+        return str(error)
+    if isinstance(error, _VALUE_NEEDED):
+        return (
+            f"{site}: {error.func} needs the values of a tensor, which capture does not have; let no shape, "
+            "branch or Python number depend on them"
+        )
+    return (
+        f"{site}: {type(error).__name__}: {error}; check that the model runs on this batch in eager PyTorch"
+    )

@@ -120,9 +120,10 @@ def _cpu_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.T
 
 
 def _flash_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-    return aten._scaled_dot_product_flash_attention(*inputs[:3], 0.0, inputs.is_causal, scale=inputs.scale)[
-        :2
-    ]
+    out, logsumexp, *_ = aten._scaled_dot_product_flash_attention(
+        *inputs[:3], 0.0, inputs.is_causal, scale=inputs.scale
+    )
+    return out, logsumexp
 
 
 def _flash_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -179,7 +180,7 @@ def _efficient_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, t
     return grad_query, grad_key, grad_value
 
 
-def _plain_weights(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+def _plain_scores(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
     """The scores before their softmax, and the factor in them."""
     scale = 1 / math.sqrt(inputs.query.size(-1)) if inputs.scale is None else inputs.scale
     scores = inputs.query.to(dtype) @ inputs.key.to(dtype).transpose(-2, -1) * scale
@@ -189,17 +190,21 @@ def _plain_weights(inputs: _Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, f
     return (scores if inputs.attn_mask is None else scores + inputs.attn_mask), scale
 
 
+def _softmax(scores: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
+    """The weights; all zero, as in the other kernels, for a query that sees no key."""
+    return (scores - logsumexp.masked_fill(logsumexp == -torch.inf, 0).unsqueeze(-1)).exp()
+
+
 def _plain_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-    scores, _ = _plain_weights(inputs, _accumulator(inputs.query))
+    scores, _ = _plain_scores(inputs, _accumulator(inputs.query))
     logsumexp = scores.logsumexp(-1)
-    weights = (scores - logsumexp.unsqueeze(-1)).exp().to(inputs.value.dtype)
-    return weights @ inputs.value, logsumexp
+    return _softmax(scores, logsumexp).to(inputs.value.dtype) @ inputs.value, logsumexp
 
 
 def _plain_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     dtype = _accumulator(inputs.query)
-    scores, scale = _plain_weights(inputs, dtype)
-    weights = (scores - saved.logsumexp.unsqueeze(-1)).exp()
+    scores, scale = _plain_scores(inputs, dtype)
+    weights = _softmax(scores, saved.logsumexp)
     grad_out = saved.grad_out.to(dtype)
     grad_weights = grad_out @ inputs.value.to(dtype).transpose(-2, -1)
     grad_scores = scale * weights * (grad_weights - (grad_out * saved.out).sum(-1, keepdim=True))

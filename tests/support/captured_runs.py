@@ -15,15 +15,20 @@ from shardwright.lowering.calling import Batch, batch_items, compute_loss
 from shardwright.lowering.capture import CapturedStep
 from shardwright.runtime import attention as kernels
 
-KERNELS: dict[Any, Callable[..., Any]] = {
+KERNELS: dict[Any, Any] = {
     attention_ops.attention: kernels.attention,
     attention_ops.attention_backward: kernels.attention_backward,
 }
 
 
+Results = dict[tuple[str, str], torch.Tensor]
+"""Values by role and name."""
+
+
 class _Evaluator(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = KERNELS.get(target, target)(*args, **kwargs)
+        function = KERNELS.get(target, target)
+        result = function(*args, **kwargs)
         expected = self._expected_shapes()
         assert expected == _shapes(result), f"{target}: {expected} expected, got {_shapes(result)}"
         return result
@@ -50,7 +55,7 @@ def tensor_named(model: nn.Module, name: str) -> torch.Tensor:
 
 def run_captured(
     step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
-) -> dict[tuple[str, str], torch.Tensor]:
+) -> Results:
     """The outputs of a captured step by role and name, on a model's weights; every shape is checked."""
     items = batch_items(batch)
     values = []
@@ -68,9 +73,7 @@ def run_captured(
     return {(out.role, out.name): value for out, value in zip(step.outputs, results, strict=True)}
 
 
-def run_eager(
-    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
-) -> dict[tuple[str, str], torch.Tensor]:
+def run_eager(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> Results:
     """Loss, gradients and buffers after one forward and backward of a copy of the model."""
     model = copy.deepcopy(model)
     value = compute_loss(model, loss, batch)
@@ -80,9 +83,7 @@ def run_eager(
     return {("loss", "loss"): value.detach()} | grads | buffers
 
 
-def compare(
-    got: dict[tuple[str, str], torch.Tensor], expected: dict[tuple[str, str], torch.Tensor], tol: float
-) -> None:
+def compare(got: Results, expected: Results, tol: float) -> None:
     """Every loss, gradient and changed buffer, in the 2-norm, with noise measured against its kind."""
     roles = {key for key in expected if key[0] != "buffer"}
     assert {key for key in got if key[0] != "buffer"} == roles

@@ -1,0 +1,314 @@
+"""Captured graphs: their form, the places they name, what they cost, and what is refused."""
+
+from __future__ import annotations
+
+import operator
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from shardwright.lowering import attention_ops
+from shardwright.lowering.capture import CapturedStep, CaptureError, OptimizerSpec, capture_step
+from shardwright.lowering.captured import ORIGIN, Origin
+from shardwright.models import MODELS, training_step
+
+TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
+SGD = partial(torch.optim.SGD, lr=0.1)
+X, Y = torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)
+OUTSIDE = torch.ones(3, requires_grad=True)
+HERE = Path(__file__).name
+
+
+def captured(name: str) -> CapturedStep:
+    step = training_step(name)
+    return capture_step(step.model, step.loss, step.optimizer, step.batch)
+
+
+def op_name(node: torch.fx.Node) -> str:
+    assert callable(node.target)
+    return node.target.__name__.split(".")[0]
+
+
+def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
+    return [(n, n.meta[ORIGIN]) for n in step.graph.nodes if n.op not in ("placeholder", "output")]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_form(name: str) -> None:
+    step = captured(name)
+    allowed = (operator.getitem, attention_ops.attention, attention_ops.attention_backward)
+    for node, _ in calls(step):
+        assert node.op == "call_function"
+        assert isinstance(node.target, torch._ops.OpOverload) or node.target in allowed
+        assert "meta" not in str(node.target)
+        assert node.users
+        assert "val" in node.meta
+    banned = {"detach", "alias", "lift_fresh_copy", "_unsafe_view"}
+    assert not banned & {op_name(node) for node, _ in calls(step)}
+    placeholders = step.graph.find_nodes(op="placeholder")
+    assert [tuple(p.meta["val"].shape) for p in placeholders] == [given.shape for given in step.inputs]
+    assert len(step.graph.output_node().args[0]) == len(step.outputs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_node_has_a_line_and_backward_the_layer_of_its_forward(name: str) -> None:
+    step = captured(name)
+    model = training_step(name).build_model()
+    layers = {path for path, _ in model.named_modules()}
+    forward = {origin.layer for _, origin in calls(step) if origin.phase == "forward"}
+    for node, origin in calls(step):
+        assert origin.layer in layers
+        assert origin.line > 0, node
+        assert Path(origin.file).is_file()
+        if origin.phase == "backward":
+            assert origin.layer in forward
+
+
+def test_places_in_gpt2() -> None:
+    step = captured("gpt2-tiny")
+    by_op: dict[tuple[str, str], list[Origin]] = {}
+    for node, origin in calls(step):
+        by_op.setdefault((origin.layer, op_name(node)), []).append(origin)
+    attend = by_op["h.1.attn", "attention"] + by_op["h.1.attn", "attention_backward"]
+    assert [origin.phase for origin in attend] == ["forward", "backward"]
+    assert attend[0].line == attend[1].line
+    line = Path(attend[0].file).read_text().splitlines()[attend[0].line - 1]
+    assert "scaled_dot_product_attention" in line
+    assert len(by_op["h.0.attn.q", "addmm"]) == 1
+    assert len(by_op["h.0.attn.q", "mm"]) == 2
+    assert {origin.layer for origin in by_op["lm_head", "mm"]} == {"lm_head"}
+    assert ("", "_log_softmax") in by_op
+
+
+def test_places_without_a_line_of_the_users_fall_back_on_torch() -> None:
+    step = capture_step(nn.Sequential(nn.Linear(6, 3), nn.ReLU()), F.cross_entropy, SGD, (X, Y))
+    by_layer = {origin.layer: Path(origin.file).name for _, origin in calls(step)}
+    assert by_layer == {"0": "linear.py", "1": "functional.py", "": "functional.py"}
+
+
+def test_dtype_converts_floating_tensors_only() -> None:
+    step = training_step("vit-tiny")
+    captured64 = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=torch.float64)
+    assert [i.dtype for i in captured64.inputs_of("batch")] == [torch.float64, torch.int64]
+    assert {i.dtype for i in captured64.inputs_of("param")} == {torch.float64}
+
+
+def test_tensors_on_other_devices_are_captured_as_if_on_the_cpu() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(6, 3)
+    step = capture_step(model, F.cross_entropy, SGD, (X.to("meta"), Y.to("meta")))
+    assert {node.meta["val"].device.type for node in step.graph.find_nodes(op="placeholder")} == {"cpu"}
+
+
+def test_names_of_nodes_say_where_they_are_from() -> None:
+    names = {node.name for node in captured("mlp-tiny").graph.nodes}
+    assert {
+        "layers_0_weight",
+        "_0",
+        "layers_0_addmm",
+        "relu",
+        "layers_2_mm_grad",
+        "nll_loss_backward",
+    } <= names
+
+
+def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
+    script = """
+        import resource
+        import torch
+        from functools import partial
+        from shardwright.lowering.capture import capture_step
+        from shardwright.models.mlp import MLP
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+        batch = (torch.ones(8, 16384), torch.zeros(8, dtype=torch.int64))
+        capture_step(partial(MLP, (4, 4)), torch.nn.functional.cross_entropy, torch.optim.AdamW,
+                     (torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)))
+        before = peak()
+        loss = torch.nn.functional.cross_entropy
+        step = capture_step(partial(MLP, (16384,) * 9), loss, torch.optim.AdamW, batch)
+        assert sum(i.shape[0] * i.shape[-1] * 4 for i in step.inputs if len(i.shape) == 2) > 8e9
+        print(peak() - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 100  # MB
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            partial(torch.optim.AdamW, lr=1e-3, betas=(0.8, 0.95), eps=1e-7, weight_decay=0.2),
+            OptimizerSpec(
+                "adamw",
+                1e-3,
+                {"beta1": 0.8, "beta2": 0.95, "eps": 1e-7, "weight_decay": 0.2},
+                ("exp_avg", "exp_avg_sq"),
+            ),
+        ),
+        (
+            partial(torch.optim.Adam, lr=1e-3),
+            OptimizerSpec(
+                "adamw",
+                1e-3,
+                {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0},
+                ("exp_avg", "exp_avg_sq"),
+            ),
+        ),
+        (
+            partial(torch.optim.SGD, lr=0.5, weight_decay=0.1),
+            OptimizerSpec(
+                "sgd", 0.5, {"momentum": 0, "dampening": 0, "weight_decay": 0.1, "nesterov": False}, ()
+            ),
+        ),
+        (
+            partial(torch.optim.SGD, lr=torch.tensor(0.5), momentum=0.9, nesterov=True),
+            OptimizerSpec(
+                "sgd",
+                0.5,
+                {"momentum": 0.9, "dampening": 0, "weight_decay": 0, "nesterov": True},
+                ("momentum_buffer",),
+            ),
+        ),
+    ],
+    ids=["adamw", "adam", "sgd", "nesterov"],
+)
+def test_optimizers(make: Callable[..., Any], expected: OptimizerSpec) -> None:
+    assert capture_step(nn.Linear(6, 3), F.cross_entropy, make, (X, Y)).optimizer == expected
+
+
+def _groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *rest = parameters
+    return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (torch.optim.Adagrad, r"Adagrad is not supported; use one of torch.optim.SGD, torch.optim.AdamW"),
+        (_groups, r"SGD has 2 parameter groups"),
+        (partial(torch.optim.AdamW, amsgrad=True), r"AdamW has amsgrad=True"),
+        (partial(torch.optim.SGD, lr=1.0, maximize=True), r"SGD has maximize=True.*negate the loss"),
+        (partial(torch.optim.SGD, lr=1.0, momentum=0.9, dampening=0.5), r"dampening=0.5"),
+        (partial(torch.optim.Adam, weight_decay=0.1), r"Adam has weight_decay=0.1.*AdamW"),
+        (lambda p: torch.optim.SGD([next(p)], lr=1.0), r"leaves out the parameter 'bias'"),
+    ],
+)
+def test_optimizers_that_are_refused(make: Callable[..., Any], message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture_step(nn.Linear(6, 3), F.cross_entropy, make, (X, Y))
+
+
+class Does(nn.Module):
+    """A linear layer, and then what a test does to it."""
+
+    def __init__(self, what: Callable[[Does, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+        self.drop = nn.Dropout(0.25)
+        self.register_buffer("seen", torch.zeros(3))
+        self.what = what
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.what(self, self.fc(x))
+
+
+def _autocast(self: Does, h: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return self.fc(h @ h.t() @ torch.ones(4, 6))
+
+
+def _reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
+    self.seen = h.detach().mean(0)
+    return h
+
+
+def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        self.fc.weight.mul_(0.5)
+    return h
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            lambda self, h: self.drop(h),
+            rf"{HERE}:\d+ \(module 'drop'\).*draws random numbers.*dropout p=0.25.*eval",
+        ),
+        (lambda self, h: h * torch.rand_like(h), rf"{HERE}:\d+.*rand_like.* draws random numbers"),
+        (lambda self, h: h * h.max().item(), rf"capture Does: .*{HERE}:\d+.*_local_scalar_dense"),
+        (lambda self, h: h if h.sum() > 0 else -h, rf"{HERE}:\d+.*let no shape, branch or Python number"),
+        (lambda self, h: h[h > 0].sum().expand(4, 3), rf"{HERE}:\d+.*nonzero|{HERE}:\d+.*index"),
+        (_autocast, rf"{HERE}:\d+.*autocast is on"),
+        (
+            lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=False),
+            r"activation checkpointing",
+        ),
+        (lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=True), r"activation checkpointing"),
+        (_reassign, rf"{HERE}:\d+.*assigns a new tensor to the buffer 'seen'.*copy_"),
+        (_write_parameter, r"writes into the parameter 'fc.weight'"),
+        (lambda self, h: h.view(5, 5), rf"{HERE}:\d+.*invalid for input.*eager PyTorch"),
+        (lambda self, h: torch.zeros(4, 3), r"does not depend on any parameter"),
+        (lambda self, h: h * OUTSIDE, r"outside the model that requires a gradient; make it a parameter"),
+    ],
+    ids=[
+        "dropout",
+        "random",
+        "item",
+        "branch",
+        "dynamic-shape",
+        "autocast",
+        "checkpoint",
+        "checkpoint-reentrant",
+        "reassigned-buffer",
+        "written-parameter",
+        "eager-error",
+        "constant-loss",
+        "outside-parameter",
+    ],
+)
+def test_models_that_are_refused(what: Callable[[Does, torch.Tensor], Any], message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture_step(Does(what), F.cross_entropy, SGD, (X, Y))
+
+
+def test_a_model_without_a_loss_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"cannot capture Does: .*Does gave a NoneType"):
+        capture_step(Does(lambda self, h: None), None, SGD, (X,))
+
+
+def test_a_factory_that_needs_values_is_refused() -> None:
+    def make() -> nn.Module:
+        return nn.Linear(6, int(torch.linspace(0, 3, 4)[-1].item()))
+
+    with pytest.raises(CaptureError, match=r"cannot build the model under fake tensors"):
+        capture_step(make, F.cross_entropy, SGD, (X, Y))
+
+
+def test_a_trainable_loss_is_refused() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(out * self.scale, labels)
+
+    with pytest.raises(CaptureError, match=r"loss module Scaled has a tensor 'scale' that training changes"):
+        capture_step(nn.Linear(6, 3), Scaled(), SGD, (X, Y))

@@ -1,0 +1,107 @@
+"""Every attention kernel against the definition and against autograd, empty shards included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from shardwright.lowering import attention_ops
+from shardwright.runtime import attention as kernels
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")],
+    ),
+]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+def inputs(
+    device: str, dtype: torch.dtype, length: int, keys: int, width: int, masked: bool
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(length + keys)
+    shapes = [(2, 3, length, width), (2, 3, keys, width), (2, 3, keys, width), (2, 3, length, width)]
+    drawn = [torch.randn(s, generator=generator, dtype=torch.float64).to(device, dtype) for s in shapes]
+    mask = torch.randn(2, 1, 1, keys, generator=generator, dtype=torch.float64).to(device, dtype)
+    return drawn, mask if masked else None
+
+
+def close(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    assert got.shape == expected.shape
+    error = (got.double() - expected.double()).abs().max()
+    assert error <= tolerance * expected.double().abs().max().clamp(min=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("form", ["plain", "causal", "masked"])
+@pytest.mark.parametrize(("length", "keys", "width"), [(16, 16, 8), (33, 33, 64), (7, 24, 16), (10, 10, 5)])
+def test_kernels_agree_with_the_definition_and_with_autograd(
+    device: str, dtype: torch.dtype, form: str, length: int, keys: int, width: int
+) -> None:
+    (query, key, value, grad_out), mask = inputs(device, dtype, length, keys, width, form == "masked")
+    causal = form == "causal"
+    rest = (mask, causal, 0.3)
+    exact = [t.double().requires_grad_() for t in (query, key, value)]
+    wide_mask = None if mask is None else mask.double()
+    out = F.scaled_dot_product_attention(*exact, attn_mask=wide_mask, is_causal=causal, scale=0.3)
+    expected_grads = torch.autograd.grad(out, exact, grad_out.double())
+    for module in (attention_ops, kernels):
+        got, logsumexp = module.attention(query, key, value, *rest)
+        assert (got.dtype, logsumexp.dtype) == (dtype, torch.promote_types(dtype, torch.float32))
+        _, exact_logsumexp = attention_ops.attention(
+            exact[0].detach(), exact[1].detach(), exact[2].detach(), wide_mask, causal, 0.3
+        )
+        close(got, out.detach(), TOLERANCE[dtype])
+        close(logsumexp, exact_logsumexp, TOLERANCE[dtype])
+        grads = module.attention_backward(grad_out, query, key, value, got, logsumexp, *rest)
+        for grad, expected in zip(grads, expected_grads, strict=True):
+            assert grad.dtype == dtype
+            close(grad, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("form", ["plain", "causal", "masked"])
+def test_the_fallback_of_gpus_agrees_with_the_cpu_kernel(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (query, key, value, grad_out), mask = inputs("cpu", torch.float64, 6, 9, 5, form == "masked")
+    rest = (mask, form == "causal", None)
+
+    def run() -> list[torch.Tensor]:
+        saved = kernels.attention(query, key, value, *rest)
+        return [*saved, *kernels.attention_backward(grad_out, query, key, value, *saved, *rest)]
+
+    expected = run()
+    monkeypatch.setattr(kernels, "_kernel", lambda _: (kernels._plain_forward, kernels._plain_backward))
+    for got, wanted in zip(run(), expected, strict=True):
+        close(got, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("batch", "heads"), [(0, 3), (2, 0)])
+def test_empty_shards_give_typed_empty_results(device: str, batch: int, heads: int) -> None:
+    query = torch.empty(batch, heads, 4, 8, device=device)
+    out, logsumexp = kernels.attention(query, query, query, None, True, None)
+    assert (out.shape, logsumexp.shape) == (query.shape, query.shape[:-1])
+    grads = kernels.attention_backward(out, query, query, query, out, logsumexp, None, True, None)
+    assert [grad.shape for grad in grads] == [query.shape] * 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_that_sees_nothing_is_zero(device: str) -> None:
+    (query, key, value, grad_out), _ = inputs(device, torch.float32, 8, 8, 8, masked=False)
+    mask = torch.zeros(8, 8, device=device)
+    mask[3] = -torch.inf
+    for module in (attention_ops, kernels):
+        out, logsumexp = module.attention(query, key, value, mask, False, None)
+        assert (out[:, :, 3] == 0).all()
+        grads = module.attention_backward(grad_out, query, key, value, out, logsumexp, mask, False, None)
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_the_first_key_anchors_the_causal_triangle() -> None:
+    (query, key, value, _), _ = inputs("cpu", torch.float64, 3, 6, 4, masked=False)
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    for module in (attention_ops, kernels):
+        close(module.attention(query, key, value, None, True, None)[0], expected, 1e-12)
