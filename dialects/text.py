@@ -70,6 +70,12 @@ class IRParser(Parser):
         self.op_spans: dict[Operation, Span] = {}
         self.forward_spans: dict[str, Span] = {}
 
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        start = self._current_token.span
+        module = super().parse_module(allow_implicit_module)
+        self.op_spans.setdefault(module, start)
+        return module
+
     def parse_operation(self) -> Operation:
         start = self._current_token.span
         op = super().parse_operation()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
+
+FailureKind: TypeAlias = Literal["failed", "crashed", "invalid", "unsound"]
 
 
 class OpFailure(PassFailedException):
@@ -24,23 +26,23 @@ class PassError(DiagnosticException):
     One pass of a pipeline did not succeed.
 
     `kind` says how: it "failed" (cannot do what was asked), "crashed" (the pass itself is at fault; its
-    exception is the `__cause__`), or left "invalid" IR. `op` is the op concerned, None where not known.
+    exception is the `__cause__`), left "invalid" IR, or is "unsound" (the IR computes something else than
+    before). `op` is the op concerned, None where not known.
     """
 
-    def __init__(
-        self,
-        pass_name: str,
-        kind: Literal["failed", "crashed", "invalid"],
-        message: str,
-        op: Operation | None,
-    ) -> None:
-        super().__init__(f"pass '{pass_name}' {_KINDS[kind]}: {message}")
+    def __init__(self, pass_name: str, kind: FailureKind, message: str, op: Operation | None = None) -> None:
+        super().__init__(f"pass '{pass_name}' {_VERBS[kind]}: {message}")
         self.pass_name = pass_name
         self.kind = kind
         self.op = op
 
 
-_KINDS = {"failed": "failed", "crashed": "crashed", "invalid": "left IR that does not verify"}
+_VERBS: dict[FailureKind, str] = {
+    "failed": "failed",
+    "crashed": "crashed",
+    "invalid": "left IR that does not verify",
+    "unsound": "changed what the program computes",
+}
 
 
 def fail(op: Operation, message: str) -> NoReturn:

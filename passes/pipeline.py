@@ -80,6 +80,6 @@ def _apply(ctx: Context, module: ModuleOp, each: ModulePass) -> None:
     except (OpFailure, PassError) as error:
         raise PassError(each.name, "failed", str(error), error.op) from error
     except DiagnosticException as error:
-        raise PassError(each.name, "failed", str(error), None) from error
+        raise PassError(each.name, "failed", str(error)) from error
     except Exception as error:
-        raise PassError(each.name, "crashed", f"{type(error).__name__}: {error}", None) from error
+        raise PassError(each.name, "crashed", f"{type(error).__name__}: {error}") from error

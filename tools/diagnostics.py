@@ -35,9 +35,9 @@ class Diagnostic:
         return f"{self.file}:{self.line}:{self.col}" if self.line else self.file
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: error: {self.message}", *self._excerpt()]
-        lines += [f"{self.place}: note: {note}" for note in self.notes]
-        lines += [f"hint: {self.hint}"] if self.hint else []
+        lines = [f"{self.place}: error: {_printable(self.message)}", *self._excerpt()]
+        lines += [f"note: {_printable(note)}" for note in self.notes]
+        lines += [f"hint: {_printable(self.hint)}"] if self.hint else []
         return "\n".join(lines)
 
     def _excerpt(self) -> Iterable[str]:
@@ -75,7 +75,11 @@ def located(
     return Diagnostic(message, source.name, number, start - first + 1, line, end - start, notes, hint)
 
 
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def sentence(text: str) -> str:
     """Return a message as MLIR writes them: no capital at the start, no point at the end."""
-    text = text.strip().rstrip("!.")
+    text = text.strip().rstrip("!.:")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -26,20 +26,14 @@ def parse_diagnostic(
     is then how far it had come.
     """
     if not isinstance(error, ParseError):
-        start = parser.pos if parser else 0
-        return located(source, start, start + 1, _unexpected(error), hint=_UNEXPECTED_HINT)
+        return _unexpected(error, source, parser.pos if parser else 0)
     if parser and parser.forward_ssa_references:
         return _undefined_values(source, parser)
-    start, end = error.span.start, error.span.end
-    if not source.content[start:].strip():
-        return _cut_off(source)
     message = _PLAIN_WORDS.get(error.msg.strip(), sentence(error.msg))
+    start, end = _blamed(error, message)
+    if start >= len(source.content.rstrip()):
+        return _cut_off(source)
     hint = next((hint(match, ctx) for pattern, hint in _HINTS if (match := pattern.search(message))), "")
-    if unregistered := _UNREGISTERED.search(message):
-        # xDSL points at the token behind the name.
-        name = unregistered["name"]
-        start = max(source.content.rfind(name, 0, end), 0)
-        end = start + len(name)
     return located(source, start, end, message, hint=hint, notes=_references(error))
 
 
@@ -109,14 +103,31 @@ def _first_line(op: Operation) -> str:
         return f"'{op.name}'"
 
 
-def _unexpected(error: Exception) -> str:
+def _unexpected(error: Exception, source: Input[str], start: int) -> Diagnostic:
+    """Return the diagnostic about anything but a ParseError, raised when the parser had come to `start`."""
     match error:
         case RecursionError():
-            return "nested too deeply to be read"
+            message, hint = "nested too deeply to be read", ""
         case DiagnosticException():
-            return sentence(str(error))
+            message, hint = sentence(str(error)), ""
         case _:
-            return f"cannot be read here ({type(error).__name__}: {error})"
+            message = f"cannot be read here ({type(error).__name__}: {error})"
+            hint = "the parser gave up at this place; --debug-traceback shows what it was doing"
+    return located(source, start, start + 1, message, hint=hint)
+
+
+def _blamed(error: ParseError, message: str) -> tuple[int, int]:
+    """Return the part of the source that is to blame: not always where xDSL noticed."""
+    span: Span[str] | Span[bytes] = error.span
+    if isinstance(error, MultipleSpansParseError) and span.start >= len(span.input.content.rstrip()):
+        # A block that is missing is noticed at the end of the region, but it is its use that is wrong.
+        span = error.refs[0][0]
+    elif unregistered := _UNREGISTERED.search(message):
+        # An unknown name is noticed one token too late.
+        name = unregistered["name"]
+        start = str(span.input.content).rfind(name, 0, span.end)
+        return max(start, 0), start + len(name)
+    return span.start, span.end
 
 
 def _undefined_values(source: Input[str], parser: IRParser) -> Diagnostic:
@@ -153,7 +164,9 @@ def unclosed_bracket(text: str) -> int | None:
 def _references(error: ParseError) -> tuple[str, ...]:
     if not isinstance(error, MultipleSpansParseError):
         return ()
-    return tuple(f"{span.get_location()}: {text or error.ref_text}" for span, text in error.refs)
+    return tuple(
+        f"{span.get_location()}: {sentence(text or error.ref_text or '')}" for span, text in error.refs
+    )
 
 
 def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
@@ -170,7 +183,6 @@ def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
 
 
 _BRACKETS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|[(){}\[\]]')
-_UNEXPECTED_HINT = "the parser gave up at this place; --debug-traceback shows what it was doing"
 _PLAIN_WORDS = {
     "Could not parse entire input!": "expected an operation",
     "in block definition": "expected an operation, a block label or '}'",
@@ -190,5 +202,6 @@ _HINTS: list[tuple[re.Pattern[str], Callable[[re.Match[str], Context], str]]] = 
 _PASS_HINTS = {
     "failed": "",
     "crashed": "this is a fault of the pass and not of the file; --debug-traceback shows where",
+    "unsound": "this is a fault of the pass; --print-ir-before-all shows what it was given",
     "invalid": "this is a fault of the pass; --print-ir-before-all shows what it was given",
 }

@@ -9,8 +9,12 @@ from typing import TextIO
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
 
 from ..dialects.text import module_text
+from ..passes.errors import PassError
+from .diagnostics import Diagnostic, DiagnosticError
+from .opt_arguments import TOOL
 
 
 @dataclass
@@ -48,8 +52,13 @@ class IRDumps:
 
     def on_failure(self, pass_name: str, module: ModuleOp) -> None:
         """Write the IR that a failed pass left, in the generic form: its own may not be printable."""
-        if self._wants_after(pass_name):
-            self._write(f"After {pass_name} Failed", module_text(module, generic=True))
+        if not self._wants_after(pass_name):
+            return
+        try:
+            text = module_text(module, generic=True)
+        except Exception as error:
+            text = f"// cannot be printed: {type(error).__name__}: {error}\n"
+        self._write(f"After {pass_name} Failed", text)
 
     def _wants_after(self, pass_name: str) -> bool:
         by_change = self.only_changes and not self.after
@@ -66,22 +75,33 @@ class NumericsCheck:
     seed: int
     _given: ModuleOp | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        # Runs on torch, which no other use of the tool may wait for.
+        try:
+            self._check = import_module("..lowering.verify_numerics", __package__).check_pass
+        except ImportError as error:
+            message = f"--verify-numerics runs the IR on torch, which cannot be loaded: {error}"
+            raise DiagnosticError(Diagnostic(message, TOOL)) from error
+
     def on_before(self, each: ModulePass, module: ModuleOp) -> None:
         """Keep the module that `each` is given."""
         self._given = module.clone()
 
     def on_after(self, each: ModulePass, module: ModuleOp) -> None:
-        """Compare the two; the check raises where they differ."""
-        # Runs on torch, which no other use of the tool may wait for.
-        check = import_module("..lowering.verify_numerics", __package__)
-        check.check_pass(self._given, module, each.name, self.seed)
+        """Compare it with the module that `each` left. PassError says where the two differ."""
+        try:
+            self._check(self._given, module, each.name, self.seed)
+        except PassError:
+            raise
+        except DiagnosticException as error:
+            raise PassError(each.name, "unsound", str(error)) from error
 
 
-def timing_report(seconds: Mapping[str, float]) -> str:
-    """Return the table that `--mlir-timing` prints: the seconds of each step, and its share of all."""
-    total = sum(seconds.values())
+def timing_report(seconds: Mapping[str, float], total: float) -> str:
+    """Return the table that `--mlir-timing` prints: the seconds of each step and of what is no step."""
     rule = f"===-{'':-<73}-==="
-    rows = "".join(f"{_timing_row(taken, total)}  {name}\n" for name, taken in seconds.items())
+    steps = {**seconds, "Rest": total - sum(seconds.values())}
+    rows = "".join(f"{_timing_row(taken, total)}  {name}\n" for name, taken in steps.items())
     return (
         f"{rule}\n{'... Execution time report ...':^79}\n{rule}\n"
         f"  Total Execution Time: {total:.4f} seconds\n\n"

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    started = perf_counter()
     options = parse_arguments(words)
     if options.show:
         from . import catalogue
@@ -73,7 +74,7 @@ def _run(words: Sequence[str]) -> int:
         write_output(f"{SEPARATOR}\n".join(filter(None, texts)), options.output)
         run.count("Output", start)
     if options.mlir_timing:
-        sys.stderr.write(timing_report(run.seconds))
+        sys.stderr.write(timing_report(run.seconds, perf_counter() - started))
     return 1 if run.failures else 0
 
 
