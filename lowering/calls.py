@@ -1,0 +1,238 @@
+"""
+From an op that computes to the call that it stands for: what to call, with which arguments, on one rank.
+
+The interpreter makes these calls and the emitter prints them, so that both run the same program. Arguments
+that carry global sizes (the `size` of a view or of a factory) become the sizes of the rank's part, as the
+op's row in the table says. Where and how a tensor lies in memory (device, layout, `memory_format`) is left
+to the one that calls: every view becomes a reshape, which takes any strides, so no result depends on them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+from xdsl.dialects.builtin import TypeAttribute
+from xdsl.utils.exceptions import VerifyException
+
+from ..dialects.aten import AtenOp
+from ..dialects.compute import ComputeOp, shape_of
+from ..dialects.train import TrainOp
+from ..ir.mesh import Mesh
+from ..ir.sharding import local_shape
+from . import attention_ops
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The op's operand number `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """A dtype under torch's name, as `float32`."""
+
+    name: str
+
+
+Arg: TypeAlias = "Operand | Dtype | bool | int | float | str | tuple[Arg, ...] | None"
+
+
+@dataclass(frozen=True)
+class Call:
+    """
+    One call on one rank.
+
+    `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
+    runtime has for fused ops: `attention`, `attention_backward`, `adamw_`, `sgd_`, `increment`.
+    """
+
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+
+
+def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
+    """
+    The call that `op` stands for on `rank`.
+
+    Args:
+        mesh: what the op's signature speaks of; needed where it has one.
+
+    Raises:
+        VerifyException: the op lacks an argument that its schema requires, or torch has no such op.
+    """
+    given = _arguments(op, mesh, rank)
+    if isinstance(op, TrainOp):
+        return _update_call(op, given)
+    target = _target(op.overload)
+    positional, keywords = _bind(op, target, given)
+    return Call(_RESHAPES.get(target, target), positional, keywords)
+
+
+_RESHAPES = {f"aten.{name}.default": "aten.reshape.default" for name in ("view", "_unsafe_view")}
+"""A collective's result need not have the strides that a view asks for."""
+
+_PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+
+_FUSED = {"attention": attention_ops.attention, "attention_backward": attention_ops.attention_backward}
+_FUSED_DEFAULTS = {"attn_mask": None, "is_causal": False, "scale": None}
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """One parameter of a schema; `type` is torch's word for its type, empty for those of the fused ops."""
+
+    name: str
+    type: str = ""
+    default: Any = None
+    required: bool = False
+    """Whether it has no default and may not be None."""
+    omissible: bool = False
+    """Whether a call may leave it out."""
+    keyword_only: bool = False
+
+    @property
+    def takes_list(self) -> bool:
+        return self.type in ("List[Tensor]", "List[Optional[Tensor]]")
+
+
+def _target(overload: str) -> str:
+    """The full name of an overload: `mm` is `aten.mm.default`, `ns::op.overload` is `ns.op.overload`."""
+    if overload in _FUSED:
+        return overload
+    space, _, name = overload.rpartition("::")
+    return f"{space or 'aten'}.{name}" + ("" if "." in name else ".default")
+
+
+@lru_cache(maxsize=1024)
+def resolve(target: str) -> Any:
+    """The op of `torch.ops` called `target`; VerifyException where torch has none."""
+    found: Any = torch.ops
+    for name in target.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            message = f"torch has no op '{target}'; import the library that registers it"
+            raise VerifyException(message) from error
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _parameters(target: str) -> tuple[_Parameter, ...]:
+    if target in _FUSED:
+        names = inspect.signature(_FUSED[target]).parameters
+        return tuple(_Parameter(n, "", _FUSED_DEFAULTS.get(n), n not in _FUSED_DEFAULTS) for n in names)
+    return tuple(map(_parameter, resolve(target)._schema.arguments))
+
+
+def _parameter(argument: Any) -> _Parameter:
+    text, omissible = str(argument.type), argument.has_default_value()
+    return _Parameter(
+        argument.name,
+        text,
+        argument.default_value if omissible else None,
+        not omissible and not text.startswith("Optional"),
+        omissible,
+        argument.kwarg_only,
+    )
+
+
+def _bind(
+    op: ComputeOp, target: str, given: Mapping[str, Arg]
+) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+    """The arguments in the order of the schema; the trailing ones that have their default are left out."""
+    parameters = _parameters(target)
+    values = {**given, **dict(_operands(op, parameters, given))}
+    known = {parameter.name for parameter in parameters}
+    if unknown := [name for name in values if name not in known]:
+        raise VerifyException(f"'{op.name}' has an argument '{unknown[0]}' that {target} does not take")
+    if missing := [p.name for p in parameters if p.required and p.name not in values]:
+        raise VerifyException(f"'{op.name}' lacks the argument '{missing[0]}' of {target}")
+    values = {name: value for name, value in values.items() if name not in _PLACEMENT}
+    ordered = [parameter for parameter in parameters if not parameter.keyword_only]
+    while ordered and ordered[-1].omissible and ordered[-1].name not in values:
+        ordered.pop()
+    positional = tuple(values.get(parameter.name, _plain(parameter.default)) for parameter in ordered)
+    keywords = (p.name for p in parameters if p.keyword_only and p.name in values)
+    return positional, tuple((name, values[name]) for name in keywords)
+
+
+def _operands(
+    op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[str, Arg]
+) -> Iterator[tuple[str, Arg]]:
+    """The operands by parameter name; those of an op without a row follow the schema's order."""
+    if not isinstance(op, AtenOp):
+        yield from _opaque_operands(len(op.args), [p for p in parameters if p.name not in given])
+        return
+    names = op.operand_names()
+    listed = {parameter.name for parameter in parameters if parameter.takes_list}
+    for name in dict.fromkeys(names):
+        places = tuple(Operand(i) for i, other in enumerate(names) if other == name)
+        yield name, places if name in listed else places[0]
+
+
+def _opaque_operands(operands: int, free: Sequence[_Parameter]) -> Iterator[tuple[str, Arg]]:
+    """One operand for each parameter of a tensor; a list takes those that the others leave."""
+    tensors = [parameter for parameter in free if "Tensor" in parameter.type]
+    spare = operands - sum(1 for parameter in tensors if not parameter.takes_list)
+    at = 0
+    for parameter in tensors:
+        if parameter.takes_list:
+            yield parameter.name, tuple(Operand(i) for i in range(at, at + max(spare, 0)))
+            at += max(spare, 0)
+        elif at < operands:
+            yield parameter.name, Operand(at)
+            at += 1
+
+
+def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
+    """The arguments that are not tensors, local to `rank`, and None for the tensors that are absent."""
+    given: dict[str, Arg] = dict.fromkeys(op.absent())
+    for name, value in op.arguments().items():
+        given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
+    localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
+    for name, place in localize.items():
+        if name in given:
+            given[name] = _local_size(op, place, mesh, rank)
+    return given
+
+
+_PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?:\[(?P<dim>\d+)\])?")
+
+
+def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
+    """The rank's shape of `operand1` or `result0`, or of `result0[2]` its one size."""
+    match = _PLACE.fullmatch(place)
+    assert match is not None, f"'{op.name}' localises an argument by '{place}'"
+    index, of_result = int(match["index"]), match["side"] == "result"
+    shape = shape_of(op.outs[index] if of_result else op.args[index])
+    if (signature := op.signature) is not None:
+        if mesh is None:
+            raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
+        sharding = (signature.results if of_result else signature.operands)[index]
+        shape = local_shape(shape, sharding, mesh, rank)
+    return shape if match["dim"] is None else shape[int(match["dim"])]
+
+
+def _plain(value: Any) -> Arg:
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+_UPDATES = {"train.adamw": "adamw_", "train.sgd": "sgd_", "train.increment": "increment"}
+
+
+def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
+    """An update: its operands, None for a state that the optimizer does not keep, and its settings."""
+    places = {name: Operand(index) for index, name in enumerate(op.operand_names())}
+    settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
+    if "beta1" in settings:
+        settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
+    return Call(_UPDATES[op.name], tuple(places.get(name) for name in op.OPERANDS), tuple(settings.items()))
