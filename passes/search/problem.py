@@ -1,0 +1,152 @@
+"""
+The optimisation problem behind a strategy: a discrete pairwise graphical model.
+
+    minimise  sum_i unary_i[x_i]  +  sum_(u,v) table_uv[x_u, x_v]      over  x_i in {0, ..., n_i - 1}
+
+A node is a decision (an op's signature, a value's working placement), a state one of its alternatives, an
+edge the price two decisions pay together (a resharding). `inf` forbids a state or a pair. Everything that can
+be said of a strategy pair by pair has this form; `eliminate.py` solves it exactly.
+
+Equal decisions of equal layers share their arrays: two edges whose `table` is *the same object* are known to
+be equal without looking, and what is computed from one is looked up for the other. Arrays of a problem are
+never written to, by the caller or by a solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+Costs = NDArray[np.float64]
+States = NDArray[np.int64]
+
+MAX_BRUTE_FORCE = 20_000_000
+
+
+class Infeasible(ValueError):
+    """No assignment has finite cost: `nodes` cannot be assigned together, whatever the others do."""
+
+    def __init__(self, nodes: Iterable[int], reason: str) -> None:
+        self.nodes = tuple(nodes)
+        super().__init__(f"{reason} (nodes {', '.join(map(str, self.nodes))})")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The cost `table[x_u, x_v]` of two decisions together; shape (states of u, states of v)."""
+
+    u: int
+    v: int
+    table: Costs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """
+    A pairwise model: one cost vector per node, any number of tables between pairs of nodes.
+
+    Parallel edges add up. Costs are float64, in whatever unit the caller likes; `inf` forbids, nan is
+    refused.
+    """
+
+    unary: tuple[Costs, ...]
+    edges: tuple[Edge, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an array of the wrong type or shape, a nan, a -inf, or an edge to nowhere."""
+        checked: set[int] = set()
+        for node, costs in enumerate(self.unary):
+            if costs.ndim != 1 or not len(costs):
+                raise ValueError(
+                    f"unary[{node}] has shape {costs.shape}; expected one cost per state, (n,) with n > 0"
+                )
+            _check_costs(costs, f"unary[{node}]", checked)
+        for position, (u, v, table) in enumerate((edge.u, edge.v, edge.table) for edge in self.edges):
+            if not (0 <= u < len(self.unary) and 0 <= v < len(self.unary)):
+                raise ValueError(
+                    f"edges[{position}] joins nodes {u} and {v}; there are {len(self.unary)} nodes"
+                )
+            if u == v:
+                raise ValueError(
+                    f"edges[{position}] joins node {u} to itself; add its diagonal to unary[{u}]"
+                )
+            if table.shape != (len(self.unary[u]), len(self.unary[v])):
+                expected = (len(self.unary[u]), len(self.unary[v]))
+                raise ValueError(
+                    f"edges[{position}] ({u}, {v}) has a table of {table.shape}; expected {expected}"
+                )
+            _check_costs(table, f"edges[{position}] ({u}, {v})", checked)
+
+    def cost(self, assignment: Sequence[int] | States) -> float:
+        """Return the total of `assignment` (one state per node); ValueError if it has the wrong length."""
+        if len(assignment) != len(self.unary):
+            raise ValueError(
+                f"the assignment names {len(assignment)} states; the problem has {len(self.unary)} nodes"
+            )
+        chosen = [int(state) for state in assignment]
+        total = sum(float(costs[state]) for costs, state in zip(self.unary, chosen, strict=True))
+        return total + sum(float(edge.table[chosen[edge.u], chosen[edge.v]]) for edge in self.edges)
+
+
+def _check_costs(costs: Costs, name: str, checked: set[int]) -> None:
+    """Raise ValueError unless `costs` is float64 without nan and -inf; shared arrays are looked at once."""
+    if id(costs) in checked:
+        return
+    if costs.dtype != np.float64:
+        raise ValueError(f"{name} has dtype {costs.dtype}; expected float64")
+    if not (costs > -np.inf).all():
+        raise ValueError(f"{name} holds nan or -inf; a cost is finite, or inf where the choice is forbidden")
+    checked.add(id(costs))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """
+    An assignment, its cost, and a proof of how good it is.
+
+    No assignment costs less than `lower_bound`; where that equals `cost` the assignment is optimal.
+    `statistics` counts nodes and states after each step, distinct computations, and seconds by step.
+    """
+
+    assignment: States
+    cost: float
+    lower_bound: float
+    statistics: Mapping[str, int | float] = field(default_factory=dict[str, "int | float"])
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the bound meets the cost."""
+        return self.lower_bound >= self.cost
+
+
+def brute_force(problem: Problem) -> Solution:
+    """
+    Try every assignment; the first of the cheapest wins.
+
+    Raises Infeasible where none has finite cost, ValueError where there are more than `MAX_BRUTE_FORCE`.
+    """
+    sizes = [len(costs) for costs in problem.unary]
+    if prod(sizes) > MAX_BRUTE_FORCE:
+        raise ValueError(f"{prod(sizes)} assignments are too many to try; the limit is {MAX_BRUTE_FORCE}")
+    later_edges: list[list[tuple[int, Costs]]] = [[] for _ in sizes]
+    for edge in problem.edges:
+        u, v, table = (edge.u, edge.v, edge.table) if edge.u < edge.v else (edge.v, edge.u, edge.table.T)
+        later_edges[v].append((u, table))
+    totals = np.zeros(1)
+    for node, costs in enumerate(problem.unary):
+        joint = totals[:, None] + costs
+        for u, table in later_edges[node]:
+            joint += table[np.arange(len(totals)) // prod(sizes[u + 1 : node]) % sizes[u]]
+        totals = joint.ravel()
+    best = int(totals.argmin())
+    if totals[best] == np.inf:
+        raise Infeasible(range(len(sizes)), "no assignment has finite cost")
+    assignment = np.array(
+        [best // prod(sizes[node + 1 :]) % size for node, size in enumerate(sizes)], np.int64
+    )
+    cost = problem.cost(assignment)
+    return Solution(assignment, cost, cost, {"assignments": len(totals)})

@@ -1,0 +1,151 @@
+"""
+Hash-consed arrays and the few operations on them that elimination is made of.
+
+A `Store` keeps one copy of every array and names it by a small integer, its *handle*: equal arrays have equal
+handles. `Store.apply` remembers every result by operation and operand handles. So equal layers fold by
+themselves: what eliminating the first layer computes, the other forty-seven look up.
+
+The operations below are pure functions of arrays. Rows belong to the node at hand, columns to its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import Costs, States
+
+Handle = NewType("Handle", int)
+Array = NDArray[Any]
+Operation = Callable[..., Array]
+
+
+class Store:
+    """Immutable arrays by handle, and a memory of what was computed from them."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+        self._by_content: dict[tuple[Any, ...], Handle] = {}
+        self._by_identity: dict[int, tuple[Handle, Array]] = {}
+        self._results: dict[tuple[Any, ...], Handle] = {}
+        self.computed: Counter[str] = Counter()
+        """How often each operation was computed rather than looked up."""
+
+    def __getitem__(self, handle: Handle) -> Array:
+        """Return the array named `handle`; it is read-only."""
+        return self._arrays[handle]
+
+    def intern(self, array: Array) -> Handle:
+        """Return the handle of `array`, found by content."""
+        content = np.ascontiguousarray(array)
+        key = (content.shape, content.dtype.char, blake2b(content.data, digest_size=16).digest())
+        handle = self._by_content.get(key)
+        if handle is None:
+            handle = self._by_content[key] = self.adopt(content.copy() if content is array else content)
+        return handle
+
+    def intern_shared(self, array: Array) -> Handle:
+        """Return the handle of `array`, which others hold too and nobody changes; an object is read once."""
+        known = self._by_identity.get(id(array))
+        if known is None:
+            known = self._by_identity[id(array)] = (self.intern(array), array)
+        return known[0]
+
+    def adopt(self, array: Array) -> Handle:
+        """Return a new handle for `array`, which is the store's from now on and not compared with others."""
+        array.flags.writeable = False
+        self._arrays.append(array)
+        return Handle(len(self._arrays) - 1)
+
+    def apply(self, operation: Operation, *operands: Handle) -> Handle:
+        """Return the handle of `operation` on the arrays of `operands`, computed when first asked for."""
+        key = (operation, *operands)
+        handle = self._results.get(key)
+        if handle is None:
+            self.computed[operation.__name__] += 1
+            result = operation(*(self._arrays[operand] for operand in operands))
+            handle = self._results[key] = self.intern(result)
+        return handle
+
+    def transpose(self, table: Handle) -> Handle:
+        """Return the handle of `table` with rows and columns exchanged."""
+        return self.apply(np.transpose, table)
+
+    def magnitude(self) -> float:
+        """Return the largest finite absolute cost held."""
+        costs = (array for array in self._arrays if array.dtype == np.float64)
+        return max((float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in costs), default=0.0)
+
+    def add(self, left: Handle, right: Handle) -> Handle:
+        """Return the handle of the sum of two arrays of one shape."""
+        return self.apply(np.add, *sorted((left, right)))
+
+
+def take_rows(array: Array, keep: States) -> Array:
+    """Return the rows `keep` of a vector or table."""
+    return array[keep]
+
+
+def take(table: Costs, rows: States, columns: States) -> Costs:
+    """Return the block of `table` at `rows` and `columns`."""
+    return table[np.ix_(rows, columns)]
+
+
+def regret(table: Costs) -> Costs:
+    """
+    Return the most that taking row r instead of row s can cost more, over all columns; shape (rows r, rows
+    s).
+
+    Columns that row s forbids do not count: inf where a column allows s but not r, -inf where s allows none.
+    """
+    columns = np.ascontiguousarray(table.T)
+    with np.errstate(invalid="ignore"):
+        worst = np.fmax.reduce(columns[:, :, None] - columns[:, None, :], axis=0)
+    return np.where(np.isnan(worst), -np.inf, worst)
+
+
+def undominated(unary: Costs, *regrets: Costs) -> States:
+    """
+    Return the states worth keeping, ascending; `regrets` holds one array per edge of the node (see `regret`).
+
+    State s goes if it is forbidden, by itself or by every state of a neighbour, or if some remaining state r
+    costs no more whatever the neighbours do: `unary_r - unary_s + sum_e regret_e[r, s] <= 0`. Of equals the
+    first stays.
+    """
+    possible = np.isfinite(unary)
+    for worst in regrets:
+        possible &= worst.diagonal() > -np.inf
+    states = np.flatnonzero(possible)
+    if len(states) < 2:
+        return states
+    block = np.ix_(states, states)
+    costs = unary[states]
+    excess = costs[:, None] - costs
+    for worst in regrets:
+        excess += worst[block]
+    beats = excess <= 0
+    np.fill_diagonal(beats, False)
+    alive = np.ones(len(states), dtype=bool)
+    for loser in np.flatnonzero(beats.any(axis=0))[::-1]:
+        alive[loser] = not (beats[:, loser] & alive).any()
+    return states[alive]
+
+
+def absorb_leaf(unary: Costs, table: Costs) -> Costs:
+    """Return what a node with one neighbour costs it (R1): `min_x unary[x] + table[x, y]`."""
+    return (unary[:, None] + table).min(axis=0)
+
+
+def bypass(unary: Costs, left: Costs, right: Costs) -> Costs:
+    """Return the table that replaces a node between two (R2): `min_x unary[x] + left[x, y] + right[x, z]`."""
+    return ((unary[:, None] + left)[:, :, None] + right[:, None, :]).min(axis=0)
+
+
+def only_row(table: Costs) -> Costs:
+    """Return the single row of a table whose node has one state left."""
+    return table[0]

@@ -1,0 +1,218 @@
+"""Exact search against trying everything, and what holds at sizes where that is impossible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.passes.search import bucket
+from shardwright.passes.search.eliminate import LimitReached, Limits, solve
+from shardwright.passes.search.problem import Edge, Infeasible, Problem, brute_force
+from shardwright.passes.search.reduction import Graph
+from shardwright.passes.search.synthetic import layered_problem, perturbed
+
+# Each lets a later step of the search do the work.
+REACHING = {
+    "buckets": Limits(),
+    "bounds": Limits(cheap_work=40),
+    "late_buckets": Limits(cheap_work=0),
+    "branching": Limits(cheap_work=0, work=0),
+}
+
+
+def random_problem(seed: int, nodes: int = 9, states: int = 5) -> Problem:
+    """Return up to `nodes` nodes with forbidden states and pairs, parallel edges and, often, ties."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, states + 1, random.integers(1, nodes + 1))
+    integral, forbidden = random.random() < 0.4, random.choice([0.0, 0.1, 0.3, 0.5])
+
+    def costs(*shape: int) -> np.ndarray:
+        drawn = random.integers(0, 4, shape).astype(float) if integral else random.random(shape)
+        return np.where(random.random(shape) < forbidden, np.inf, drawn)
+
+    pairs = random.integers(0, len(sizes), (random.integers(0, 3 * len(sizes)), 2)).tolist()
+    edges = (Edge(u, v, costs(sizes[u], sizes[v])) for u, v in pairs if u != v)
+    return Problem(tuple(costs(size) for size in sizes), tuple(edges))
+
+
+def frustrated_problem(seed: int, nodes: int = 12, states: int = 3) -> Problem:
+    """Return a dense problem of random costs, on which the bound of dual ascent is not tight."""
+    random = np.random.default_rng(seed)
+    edges = (
+        Edge(u, v, random.random((states, states)))
+        for u in range(nodes)
+        for v in range(u)
+        if random.random() < 0.7
+    )
+    return Problem(tuple(random.random(states) for _ in range(nodes)), tuple(edges))
+
+
+def pure_bucket_elimination(problem: Problem) -> float:
+    """Return the optimum without dominance, reductions and bounds."""
+    graph = Graph.of(problem)
+    plan = bucket.plan(graph, 10**9, 10**12)
+    assert plan is not None
+    return bucket.execute(plan, graph)[0]
+
+
+@pytest.mark.parametrize("limits", REACHING.values(), ids=REACHING)
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 200, 50)], ids=str)
+def test_equals_brute_force(limits: Limits, seeds: range) -> None:
+    """On 200 random problems: the same optimum, proved, or the same verdict that there is none."""
+    for seed in seeds:
+        problem = random_problem(seed, nodes=7)
+        try:
+            expected = brute_force(problem).cost
+        except Infeasible:
+            with pytest.raises(Infeasible):
+                solve(problem, limits=limits)
+            continue
+        solution = solve(problem, limits=limits)
+        assert solution.cost == pytest.approx(expected, rel=1e-12), seed
+        assert solution.cost == problem.cost(solution.assignment)
+        assert solution.lower_bound == solution.cost
+
+
+@given(st.integers(min_value=1000))
+@settings(max_examples=50, deadline=None)
+def test_equals_brute_force_at_any_seed(seed: int) -> None:
+    """The same on problems of hypothesis' choice."""
+    problem = random_problem(seed, nodes=6, states=4)
+    try:
+        expected = brute_force(problem).cost
+    except Infeasible as infeasible:
+        expected = infeasible
+    try:
+        assert solve(problem).cost == pytest.approx(expected, rel=1e-12)
+    except Infeasible:
+        assert isinstance(expected, Infeasible)
+
+
+@pytest.mark.parametrize("limits", REACHING.values(), ids=REACHING)
+def test_bounds_that_are_not_tight(limits: Limits) -> None:
+    """Where dual ascent leaves a gap the later steps close it."""
+    for seed in range(4):
+        problem = frustrated_problem(seed)
+        solution = solve(problem, limits=limits)
+        assert solution.cost == pytest.approx(pure_bucket_elimination(problem), rel=1e-12)
+        assert solution.is_optimal
+
+
+def test_limits_leave_an_honest_bound() -> None:
+    """Cut short, the search says how far off it may be."""
+    short = Limits(cheap_work=100, work=0, sweeps=(1,), branches=3)
+    open_gaps = 0
+    for seed in range(10):
+        problem = frustrated_problem(seed)
+        optimum = pure_bucket_elimination(problem)
+        try:
+            solution = solve(problem, limits=short)
+        except LimitReached:
+            continue
+        open_gaps += not solution.is_optimal
+        assert solution.lower_bound <= optimum + 1e-9
+        assert solution.cost >= optimum - 1e-9
+    assert open_gaps
+
+
+def test_empty_problem() -> None:
+    """No nodes cost nothing."""
+    solution = solve(Problem((), ()))
+    assert (solution.cost, solution.lower_bound, len(solution.assignment)) == (0.0, 0.0, 0)
+
+
+def test_ties_are_broken_the_same_way_every_time() -> None:
+    """Of two equal optima, as on a mesh of two equal axes, every run takes the same."""
+    problem = random_problem(5)
+    uniform = Problem(
+        tuple(np.zeros_like(costs) for costs in problem.unary),
+        tuple(Edge(edge.u, edge.v, np.ones_like(edge.table)) for edge in problem.edges),
+    )
+    assert solve(uniform).assignment.tolist() == [0] * len(problem.unary)
+
+
+class TestInfeasible:
+    """The error names nodes that conflict, and no more."""
+
+    def test_node(self) -> None:
+        """A node without a state."""
+        problem = Problem((np.zeros(2), np.full(3, np.inf)), (Edge(0, 1, np.zeros((2, 3))),))
+        with pytest.raises(Infeasible, match="node 1 has no state") as caught:
+            solve(problem)
+        assert caught.value.nodes == (1,)
+
+    def test_edge(self) -> None:
+        """Two nodes that forbid each other's every state."""
+        table = np.array([[np.inf, 0.0], [np.inf, np.inf]])
+        unary = (np.zeros(2), np.zeros(2), np.array([np.inf, 1.0]), np.array([1.0, np.inf]))
+        problem = Problem(unary, (Edge(0, 1, np.zeros((2, 2))), Edge(1, 2, table), Edge(3, 2, table.T)))
+        with pytest.raises(Infeasible, match="nodes 2 and 3 have no pair") as caught:
+            solve(problem)
+        assert caught.value.nodes == (2, 3)
+
+    def test_cycle(self) -> None:
+        """Three nodes that must differ, in two states, amid others."""
+        differ = np.array([[np.inf, 0.0], [0.0, np.inf]])
+        cycle = (Edge(2, 4, differ), Edge(4, 5, differ), Edge(5, 2, differ))
+        around = tuple(Edge(node, node + 1, np.ones((2, 2))) for node in range(7))
+        with pytest.raises(Infeasible, match="3 nodes have no states of finite cost together") as caught:
+            solve(Problem((np.zeros(2),) * 8, around + cycle))
+        assert caught.value.nodes == (2, 4, 5)
+
+    def test_random_conflicts_are_minimal(self) -> None:
+        """The named nodes conflict, and do not without any one of them."""
+        for seed in range(40):
+            problem = random_problem(seed, nodes=7)
+            try:
+                solve(problem)
+            except Infeasible as infeasible:
+                named = infeasible.nodes
+                assert not feasible_on(problem, named)
+                assert all(feasible_on(problem, set(named) - {node}) for node in named)
+
+
+def feasible_on(problem: Problem, nodes: tuple[int, ...] | set[int]) -> bool:
+    """Return whether the part of `problem` on `nodes` has an assignment of finite cost."""
+    free = tuple(costs if node in nodes else np.zeros(1) for node, costs in enumerate(problem.unary))
+    inside = tuple(edge for edge in problem.edges if edge.u in nodes and edge.v in nodes)
+    try:
+        brute_force(Problem(free, inside))
+    except Infeasible:
+        return False
+    return True
+
+
+class TestLayered:
+    """Graphs with the shape of a training step."""
+
+    def test_equals_pure_bucket_elimination(self) -> None:
+        """A block, perturbed, whose width lets bucket elimination solve it alone after reduction."""
+        problem = perturbed(layered_problem(1), seed=0)
+        eliminated = solve(problem, limits=Limits(entries=10**8, cheap_work=10**11))
+        bounded = solve(problem)
+        assert "seconds_dual_ascent" not in eliminated.statistics
+        assert "seconds_dual_ascent" in bounded.statistics
+        assert bounded.cost == pytest.approx(eliminated.cost, rel=1e-12)
+
+    @pytest.mark.parametrize("shared", [True, False], ids=["equal_layers", "unequal_layers"])
+    def test_is_solved_exactly(self, shared: bool) -> None:
+        """Random costs keep the bound from being trivially tight."""
+        for seed in range(2):
+            assert solve(perturbed(layered_problem(3), seed, shared=shared)).is_optimal
+
+    def test_depth_costs_look_ups_only(self) -> None:
+        """Equal layers fold: 48 of them take hardly more computations than 6."""
+        few, many = (solve(layered_problem(layers)) for layers in (6, 48))
+        assert many.is_optimal
+        assert many.statistics["computed"] <= few.statistics["computed"] + 200
+        assert many.statistics["computed_bypass"] <= few.statistics["computed_bypass"] + 5
+
+    def test_equal_chains_take_a_logarithm(self) -> None:
+        """A chain of one table halves in every round."""
+        table, costs = np.random.default_rng(0).random((6, 6)), np.zeros(6)
+        chain = tuple(Edge(node, node + 1, table) for node in range(1023))
+        solution = solve(Problem((costs,) * 1024, chain))
+        assert solution.is_optimal
+        assert solution.statistics["computed_bypass"] <= 40
