@@ -72,17 +72,14 @@ def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) ->
     The model on fake tensors.
 
     Raises:
-        CaptureError: the model's function fails, or returns something else.
+        CaptureError: the model's function fails or returns something else, or parameters share memory.
     """
     try:
-        fake = fakes.module(model)
+        return fakes.module(model)
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"cannot build the model under fake tensors: {type(error).__name__}: {error}; its function must "
             "not read the values of tensors (in .item(), tolist() or an if); or build the module and pass it"
         ) from error
-    if not isinstance(fake, nn.Module):
-        raise CaptureError(
-            f"the model's function returned a {type(fake).__name__}; it must return a torch.nn.Module"
-        )
-    return fake

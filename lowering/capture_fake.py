@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 
+from .captured import CaptureError
+
 _CPU = torch.device("cpu")
 
 
@@ -33,16 +35,29 @@ class Fakes:
         self.dtype = dtype
 
     def module(self, source: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-        """A fake twin of a module, or the module that a function makes while nothing is allocated."""
+        """
+        A fake twin of a module, or the module that a function makes while nothing is allocated.
+
+        Raises:
+            CaptureError: the function returned something else, or two parameters share memory.
+        """
         if isinstance(source, nn.Module):
-            with FakeCopyMode(self.mode):
-                module = copy.deepcopy(source)
+            module = source
         else:
             with self.mode:
                 module = source()
-        if isinstance(module, nn.Module):
-            _attributes_to_buffers(module)
-            self._convert(module)
+        if not isinstance(module, nn.Module):
+            raise CaptureError(
+                f"the model's function returned a {type(module).__name__}, not a torch.nn.Module"
+            )
+        _refuse_shared_memory(module)
+        tensors = (*module.parameters(), *module.buffers())
+        if module is source or not all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            # Not made here, even if a function returned it, and so not ours to change.
+            with FakeCopyMode(self.mode):
+                module = copy.deepcopy(module)
+        _attributes_to_buffers(module)
+        self._convert(module)
         return module
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -71,6 +86,18 @@ class Fakes:
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(twin, requires_grad=tensor.requires_grad)
         return twin
+
+
+def _refuse_shared_memory(module: nn.Module) -> None:
+    owners: dict[tuple[Any, Any], str] = {}
+    for name, parameter in module.named_parameters():
+        place = (parameter.untyped_storage()._cdata, parameter.storage_offset())
+        if place in owners:
+            raise CaptureError(
+                f"the parameters {owners[place]!r} and {name!r} share memory but are two Parameter objects; "
+                "assign one object to both, so that the tie can be seen"
+            )
+        owners[place] = name
 
 
 def _attributes_to_buffers(module: nn.Module) -> None:

@@ -301,6 +301,19 @@ def test_a_factory_that_needs_values_is_refused() -> None:
         capture_step(make, F.cross_entropy, SGD, (X, Y))
 
 
+def test_a_factory_that_returns_no_module_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"returned a Tensor, not a torch.nn.Module"):
+        capture_step(lambda: X, F.cross_entropy, SGD, (X, Y))  # type: ignore[arg-type, return-value]
+
+
+def test_parameters_that_share_memory_unseen_are_refused() -> None:
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    second.weight = nn.Parameter(first.weight.data)
+    net = nn.Sequential(first, second)
+    with pytest.raises(CaptureError, match=r"'0.weight' and '1.weight' share memory"):
+        capture_step(net, F.cross_entropy, SGD, (X, Y))
+
+
 def test_a_trainable_loss_is_refused() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

@@ -14,6 +14,7 @@ from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
 from shardwright.lowering.capture import CapturedStep, capture_step
+from shardwright.lowering.captured import ORIGIN
 from shardwright.models import MODELS, training_step
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
@@ -198,6 +199,89 @@ def test_tricky_views_and_inplace_writes() -> None:
     check(Net(between), F.cross_entropy, (X, Y))
 
 
+class Sine(torch.autograd.Function):
+    """A function with a backward of its own, which is not its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return 2 * grad * ctx.saved_tensors[0].cos()
+
+
+SEQUENCE = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(1))
+IMAGE = torch.randn(4, 8, 10, 10, generator=torch.Generator().manual_seed(2))
+TOKENS = torch.arange(24).view(4, 6) % 9
+COLUMNS = TOKENS[:, :, None] % 8
+ENCODER = partial(nn.TransformerEncoderLayer, 8, 2, 16, dropout=0.0, batch_first=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "run", "x"),
+    [
+        (partial(nn.RMSNorm, 8), None, SEQUENCE),
+        (partial(nn.GroupNorm, 2, 8), None, IMAGE),
+        (partial(nn.InstanceNorm2d, 8, affine=True), None, IMAGE),
+        (partial(nn.BatchNorm2d, 8), None, IMAGE),
+        (ENCODER, None, SEQUENCE),
+        (partial(nn.MultiheadAttention, 8, 2), lambda m, x: m(x, x, x)[0], SEQUENCE),
+        (partial(nn.LSTM, 8, 5), lambda m, x: m(x)[0], SEQUENCE),
+        (partial(nn.Embedding, 9, 5, padding_idx=0), None, TOKENS),
+        (partial(nn.ConvTranspose2d, 8, 4, 3, stride=2), None, IMAGE),
+        (partial(nn.Conv2d, 8, 8, 3, groups=8, padding=1), None, IMAGE),
+        (partial(nn.Conv2d, 8, 4, 1), lambda m, x: F.adaptive_avg_pool2d(F.max_pool2d(m(x), 2), 1), IMAGE),
+        (partial(nn.Conv2d, 8, 4, 1), lambda m, x: F.interpolate(m(x), scale_factor=2), IMAGE),
+        (partial(nn.Linear, 8, 8), lambda m, x: Sine.apply(m(x)), SEQUENCE),
+        (partial(nn.Linear, 8, 8), lambda m, x: torch.einsum("bij,bkj->bik", m(x), x), SEQUENCE),
+        (
+            partial(nn.Linear, 8, 8),
+            lambda m, x: m(x).topk(2)[0] + m(x).gather(-1, TOKENS[:, :, None] % 8),
+            SEQUENCE,
+        ),
+        (partial(nn.Linear, 8, 8), lambda m, x: torch.cat(m(x).split(3, -1)[:2], -1).roll(1, 1), SEQUENCE),
+        (partial(nn.Linear, 8, 8), lambda m, x: m(x) * m(x).detach().var(-1, keepdim=True), SEQUENCE),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), None, SEQUENCE),
+        (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), None, SEQUENCE),
+    ],
+    ids=[
+        "rms-norm",
+        "group-norm",
+        "instance-norm",
+        "batch-norm",
+        "encoder-layer",
+        "multihead",
+        "lstm",
+        "padding-idx",
+        "transposed-conv",
+        "depthwise-conv",
+        "pools",
+        "interpolate",
+        "autograd-function",
+        "einsum",
+        "topk-gather",
+        "split-cat-roll",
+        "detach-var",
+        "weight-norm",
+        "spectral-norm",
+    ],
+)
+def test_layers_of_torch(make: Callable[[], nn.Module], run: Any, x: torch.Tensor) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = make()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (run(self.layer, x) if run else self.layer(x)).square().mean()
+
+    step = check(Model(), None, (x,))
+    assert all(node.meta[ORIGIN].line for node in step.graph.nodes if node.op == "call_function")
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("masked", [None, "bool", "float"])
 def test_attention_with_masks_and_scale(causal: bool, masked: str | None) -> None:
@@ -229,6 +313,7 @@ def test_a_module_instance_is_left_as_it_is() -> None:
     net = Net(torch.relu)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     kept = dict(net.named_parameters())
+    capture_step(lambda: net, F.cross_entropy, SGD, (X, Y), dtype=torch.float64)
     capture_step(net, F.cross_entropy, SGD, (X, Y), dtype=torch.float64)
     assert all(dict(net.named_parameters())[name] is value for name, value in kept.items())
     assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
