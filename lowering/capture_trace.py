@@ -91,7 +91,7 @@ def trace_joint(
         loss = fakes.module(loss)
     step = _Step(model, loss, batch)
     try:
-        with _collector_paused(), contextlib.ExitStack() as stack, fakes.mode:
+        with _collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
             joint = aot_export_joint_with_descriptors(
                 stack,
                 step,

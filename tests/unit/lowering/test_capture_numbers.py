@@ -309,6 +309,12 @@ def test_attention_with_masks_and_scale(causal: bool, masked: str | None) -> Non
     assert {"attention", "attention_backward"} <= names
 
 
+def test_the_callers_grad_mode_does_not_matter() -> None:
+    with torch.no_grad():
+        step = capture_step(Net(torch.relu), F.cross_entropy, SGD, (X, Y))
+    assert len(step.outputs) == 5
+
+
 def test_a_module_instance_is_left_as_it_is() -> None:
     net = Net(torch.relu)
     before = {name: value.clone() for name, value in net.state_dict().items()}
