@@ -9,7 +9,7 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, I64, StringAttr, SymbolNameConstraint, TensorType, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, I64, StringAttr, SymbolNameConstraint, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AnyAttr,
@@ -86,7 +86,7 @@ class ClusterOp(IRDLOperation):
                 "sym_name": StringAttr(cluster.name),
                 "mesh": StringAttr(cluster.mesh.name),
                 "devices": ArrayAttr([DeviceAttr(device) for device in cluster.devices]),
-                "placement": DenseArrayBase.from_list(I64(), cluster.placement),
+                "placement": DenseArrayBase.from_list(i64, cluster.placement),
                 "links": ArrayAttr([LinkAttr(link) for link in cluster.links]),
             }
         )

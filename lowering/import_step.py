@@ -35,12 +35,12 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ..dialects import train
 from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
+from ..dialects.step import BACKWARD
 from .captured import ORIGIN, CapturedStep, CaptureError, OptimizerSpec, Origin, StepInput
 from .import_arguments import Arguments, attribute_of, bind_arguments, constant_attribute, element_type
 
 log = logging.getLogger("shardwright")
 
-BACKWARD = "train.backward"
 _ROLE_NAMES = {"param": train.PARAM, "buffer": train.BUFFER, "constant": train.CONSTANT, "batch": train.BATCH}
 
 

@@ -11,7 +11,10 @@ from xdsl.passes import ModulePass
 
 PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "search-strategy": "search_strategy:SearchStrategyPass",
+    "strip-resharding": "strip_resharding:StripReshardingPass",
+}
 """Pass -> "module:Class", both named as the pass is."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,7 +73,7 @@ class OpSpec:
                 groups.append(frozenset(members))
         return tuple(groups)
 
-    def flop_count(self, rule: Rule, sizes: Mapping[str, float], results: Sequence[Shape]) -> float:
+    def flop_count(self, rule: Rule, sizes: Mapping[str, float]) -> float:
         """The floating-point operations of the op on factors of the given (global or local) sizes."""
         if self.view:
             return 0.0

@@ -1,0 +1,65 @@
+"""What an op costs on a device: the roofline, by signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from ...dialects.aten import AtenOp
+from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
+from ...ir.cluster import Cluster, Device
+from ...ir.mesh import Mesh
+from ...ir.ops.spec import OpSpec
+from ...ir.sharding import Sharding, largest_local_shape
+from ...ir.signatures import Signature, local_sizes
+
+_UNKNOWN = OpSpec("", (), "() -> ()")
+
+
+def spec_of(op: ComputeOp) -> OpSpec:
+    """The op's row of the table; one of no distinction for ops that have none."""
+    return op.spec if isinstance(op, AtenOp) else _UNKNOWN
+
+
+def is_contraction(op: ComputeOp) -> bool:
+    """Whether the op does many operations per element: products of matrices, attention, convolutions."""
+    return bool(spec_of(op).flops)
+
+
+def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
+    """The bytes of the largest part of a value that a device holds."""
+    size = element_bytes(value)
+    for extent in largest_local_shape(shape_of(value), sharding, mesh):
+        size *= extent
+    return size
+
+
+def op_flops(op: ComputeOp, signature: Signature, mesh: Mesh) -> float:
+    """The floating-point operations of the op on the device with the largest share."""
+    rule, spec = op.rule(), spec_of(op)
+    return spec.flop_count(rule, local_sizes(rule, signature, mesh))
+
+
+def op_bytes(op: ComputeOp, signature: Signature, mesh: Mesh) -> float:
+    """The bytes that the op reads and writes on the device with the largest share; none for a view."""
+    if spec_of(op).view:
+        return 0.0
+    pairs = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
+    return float(sum(local_bytes(value, sharding, mesh) for value, sharding in pairs))
+
+
+def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
+    """The roofline time, max(flops / rate, bytes / bandwidth) + launch, on the slowest kind of device."""
+    if spec_of(op).view:
+        return 0.0
+    flops, moved = op_flops(op, signature, cluster.mesh), op_bytes(op, signature, cluster.mesh)
+    return max(_device_seconds(device, flops, moved, _dtype(op.args or op.outs)) for device in cluster.kinds_used)
+
+
+def _dtype(values: Sequence[SSAValue]) -> str:
+    return dtype_of(values[0]) if values else "float32"
+
+
+def _device_seconds(device: Device, flops: float, moved: float, dtype: str) -> float:
+    return max(flops / device.rate(dtype), moved / device.memory_bandwidth) + device.launch

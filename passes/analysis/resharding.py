@@ -1,0 +1,212 @@
+"""What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL 4.3).
+
+The shardings of a value are the nodes of a graph, single collectives its edges, weighted by the cluster's alpha-beta
+costs. For values of one rank (number of dims) the graph is the same up to the bytes, so its edges are kept as two
+matrices, seconds and seconds per byte of the global value, and all pairs are solved at once per shape.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.cluster import Cluster
+from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
+from ...ir.mesh import Mesh
+from ...ir.sharding import Reduction, Sharding
+
+Matrix = NDArray[np.float64]
+
+_STEP_SECONDS = 1e-9
+"""Added to every step, so that among equal paths the shorter one wins."""
+
+
+def even_shardings(rank: int, mesh: Mesh, *, partial: bool = True) -> tuple[Sharding, ...]:
+    """Every even sharding of a value of `rank` dims whose split dims list their axes in the mesh's order.
+
+    The first is the replicated one. `partial` includes partial sums.
+    """
+    placements = [None, *range(rank), *(["sum"] if partial else [])]
+    found: list[Sharding] = []
+    for chosen in itertools.product(placements, repeat=len(mesh.spatial)):
+        pairs = list(zip(mesh.spatial, chosen, strict=True))
+        dims = [[axis.name for axis, place in pairs if place == dim] for dim in range(rank)]
+        sums = {axis.name: Reduction.SUM for axis, place in pairs if place == "sum"}
+        found.append(Sharding.of(dims, sums))
+    return tuple(found)
+
+
+def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
+    """Whether every evenly split dim has at least one element per part."""
+    return all(
+        d.offsets is not None or not d.axes or mesh.parts(d.axes) <= n for d, n in zip(sharding.dims, shape, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """All even shardings of one rank, and the single steps between them."""
+
+    states: tuple[Sharding, ...]
+    index: dict[Sharding, int]
+    seconds: Matrix
+    per_byte: Matrix
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Cheapest ways between all even shardings of one shape: seconds, and the next node on the way."""
+
+    seconds: Matrix
+    following: NDArray[np.int64]
+
+
+class ReshardCosts:
+    """Costs and paths between shardings on one cluster; results are cached by shape."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.mesh = cluster, cluster.mesh
+        self._graphs: dict[int, _Graph] = {}
+        self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
+        self._bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
+
+    def step_seconds(self, step: Step, global_bytes: float) -> float:
+        """The time of one collective on a value of `global_bytes` bytes."""
+        fixed, per_byte = self._step_costs(step)
+        return fixed + per_byte * global_bytes
+
+    def _step_costs(self, step: Step) -> tuple[float, float]:
+        """(seconds, seconds per byte of the global value) of one step."""
+        spread = step.target if step.kind is CollectiveKind.ALL_GATHER else step.source
+        share = 1.0 / math.prod(self.mesh.parts(dim.axes) for dim in spread.dims)
+        alpha, beta = self.cluster.collective_costs(step.kind, step.axes)
+        if step.kind is CollectiveKind.PARTIAL:
+            beta = 1.0 / self._bandwidth
+        return alpha + _STEP_SECONDS, beta * share
+
+    def matrix(
+        self, shape: tuple[int, ...], element_bytes: int, sources: Sequence[Sharding], targets: Sequence[Sharding]
+    ) -> Matrix:
+        """Seconds from each of `sources` to each of `targets` for a value of `shape`; inf where there is no way."""
+        graph, paths = self._graph(len(shape)), self._solved(shape, element_bytes)
+        rows = [graph.index.get(s, -1) for s in sources]
+        columns = [graph.index.get(t, -1) for t in targets]
+        if min(rows, default=0) >= 0 and min(columns, default=0) >= 0:
+            return paths.seconds[np.ix_(rows, columns)]
+        size = float(math.prod(shape) * element_bytes)
+        leaving = np.array([self._leaving(graph, paths, s, shape, size) for s in sources])
+        table = np.array([self._arriving(graph, leaving, t, size) for t in targets]).T
+        for i, source in enumerate(sources):
+            table[i, [j for j, target in enumerate(targets) if source == target]] = 0.0
+        return table
+
+    def _leaving(
+        self, graph: _Graph, paths: _Paths, source: Sharding, shape: tuple[int, ...], size: float
+    ) -> Matrix:
+        """Seconds from `source`, even or not, to every even sharding."""
+        if source in graph.index:
+            return paths.seconds[graph.index[source]]
+        best = np.full(len(graph.states), np.inf)
+        for step in steps_from(source, self.mesh):
+            if step.target in graph.index and fits(step.target, shape, self.mesh):
+                best = np.minimum(best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]])
+        return best
+
+    def _arriving(self, graph: _Graph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
+        """Seconds from each source (a row of `leaving`) to `target`, even or not."""
+        if target in graph.index:
+            return leaving[:, graph.index[target]]
+        best = np.full(len(leaving), np.inf)
+        for i, state in enumerate(graph.states):
+            if (step := single_step(state, target, self.mesh)) is not None:
+                best = np.minimum(best, leaving[:, i] + self.step_seconds(step, size))
+        return best
+
+    def path(
+        self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
+    ) -> tuple[Step, ...]:
+        """The steps of a cheapest way from `source` to `target`; ValueError where there is none."""
+        if source == target:
+            return ()
+        graph, paths = self._graph(len(shape)), self._solved(shape, element_bytes)
+        size = float(math.prod(shape) * element_bytes)
+        first = self._first_steps(graph, source, shape)
+        last = self._last_steps(graph, target)
+        ways = [
+            (
+                sum(self.step_seconds(step, size) for step in (*head, *tail)) + float(paths.seconds[i, j]),
+                (*head, *self._between(graph, paths, i, j), *tail),
+            )
+            for i, head in first.items()
+            for j, tail in last.items()
+            if np.isfinite(paths.seconds[i, j])
+        ]
+        if (direct := single_step(source, target, self.mesh)) is not None:
+            ways.append((self.step_seconds(direct, size), (direct,)))
+        if not ways:
+            raise ValueError(f"no collectives lead from {source} to {target} for a value of shape {list(shape)}")
+        return min(ways, key=lambda way: way[0])[1]
+
+    def _first_steps(self, graph: _Graph, source: Sharding, shape: tuple[int, ...]) -> dict[int, tuple[Step, ...]]:
+        if source in graph.index:
+            return {graph.index[source]: ()}
+        steps = (s for s in steps_from(source, self.mesh) if s.target in graph.index and fits(s.target, shape, self.mesh))
+        return {graph.index[step.target]: (step,) for step in steps}
+
+    def _last_steps(self, graph: _Graph, target: Sharding) -> dict[int, tuple[Step, ...]]:
+        if target in graph.index:
+            return {graph.index[target]: ()}
+        steps = ((i, single_step(state, target, self.mesh)) for i, state in enumerate(graph.states))
+        return {i: (step,) for i, step in steps if step is not None}
+
+    def _between(self, graph: _Graph, paths: _Paths, i: int, j: int) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        while i != j:
+            k = int(paths.following[i, j])
+            steps.append(self._edge(graph.states[i], graph.states[k]))
+            i = k
+        return tuple(steps)
+
+    def _edge(self, source: Sharding, target: Sharding) -> Step:
+        """The cheapest single step between two even shardings (a reduce-scatter over several axes, say)."""
+        steps = [s for s in steps_from(source, self.mesh) if s.target == target]
+        return min(steps, key=lambda s: self._step_costs(s))
+
+    def _graph(self, rank: int) -> _Graph:
+        if rank not in self._graphs:
+            states = even_shardings(rank, self.mesh)
+            index = {state: i for i, state in enumerate(states)}
+            seconds = np.full((len(states), len(states)), np.inf)
+            per_byte = np.zeros_like(seconds)
+            for i, state in enumerate(states):
+                for step in steps_from(state, self.mesh):
+                    if (j := index.get(step.target)) is not None:
+                        seconds[i, j], per_byte[i, j] = self._step_costs(step)
+            self._graphs[rank] = _Graph(states, index, seconds, per_byte)
+        return self._graphs[rank]
+
+    def _solved(self, shape: tuple[int, ...], element_bytes: int) -> _Paths:
+        """Floyd and Warshall's algorithm over the shardings that fit the shape."""
+        key = (shape, element_bytes)
+        if key not in self._paths:
+            graph = self._graph(len(shape))
+            count = len(graph.states)
+            seconds = graph.seconds + graph.per_byte * float(math.prod(shape) * element_bytes)
+            unfit = [i for i, state in enumerate(graph.states) if not fits(state, shape, self.mesh)]
+            seconds[unfit, :] = np.inf
+            seconds[:, unfit] = np.inf
+            np.fill_diagonal(seconds, 0.0)
+            following = np.tile(np.arange(count), (count, 1))
+            for k in range(count):
+                through = seconds[:, k, None] + seconds[None, k, :]
+                shorter = through < seconds
+                seconds = np.where(shorter, through, seconds)
+                following = np.where(shorter, following[:, k, None], following)
+            self._paths[key] = _Paths(seconds, following)
+        return self._paths[key]
+

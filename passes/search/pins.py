@@ -1,0 +1,290 @@
+"""Pins: what the user has decided, as constraints that every search algorithm obeys.
+
+```toml
+[[pin]]
+value = "h.*.weight"              # a glob over parameters, states (h.0.weight.exp_avg), gradients (h.0.weight.grad)
+sharding = '[{"gpu"}, {}]'        # and batch inputs (batch.0)
+
+[[pin]]
+preset = "dp"                     # or "tp", "zero3"
+axes = ["gpu"]                    # the axes it speaks of; all by default
+```
+
+`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero3` does the same with
+parameters, gradients and states split and gathered anew for every use; `tp` keeps the batch whole and every matrix of
+a matrix product split where it is used (Megatron's layouts are the cheapest completions of that).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast
+
+from xdsl.ir import BlockArgument, SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, shape_of
+from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding, parse_sharding
+from ...ir.signatures import Signature
+from ..analysis.compute import is_contraction, spec_of
+from .propagate import Placement, Propagation, placement, propagate_batch
+from .step_view import StepView, value_label
+
+_Key = TypeVar("_Key")
+
+PRESETS = ("dp", "tp", "zero3")
+
+
+class PinError(ValueError):
+    """A pin that cannot be read or obeyed."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One entry of a pin file: a sharding for the values of a glob, or a preset on some axes."""
+
+    value: str = ""
+    sharding: Sharding | None = None
+    preset: str = ""
+    axes: tuple[str, ...] | None = None
+
+
+def load_pins(path: str | Path) -> tuple[Pin, ...]:
+    """Read a pin file; PinError names the file and the entry."""
+    try:
+        return parse_pins(Path(path).read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise PinError(f"{path}: cannot read the pin file: {error.strerror}") from error
+
+
+def parse_pins(text: str, source: str = "<pins>") -> tuple[Pin, ...]:
+    """Read pins from TOML text; see `load_pins`."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PinError(f"{source}: {error}") from error
+    entries = cast("list[Mapping[str, Any]]", table.get("pin", []))
+    if not entries or set(table) != {"pin"}:
+        raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
+    return tuple(_pin(entry, f"{source}: pin {number}") for number, entry in enumerate(entries, 1))
+
+
+def _pin(entry: Mapping[str, Any], place: str) -> Pin:
+    fields = set(entry)
+    if fields == {"value", "sharding"}:
+        try:
+            return Pin(value=str(entry["value"]), sharding=parse_sharding(str(entry["sharding"])))
+        except ValueError as error:
+            raise PinError(f"{place}: {error}") from error
+    if "preset" in fields and fields <= {"preset", "axes"}:
+        if entry["preset"] not in PRESETS:
+            raise PinError(f"{place}: preset {entry['preset']!r} is not one of {', '.join(PRESETS)}")
+        axes = entry.get("axes")
+        return Pin(preset=str(entry["preset"]), axes=tuple(axes) if axes is not None else None)
+    raise PinError(f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes")
+
+
+AxisLimit = tuple[str, frozenset[Placement]]
+"""On one axis, the placements allowed."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a value's sharding must be: exactly `sharding` where given, and per axis one of some placements."""
+
+    sharding: Sharding | None = None
+    axes: tuple[AxisLimit, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpLimit:
+    """What an op's signature must be: per axis all its placements, and the sharding of single operands."""
+
+    axes: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
+    operands: tuple[tuple[int, Limit], ...] = ()
+
+
+_FREE = Limit()
+
+
+@dataclass
+class Constraints:
+    """Pins applied to one step."""
+
+    arguments: dict[int, Limit] = field(default_factory=dict[int, Limit])
+    copies: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
+    ops: dict[int, OpLimit] = field(default_factory=dict[int, OpLimit])
+    regathered: set[int] = field(default_factory=set[int])
+    sources: dict[int, str] = field(default_factory=dict[int, str])
+
+    def of_argument(self, argument: BlockArgument) -> Limit:
+        """The limit on an argument's home."""
+        return self.arguments.get(argument.index, _FREE)
+
+    def of_copy(self, value: SSAValue) -> Limit | None:
+        """The limit on the form in which a value is used, if there is one."""
+        return self.copies.get(value)
+
+    def of_op(self, op: ComputeOp) -> OpLimit | None:
+        """The limit on an op's signature, if there is one."""
+        return self.ops.get(id(op))
+
+    def allows(self, given: Signature | Sharding, limit: object) -> bool:
+        """Whether a signature or sharding obeys its limit."""
+        if isinstance(given, Sharding):
+            return limit is None or _obeys(given, cast(Limit, limit))
+        if not isinstance(limit, OpLimit):
+            return True
+        for axis, wanted in limit.axes:
+            if tuple(placement(s, axis) for s in (*given.operands, *given.results)) != wanted:
+                return False
+        return all(_obeys(given.operands[i], each) for i, each in limit.operands)
+
+    def refuse_op(self, op: ComputeOp) -> NoReturn:
+        """Raise the error for an op that no signature is left for."""
+        name = value_label(op.outs[0]) if op.outs else op.name
+        raise PassFailedException(
+            f"the pins leave no signature for '{op.name}' ({name}); its rule is {op.rule()}"
+        )
+
+    def refuse_argument(self, argument: BlockArgument) -> NoReturn:
+        """Raise the error for an argument that no sharding is left for."""
+        limit = self.of_argument(argument)
+        raise PassFailedException(
+            f"the pins leave no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
+            + (f": {limit.sharding} is not an even sharding of it in the mesh's order of axes" if limit.sharding else "")
+        )
+
+
+def _obeys(sharding: Sharding, limit: Limit) -> bool:
+    if limit.sharding is not None and sharding != limit.sharding:
+        return False
+    return all(placement(sharding, axis) in allowed for axis, allowed in limit.axes)
+
+
+def apply_pins(pins: Sequence[Pin], view: StepView) -> Constraints:
+    """The constraints that `pins` put on a step; PinError names a pin that matches nothing or does not fit."""
+    constraints = Constraints()
+    for pin in pins:
+        if pin.preset:
+            _apply_preset(pin, view, constraints)
+        else:
+            _apply_value(pin, view, constraints)
+    return constraints
+
+
+def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
+    assert pin.sharding is not None
+    limit, matched = Limit(sharding=pin.sharding), False
+    for given in view.inputs:
+        if given.role and fnmatch.fnmatchcase(given.name, pin.value):
+            _check(pin, given.name, shape_of(given.argument), view.mesh)
+            constraints.arguments[given.argument.index] = limit
+            matched = True
+    for name, op in view.grads():
+        if fnmatch.fnmatchcase(f"{name}.grad", pin.value):
+            _check(pin, f"{name}.grad", shape_of(op.args[1]), view.mesh)
+            constraints.ops[id(op)] = OpLimit(operands=((1, limit),))
+            matched = True
+    if not matched:
+        names = ", ".join(given.name for given in view.inputs[:4])
+        raise PinError(f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}")
+
+
+def _check(pin: Pin, name: str, shape: tuple[int, ...], mesh: Mesh) -> None:
+    try:
+        assert pin.sharding is not None
+        pin.sharding.verify(mesh, shape)
+    except ValueError as error:
+        raise PinError(f"pin '{pin.value}' on {name}: {error}") from error
+
+
+def _apply_preset(pin: Pin, view: StepView, constraints: Constraints) -> None:
+    axes = pin.axes if pin.axes is not None else tuple(axis.name for axis in view.mesh.spatial)
+    for axis in axes:
+        try:
+            view.mesh.axis(axis)
+        except ValueError as error:
+            raise PinError(f"pin preset '{pin.preset}': {error}") from error
+    if pin.preset == "tp":
+        _tensor_parallel(axes, view, constraints)
+    else:
+        _data_parallel(axes, view, constraints, split_parameters=pin.preset == "zero3")
+
+
+def _data_parallel(
+    axes: tuple[str, ...], view: StepView, constraints: Constraints, *, split_parameters: bool
+) -> None:
+    """Ops follow the batch; parameters and states are whole, or split at home and whole in use."""
+    batch, parts = ("S", 0), view.mesh.parts(axes)
+    for given in view.inputs:
+        shape = shape_of(given.argument)
+        dim = None
+        if given.role == train.BATCH:
+            dim = 0 if shape and shape[0] >= parts else None
+        elif split_parameters and given.role in (train.PARAM, train.STATE):
+            dim = split_dim(shape, parts)
+        where: Placement = ("S", dim) if dim is not None else "R"
+        _limit_axes(constraints.arguments, given.argument.index, axes, where)
+        if given.role == train.PARAM:
+            _limit_axes(constraints.copies, given.argument, axes, "R")
+            if split_parameters and dim is not None:
+                constraints.regathered.add(given.argument.index)
+    found: Propagation = propagate_batch(view, axes, batch)
+    for op in view.ops:
+        if isinstance(op, train.TrainOp):
+            shape = shape_of(op.args[0])
+            dim = split_dim(shape, parts) if split_parameters else None
+            where = ("S", dim) if dim is not None else "R"
+            placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
+        else:
+            placements = found[op]
+        before = constraints.ops.get(id(op), OpLimit())
+        limits = tuple((axis, placements) for axis in axes)
+        constraints.ops[id(op)] = OpLimit((*before.axes, *limits), before.operands)
+
+
+def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
+    """The dim along which a parameter is spread over `parts` devices: the first that divides, else the largest that
+    has enough elements, else none."""
+    divisible = [i for i, size in enumerate(shape) if size >= parts and size % parts == 0]
+    enough = sorted((i for i, size in enumerate(shape) if size >= parts), key=lambda i: -shape[i])
+    return next(iter((*divisible, *enough)), None)
+
+
+def _tensor_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints) -> None:
+    """The batch stays whole; matrices that matrix products use are split, at home and in use."""
+    for given in view.inputs:
+        shape = shape_of(given.argument)
+        if given.role == train.BATCH:
+            _limit_axes(constraints.arguments, given.argument.index, axes, "R")
+        elif given.role == train.PARAM and len(shape) >= 2 and _feeds_contraction(given.argument):
+            parts = view.mesh.parts(axes)
+            places = frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
+            _limit_axes(constraints.arguments, given.argument.index, axes, places)
+            _limit_axes(constraints.copies, given.argument, axes, places)
+
+
+def _feeds_contraction(value: SSAValue) -> bool:
+    """Whether a value is an operand of a contraction, perhaps through views."""
+    for use in value.uses:
+        op = use.operation
+        if not isinstance(op, ComputeOp) or isinstance(op, train.TrainOp):
+            continue
+        if is_contraction(op) or (spec_of(op).view and _feeds_contraction(op.outs[0])):
+            return True
+    return False
+
+
+def _limit_axes(
+    limits: dict[_Key, Limit], key: _Key, axes: tuple[str, ...], where: Placement | frozenset[Placement]
+) -> None:
+    allowed = where if isinstance(where, frozenset) else frozenset({where})
+    before = limits.get(key, _FREE)
+    limits[key] = Limit(before.sharding, (*before.axes, *((axis, allowed) for axis in axes)))

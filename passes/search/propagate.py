@@ -1,0 +1,72 @@
+"""Propagation of the batch split through a step, op by op: what data parallelism means for each op.
+
+On the given axes every batch input is split along its first dim. Each op then makes the choice that asks for the
+least communication from what its operands have: it follows a split it can keep, passes partial sums through where it
+is linear, and otherwise runs whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, shape_of
+from ...ir.mesh import Axis, Mesh
+from ...ir.rules import Rule
+from ...ir.sharding import Sharding
+from ...ir.signatures import choices, signature
+from .step_view import StepView
+
+Placement = str | tuple[str, int | None]
+"""What a sharding says of one axis: "R", "P" or ("S", dim)."""
+
+Propagation = dict[ComputeOp, tuple[Placement, ...]]
+"""Per op, the placements of its operands and then its results."""
+
+
+def placement(sharding: Sharding, axis: str) -> Placement:
+    """What `sharding` says of `axis`."""
+    for dim, spread in enumerate(sharding.dims):
+        if axis in spread.axes:
+            return ("S", dim)
+    return "P" if axis in sharding.partial_axes else "R"
+
+
+def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> Propagation:
+    """The placements, on `axes` taken as one, of every op that is not an update."""
+    parts = view.mesh.parts(axes)
+    single = Mesh((Axis("x", parts),))
+    current: dict[SSAValue, Placement] = {}
+    for given in view.inputs:
+        shape = shape_of(given.argument)
+        splits = given.role == train.BATCH and bool(shape) and shape[0] >= parts
+        current[given.argument] = batch if splits else "R"
+    found: Propagation = {}
+    for op in view.ops:
+        if isinstance(op, train.TrainOp):
+            continue
+        options = _options(op.rule(), single)
+        have = [current[value] for value in op.args]
+        best = min(options, key=lambda option: _messages(have, option))
+        found[op] = best
+        current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
+    return found
+
+
+_OPTIONS: dict[tuple[int, int], tuple[Rule, list[tuple[Placement, ...]]]] = {}
+
+
+def _options(rule: Rule, single: Mesh) -> list[tuple[Placement, ...]]:
+    key = (id(rule), single.device_count)
+    if key not in _OPTIONS:
+        found = (signature(rule, single, [choice]) for choice in choices(rule))
+        listed = [tuple(placement(s, "x") for s in (*f.operands, *f.results)) for f in found if f is not None]
+        _OPTIONS[key] = (rule, listed)
+    return _OPTIONS[key][1]
+
+
+def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:
+    """How many operands must be sent for: a whole operand becomes anything by itself, nothing else does."""
+    return sum(1 for a, b in zip(have, option, strict=False) if a not in ("R", b))

@@ -1,0 +1,131 @@
+"""The step function as a search sees it: its compute ops, its arguments' roles, and who uses which value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, BlockArgument, SSAValue, Use
+from xdsl.utils.exceptions import PassFailedException
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp
+from ...dialects.spmd import ClusterOp, MeshOp
+from ...ir.cluster import Cluster
+from ...ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Input:
+    """One argument of the step: its role attribute, and its name (`h.0.weight`, `h.0.weight.exp_avg`, `batch.0`)."""
+
+    argument: BlockArgument
+    role: str
+    name: str
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step function with its mesh."""
+
+    func: FuncOp
+    mesh: Mesh
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """The arguments with their roles, in order."""
+        attributes = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
+        return tuple(
+            _input(argument, attributes[i].data if i < len(attributes) else {})
+            for i, argument in enumerate(self.func.body.block.args)
+        )
+
+    @cached_property
+    def ops(self) -> tuple[ComputeOp, ...]:
+        """The compute ops in program order."""
+        return tuple(op for op in self.func.body.block.ops if isinstance(op, ComputeOp))
+
+    @cached_property
+    def terminator(self) -> ReturnOp:
+        """The return of the function."""
+        last = self.func.body.block.last_op
+        assert isinstance(last, ReturnOp)
+        return last
+
+    def result_attributes(self, index: int) -> dict[str, Attribute]:
+        """The role attributes of one result."""
+        listed = self.func.res_attrs.data if self.func.res_attrs is not None else ()
+        return dict(listed[index].data) if index < len(listed) else {}
+
+    @cached_property
+    def updated(self) -> dict[int, int]:
+        """Which argument each result is the new value of: result index -> argument index."""
+        found: dict[int, int] = {}
+        for index in range(len(self.terminator.arguments)):
+            target = self.result_attributes(index).get(train.UPDATES)
+            if isinstance(target, IntegerAttr):
+                found[index] = target.value.data
+        return found
+
+    def is_update_use(self, use: Use) -> bool:
+        """Whether a use of an argument is by the op that makes its new value."""
+        op = use.operation
+        return isinstance(op, train.TrainOp)
+
+    def grads(self) -> Iterator[tuple[str, train.TrainOp]]:
+        """Each parameter's name with the op that updates it."""
+        names = {id(i.argument): i.name for i in self.inputs if i.role == train.PARAM}
+        for op in self.ops:
+            if isinstance(op, train.SgdOp | train.AdamWOp) and id(op.args[0]) in names:
+                yield names[id(op.args[0])], op
+
+
+def _input(argument: BlockArgument, attributes: dict[str, Attribute]) -> Input:
+    role = next((role for role in train.ROLES if role in attributes), "")
+    value = attributes.get(role)
+    match value:
+        case StringAttr():
+            name = f"batch.{value.data}" if role == train.BATCH else value.data
+        case ArrayAttr():
+            name = ".".join(part.data for part in value if isinstance(part, StringAttr))
+        case _:
+            name = argument.name_hint or f"arg{argument.index}"
+    return Input(argument, role, name)
+
+
+def step_functions(module: ModuleOp) -> list[FuncOp]:
+    """The functions of the module that have a body."""
+    return [op for op in module.ops if isinstance(op, FuncOp) and op.body.blocks]
+
+
+def mesh_of_module(module: ModuleOp) -> Mesh:
+    """The module's mesh; PassFailedException where there is none."""
+    for op in module.ops:
+        if isinstance(op, MeshOp):
+            return op.mesh
+    raise PassFailedException('the module has no mesh; add one, as `spmd.mesh @mesh = <["gpu"=4]>`')
+
+
+def cluster_of_module(module: ModuleOp) -> Cluster:
+    """The module's cluster; PassFailedException where there is none."""
+    mesh = mesh_of_module(module)
+    for op in module.ops:
+        if isinstance(op, ClusterOp):
+            if op.mesh.data != mesh.name:
+                raise PassFailedException(f"cluster @{op.sym_name.data} is on @{op.mesh.data}, the mesh is @{mesh.name}")
+            try:
+                return op.cluster(mesh)
+            except ValueError as error:
+                raise PassFailedException(str(error)) from error
+    raise PassFailedException(
+        "the module has no spmd.cluster, so there are no costs to search with; `shardwright plan --cluster FILE`"
+        " adds one, or run `add-cluster{file=...}` first"
+    )
+
+
+def value_label(value: SSAValue) -> str:
+    """A value's name for messages."""
+    return f"%{value.name_hint}" if value.name_hint else "an unnamed value"

@@ -1,0 +1,239 @@
+"""From a step function to a discrete problem, and from its solution back to signatures in the IR.
+
+Decisions (nodes of `problem.Problem`):
+
+    op      one of its rule's signatures; price: roofline seconds
+    home    the sharding in which an argument is kept between steps; free
+    copy    the working placement of a value with several users (home -> working -> demand), so that a resharding
+            that they share is paid once
+
+Prices of pairs (edges) are those of the cheapest resharding between what one side gives and the other demands. Equal
+uses of ops share their signature lists, cost vectors and tables, as the same objects, so that equal layers cost one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
+from ...ir.cluster import Cluster
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature, signatures
+from ..analysis.compute import is_contraction, op_seconds
+from ..analysis.resharding import ReshardCosts, even_shardings, fits
+from .pins import Constraints
+from .problem import Costs, Edge, Problem
+from .step_view import StepView
+
+Port = tuple[Sharding, ...]
+"""The sharding of one operand or result in each state of a decision."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One node: what is decided, and the alternatives."""
+
+    subject: ComputeOp | SSAValue
+    states: tuple[Signature, ...] | tuple[Sharding, ...]
+    copy: bool = False
+
+
+@dataclass
+class StrategyProblem:
+    """The problem of one step, with the subject of every node."""
+
+    problem: Problem
+    decisions: list[Decision]
+
+
+@dataclass
+class _Tables:
+    """Everything that equal uses share, by identity."""
+
+    costs: ReshardCosts
+    signatures: dict[object, tuple[Signature, ...]] = field(default_factory=dict[object, tuple[Signature, ...]])
+    unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
+    ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
+    unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])
+    homes: dict[object, Port] = field(default_factory=dict[object, Port])
+    tables: dict[tuple[object, ...], Costs] = field(default_factory=dict[tuple[object, ...], Costs])
+    kept: list[object] = field(default_factory=list[object])
+
+    def port(self, states: tuple[Signature, ...], result: bool, index: int) -> Port:
+        """The shardings of one operand or result over the signatures."""
+        key = (id(states), result, index)
+        if key not in self.ports:
+            self.ports[key] = tuple((s.results if result else s.operands)[index] for s in states)
+        return self.ports[key]
+
+    def union(self, ports: Sequence[Port]) -> Port:
+        """All shardings of several ports, once each, in order of appearance."""
+        key = tuple(dict.fromkeys(map(id, ports)))
+        if key not in self.unions:
+            self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
+        return self.unions[key]
+
+    def table(self, value: SSAValue, sources: Port, targets: Port) -> Costs | None:
+        """Resharding seconds between two ports of a value; None where every pair is free."""
+        shape, size = shape_of(value), element_bytes(value)
+        key = (shape, size, id(sources), id(targets))
+        if key not in self.tables:
+            distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
+            small = self.costs.matrix(shape, size, distinct_s, distinct_t)
+            rows = [distinct_s.index(s) for s in sources]
+            columns = [distinct_t.index(t) for t in targets]
+            table = np.ascontiguousarray(small[np.ix_(rows, columns)])
+            table.flags.writeable = False
+            self.tables[key] = table
+        table = self.tables[key]
+        return table if table.any() else None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the objective counts: seconds of contractions and of all other ops are multiplied by these."""
+
+    contractions: float = 1.0
+    others: float = 1.0
+
+
+def build_problem(
+    view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights = Weights()
+) -> StrategyProblem:
+    """The discrete problem of choosing a signature for every op of the step."""
+    return _Builder(view, cluster, constraints, weights).build()
+
+
+class _Builder:
+    """Collects nodes and edges; one use."""
+
+    def __init__(self, view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights) -> None:
+        self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
+        self.tables = _Tables(ReshardCosts(cluster))
+        self.unary: list[Costs] = []
+        self.edges: list[Edge] = []
+        self.decisions: list[Decision] = []
+        self.op_nodes: dict[int, int] = {}
+        self.home_nodes: dict[int, int] = {}
+
+    def build(self) -> StrategyProblem:
+        for given in self.view.inputs:
+            self._home(given.argument)
+        for op in self.view.ops:
+            self._op(op)
+        for argument in self.view.func.body.block.args:
+            self._uses(argument, self.home_nodes[argument.index], self._homes(argument))
+        for op in self.view.ops:
+            for index, result in enumerate(op.outs):
+                node = self.op_nodes[id(op)]
+                self._uses(result, node, self.tables.port(self._states(node), True, index))
+        self._results()
+        return StrategyProblem(Problem(tuple(self.unary), tuple(self.edges)), self.decisions)
+
+    def _node(self, decision: Decision, unary: Costs) -> int:
+        self.decisions.append(decision)
+        self.unary.append(unary)
+        return len(self.unary) - 1
+
+    def _states(self, node: int) -> tuple[Signature, ...]:
+        return self.decisions[node].states  # pyright: ignore[reportReturnType]
+
+    def _op(self, op: ComputeOp) -> None:
+        rule = op.rule()
+        limits = self.constraints.of_op(op)
+        key = (id(rule), limits)
+        tables = self.tables
+        if key not in tables.signatures:
+            allowed = tuple(s for s in signatures(rule, self.view.mesh) if self.constraints.allows(s, limits))
+            tables.signatures[key] = allowed or self.constraints.refuse_op(op)
+            tables.kept.append(rule)
+        states = tables.signatures[key]
+        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]))
+        if cost_key not in tables.unary:
+            weight = self.weights.contractions if is_contraction(op) else self.weights.others
+            costs = np.array([weight * op_seconds(op, s, self.cluster) for s in states])
+            costs.flags.writeable = False
+            tables.unary[cost_key] = costs
+        self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key])
+
+    def _homes(self, argument: BlockArgument) -> Port:
+        shape, limits = shape_of(argument), self.constraints.of_argument(argument)
+        key = (shape, limits)
+        if key not in self.tables.homes:
+            states = even_shardings(len(shape), self.view.mesh, partial=False)
+            states = tuple(s for s in states if fits(s, shape, self.view.mesh) and self.constraints.allows(s, limits))
+            self.tables.homes[key] = states or self.constraints.refuse_argument(argument)
+        return self.tables.homes[key]
+
+    def _home(self, argument: BlockArgument) -> None:
+        states = self._homes(argument)
+        zeros = self.tables.unary.setdefault(("free", len(states)), np.zeros(len(states)))
+        self.home_nodes[argument.index] = self._node(Decision(argument, states), zeros)
+
+    def _uses(self, value: SSAValue, node: int, port: Port) -> None:
+        """Connect a value to its users, through a working copy where there are several."""
+        uses = [use for use in value.uses if isinstance(use.operation, ComputeOp)]
+        shared = [u for u in uses if not (isinstance(value, BlockArgument) and self.view.is_update_use(u))]
+        for use in uses:
+            if use not in shared:
+                self._demand(value, node, port, use)
+        limits = self.constraints.of_copy(value)
+        if len(shared) < 2 and not limits:
+            for use in shared:
+                self._demand(value, node, port, use)
+            return
+        states = self.tables.union([port, *(self._port(use) for use in shared)])
+        if limits:
+            states = self._limited(value, states, limits)
+        if len(states) < 2 and not limits:
+            return
+        zeros = self.tables.unary.setdefault(("free", len(states)), np.zeros(len(states)))
+        copy = self._node(Decision(value, states, copy=True), zeros)
+        self._edge(value, node, port, copy, states)
+        for use in shared:
+            self._demand(value, copy, states, use)
+
+    def _limited(self, value: SSAValue, states: Port, limits: object) -> Port:
+        key = ("copy", id(states), limits)
+        if key not in self.tables.homes:
+            allowed = tuple(s for s in states if self.constraints.allows(s, limits))
+            self.tables.homes[key] = allowed or (Sharding.replicated(len(shape_of(value))),)
+        return self.tables.homes[key]
+
+    def _port(self, use: Use) -> Port:
+        op = use.operation
+        return self.tables.port(self._states(self.op_nodes[id(op)]), False, use.index)
+
+    def _demand(self, value: SSAValue, node: int, port: Port, use: Use) -> None:
+        self._edge(value, node, port, self.op_nodes[id(use.operation)], self._port(use))
+
+    def _edge(self, value: SSAValue, u: int, sources: Port, v: int, targets: Port) -> None:
+        table = self.tables.table(value, sources, targets)
+        if table is not None and u != v:
+            self.edges.append(Edge(u, v, table))
+
+    def _results(self) -> None:
+        """New values go back to their argument's home; the loss is replicated."""
+        for index, value in enumerate(self.view.terminator.arguments):
+            if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp):
+                continue
+            node = self.op_nodes[id(value.op)]
+            port = self.tables.port(self._states(node), True, value.index)
+            if (target := self.view.updated.get(index)) is not None:
+                argument = self.view.func.body.block.args[target]
+                self._edge(value, node, port, self.home_nodes[target], self._homes(argument))
+            elif train.LOSS in self.view.result_attributes(index):
+                whole = (Sharding.replicated(len(shape_of(value))),)
+                table = self.tables.table(value, port, whole)
+                if table is not None:
+                    self.unary[node] = self.unary[node] + table[:, 0]
+
+
+def chosen_states(problem: StrategyProblem, assignment: Sequence[int]) -> Mapping[int, Signature | Sharding]:
+    """What each node was given."""
+    return {i: d.states[int(s)] for i, (d, s) in enumerate(zip(problem.decisions, assignment, strict=True))}

@@ -1,0 +1,145 @@
+"""The pass `search-strategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, OpResult
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ..dialects.compute import SIGNATURE, ComputeOp
+from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from ..dialects.step import REGATHER, SEARCH, SHARDING, WORKING, merge_argument_attributes
+from ..ir.cluster import Cluster
+from ..ir.sharding import Sharding
+from ..ir.signatures import Signature
+from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
+from .search.problem import Infeasible, Solution, brute_force
+from .search.step_view import StepView, cluster_of_module, step_functions, value_label
+from .search.strategy import StrategyProblem, Weights, build_problem
+from .strip_resharding import strip_resharding
+
+Algorithm = Literal["eliminate", "fixed", "exhaustive"]
+
+_FIXED = Weights(contractions=1.0, others=0.0)
+"""Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing
+and compute everything everywhere."""
+
+
+@dataclass(frozen=True)
+class SearchStrategyPass(ModulePass):
+    """Give every op a signature and every argument a home, at the least predicted time of a step.
+
+    Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped first.
+    Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several users may
+    have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of it, in seconds.
+
+    Pipeline: search-strategy
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
+    func.func @step(%x: tensor<64x64xf32> {train.batch = "0"}) -> tensor<64x64xf32> {
+      %y = aten.mm %x, %x : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+      func.return %y : tensor<64x64xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    ```
+
+    Source: HiDup 4, HAP 4, AutoDDL 4; the solver is that of `passes/search/eliminate.py`.
+    """
+
+    name = "search-strategy"
+
+    algorithm: Algorithm = "eliminate"
+    """`eliminate` is exact for the additive cost; `fixed` completes pins with the least communication; `exhaustive`
+    tries everything."""
+
+    pins: str | None = None
+    """A TOML file of pins."""
+
+    memory: int | float | None = None
+    """Bytes per device that a plan may use; by default what the cluster's smallest device has."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        try:
+            pins = load_pins(self.pins) if self.pins is not None else ()
+            for func in step_functions(op):
+                strip_resharding(func)
+                search(func, cluster_of_module(op), pins, self.algorithm, self.memory)
+        except PinError as error:
+            raise PassFailedException(str(error)) from error
+
+
+def search(
+    func: FuncOp, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: int | float | None = None
+) -> Solution:
+    """Search one step function and write what was found into it; see `SearchStrategyPass`."""
+    view = StepView(func, cluster.mesh)
+    constraints = apply_pins(pins, view)
+    weights = _FIXED if algorithm == "fixed" else Weights()
+    problem = build_problem(view, cluster, constraints, weights)
+    solution = _solved(problem, algorithm)
+    _write(view, constraints, problem, solution)
+    func.attributes[SEARCH] = DictionaryAttr(
+        {
+            "algorithm": StringAttr(algorithm),
+            "cost": FloatAttr(solution.cost, 64),
+            "lower_bound": FloatAttr(solution.lower_bound, 64),
+        }
+    )
+    return solution
+
+
+def _solved(problem: StrategyProblem, algorithm: Algorithm) -> Solution:
+    from .search.eliminate import solve
+
+    try:
+        return brute_force(problem.problem) if algorithm == "exhaustive" else solve(problem.problem)
+    except Infeasible as error:
+        names = [_subject_name(problem, node) for node in error.nodes[:4]]
+        raise PassFailedException(
+            f"no strategy obeys all constraints: {', '.join(names)} cannot be sharded together; relax a pin on them"
+        ) from error
+
+
+def _subject_name(problem: StrategyProblem, node: int) -> str:
+    subject = problem.decisions[node].subject
+    if isinstance(subject, ComputeOp):
+        return f"'{subject.name}' {value_label(subject.outs[0]) if subject.outs else ''}".strip()
+    return value_label(subject)
+
+
+def _write(view: StepView, constraints: Constraints, problem: StrategyProblem, solution: Solution) -> None:
+    """Write the chosen signatures, homes and working placements into the IR."""
+    mesh = view.mesh.name
+    arguments: dict[int, dict[str, Attribute | None]] = {}
+    working: dict[ComputeOp, dict[int, Sharding]] = {}
+    for decision, state in zip(problem.decisions, solution.assignment, strict=True):
+        chosen, subject = decision.states[int(state)], decision.subject
+        if isinstance(chosen, Signature):
+            assert isinstance(subject, ComputeOp)
+            subject.attributes.pop(WORKING, None)
+            subject.attributes[SIGNATURE] = SignatureAttr.of(mesh, chosen)
+        elif isinstance(subject, BlockArgument):
+            entry = arguments.setdefault(subject.index, {WORKING: None, REGATHER: None})
+            entry[WORKING if decision.copy else SHARDING] = ShardingAttr.of(mesh, chosen)
+            if decision.copy and subject.index in constraints.regathered:
+                entry[REGATHER] = UnitAttr()
+        elif isinstance(subject, OpResult) and isinstance(subject.op, ComputeOp):
+            working.setdefault(subject.op, {})[subject.index] = chosen
+    for op, copies in working.items():
+        entries = [ShardingAttr.of(mesh, copies[i]) if i in copies else UnitAttr() for i in range(len(op.outs))]
+        op.attributes[WORKING] = ArrayAttr(entries)
+    merge_argument_attributes(view.func, arguments)

@@ -1,0 +1,66 @@
+"""The pass `strip-resharding`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from ..dialects.spmd import FreeOp, ReshardingOp, StartOp, WaitOp
+
+
+@dataclass(frozen=True)
+class StripReshardingPass(ModulePass):
+    """Remove every change of sharding, so that a search can run again on a program that was already lowered.
+
+    Requires: nothing.
+    Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are global, so each
+    is the identity and its operand takes its place. Signatures and homes stay.
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    func.func @step(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<8xf32> {
+      %0 = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, [{}]> : tensor<8xf32>
+      %y = aten.relu %0 : (tensor<8xf32>) -> tensor<8xf32>
+      func.return %y : tensor<8xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    func.func @step(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<8xf32> {
+      %y = aten.relu %x : (tensor<8xf32>) -> tensor<8xf32>
+      func.return %y : tensor<8xf32>
+    }
+    ```
+
+    Source: DESIGN of the iteration of search, ratios and collectives (HAP 3.1).
+    """
+
+    name = "strip-resharding"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Strip every function of the module."""
+        for each in op.walk():
+            if isinstance(each, FuncOp):
+                strip_resharding(each)
+
+
+def strip_resharding(func: FuncOp) -> None:
+    """Remove all changes of sharding from one function, in place."""
+    for block in func.body.blocks:
+        for op in list(block.ops):
+            if isinstance(op, FreeOp):
+                Rewriter.erase_op(op)
+            elif isinstance(op, ReshardingOp):
+                Rewriter.replace_op(op, [], [op.operand])
+            elif isinstance(op, WaitOp):
+                start: StartOp = op.start
+                Rewriter.replace_op(op, [], list(start.args))
+                Rewriter.erase_op(start)
