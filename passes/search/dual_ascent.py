@@ -64,7 +64,7 @@ class _Group:
 
 
 class DualAscent:
-    """The messages of a connected graph, improved sweep by sweep."""
+    """The messages of a connected graph without dead states, improved sweep by sweep."""
 
     def __init__(self, graph: Graph) -> None:
         self._edge_ids = {

@@ -45,13 +45,14 @@ class Limits:
     What the search may spend; counts and not seconds, so that the same problem always gets the same answer.
 
     One bucket elimination keeps at most `entries` numbers and forms `cheap_work` without a try to do with
-    less; all those that form more form `work` together. `sweeps` of dual ascent go between tries to prune.
+    less; all those that form more form `work` together. `sweeps` of dual ascent, one entry at least, go
+    before each try to prune.
     """
 
     entries: int = 20_000_000
     cheap_work: int = 30_000_000
     work: int = 3_000_000_000
-    sweeps: tuple[int, ...] = (5, 5, 10, 20, 40)
+    sweeps: tuple[int, ...] = (8, 8, 16, 32)
     branches: int = 200
 
 
@@ -77,8 +78,8 @@ def solve(problem: Problem, *, tolerance: float = 1e-9, limits: Limits | None = 
     cost = problem.cost(assignment)
     if abs(cost - outcome.cost) > search.slack(cost):
         raise ArithmeticError(
-            f"the assignment costs {cost!r}, elimination computed {outcome.cost!r}: the costs span too many orders"
-            f" of magnitude for tolerance {tolerance}; forbid choices by inf rather than by large numbers"
+            f"the assignment costs {cost!r}, elimination computed {outcome.cost!r}: costs span too many"
+            f" orders of magnitude for tolerance {tolerance}; forbid choices by inf and not by large numbers"
         )
     bound = cost if outcome.bound >= outcome.cost else min(outcome.bound, cost)
     return Solution(assignment, cost, bound, search.meter.report(search.graph.store.computed))

@@ -25,7 +25,7 @@ REACHING = {
 def random_problem(seed: int, nodes: int = 9, states: int = 5) -> Problem:
     """Return up to `nodes` nodes with forbidden states and pairs, parallel edges and, often, ties."""
     random = np.random.default_rng(seed)
-    sizes = random.integers(1, states + 1, random.integers(1, nodes + 1))
+    sizes: list[int] = random.integers(1, states + 1, random.integers(1, nodes + 1)).tolist()
     integral, forbidden = random.random() < 0.4, random.choice([0.0, 0.1, 0.3, 0.5])
 
     def costs(*shape: int) -> np.ndarray:
