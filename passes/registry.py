@@ -12,7 +12,11 @@ from xdsl.passes import ModulePass
 PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
 _HOMES: dict[str, str] = {
+    "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
+    "insert-resharding": "insert_resharding:InsertReshardingPass",
+    "select-collectives": "select_collectives:SelectCollectivesPass",
+    "insert-frees": "insert_frees:InsertFreesPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",
 }
 """Pass -> "module:Class", both named as the pass is."""

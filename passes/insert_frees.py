@@ -1,0 +1,77 @@
+"""The pass `insert-frees`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects.spmd import FreeOp, StartOp, TokenType
+from .search.step_view import step_functions
+
+
+@dataclass(frozen=True)
+class InsertFreesPass(ModulePass):
+    """Write into the program where each value's memory is given back: right after its last use.
+
+    Requires: nothing; run it last, for passes that move ops move last uses.
+    Ensures: every value that an op computes, and that the function does not return, is freed once. Arguments are the
+    caller's. Operands of a `spmd.start` are kept until its `spmd.wait`.
+
+    Before:
+    ```mlir
+    func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %a = aten.relu %x : (tensor<4xf32>) -> tensor<4xf32>
+      %b = aten.exp %a : (tensor<4xf32>) -> tensor<4xf32>
+      func.return %b : tensor<4xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %a = aten.relu %x : (tensor<4xf32>) -> tensor<4xf32>
+      %b = aten.exp %a : (tensor<4xf32>) -> tensor<4xf32>
+      spmd.free %a : tensor<4xf32>
+      func.return %b : tensor<4xf32>
+    }
+    ```
+
+    Source: DESIGN 5 (memory is liveness over the scheduled program).
+    """
+
+    name = "insert-frees"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        for func in step_functions(op):
+            insert_frees(func)
+
+
+def insert_frees(func: FuncOp) -> None:
+    """Insert the frees of one function, in place; frees that stand there already are replaced."""
+    block = func.body.block
+    for op in list(block.ops):
+        if isinstance(op, FreeOp):
+            op.detach()
+            op.erase()
+    ending: dict[Operation, list[SSAValue]] = {}
+    order = {op: i for i, op in enumerate(block.ops)}
+    for op in block.ops:
+        for value in op.results:
+            last = max((_end(use.operation) for use in value.uses), key=order.__getitem__, default=op)
+            if last is not block.last_op and not isinstance(value.type, TokenType):
+                ending.setdefault(last, []).append(value)
+    for op, values in ending.items():
+        block.insert_op_after(FreeOp(values), op)
+
+
+def _end(user: Operation) -> Operation:
+    """When a use is over: a collective that was started reads its operands until it is waited for."""
+    if isinstance(user, StartOp):
+        return next(iter(user.token.uses)).operation
+    return user
