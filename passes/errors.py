@@ -77,3 +77,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the question whether the closest of `known` was meant; empty if none is close."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean '{close[0]}'?" if close else ""
+
+
+def sentence(text: str) -> str:
+    """Return a message as MLIR writes them: no capital at the start, no point at the end."""
+    text = text.strip().rstrip("!.:")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -14,7 +14,7 @@ from xdsl.utils.arg_spec import parse_pipeline as parse_specs
 from xdsl.utils.exceptions import ArgSpecParseError, ParseError
 from xdsl.utils.hints import isa
 
-from .errors import nearest
+from .errors import nearest, sentence
 from .registry import PassFactory, available_passes, our_passes
 
 
@@ -60,7 +60,7 @@ def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None
     except ArgSpecParseError as error:
         raise _syntax_error(str(error), text) from error
     except ParseError as error:
-        raise PipelineError(error.msg, text, error.span.start, error.span.end) from error
+        raise PipelineError(sentence(error.msg), text, error.span.start, error.span.end) from error
     return tuple(_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
 
 
@@ -87,7 +87,9 @@ def _default(field: Field[Any]) -> object:
 def _value_text(value: object) -> str:
     """Return a value as a pipeline spells it."""
     match value:
-        case None | bool():
+        case None | ():
+            return "none"
+        case bool():
             return str(value).lower()
         case str():
             return value if re.fullmatch(r"[\w-]+", value) else f'"{value}"'
@@ -140,10 +142,11 @@ def _syntax_error(report: str, text: str) -> PipelineError:
     """Return the error for xDSL's report, which says where only in its text: `pass-pipeline:1:5`."""
     line, column = map(int, re.findall(r"^pass-pipeline:(\d+):(\d+)$", report, re.MULTILINE)[0])
     start = sum(len(each) + 1 for each in text.split("\n")[: line - 1]) + column - 1
-    reason = report.strip().rpartition("\n")[2].strip()
+    reason = sentence(report.strip().rpartition("\n")[2])
+    end = start + max(map(len, re.findall(r"^ *(\^+)$", report, re.MULTILINE)))
     wrong = text[start : start + 1]
     return PipelineError(
-        f"malformed pipeline: {reason}", text, start, start + 1, _SYNTAX_HINTS.get(wrong, _GRAMMAR)
+        f"malformed pipeline: {reason}", text, start, end, _SYNTAX_HINTS.get(wrong, _GRAMMAR)
     )
 
 
@@ -162,7 +165,10 @@ def _build(spec: ArgSpec, place: _Place, text: str, known: Mapping[str, PassFact
     """Return one pass with its options set, or raise the PipelineError that points at its name or option."""
     if spec.name not in known:
         raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))
-    pass_type = known[spec.name]()
+    try:
+        pass_type = known[spec.name]()
+    except ImportError as error:
+        raise PipelineError(f"pass '{spec.name}' cannot be loaded: {error}", text, *place.span) from error
     options = {option.name: option for option in options_of(pass_type)}
     hints = get_type_hints(pass_type)
     for name, value in spec.parameters.items():

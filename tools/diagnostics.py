@@ -77,9 +77,3 @@ def located(
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def sentence(text: str) -> str:
-    """Return a message as MLIR writes them: no capital at the start, no point at the end."""
-    text = text.strip().rstrip("!.:")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -11,9 +11,9 @@ from xdsl.utils.exceptions import DiagnosticException, MultipleSpansParseError, 
 from xdsl.utils.lexer import Input, Span
 
 from ..dialects.text import IRParser
-from ..passes.errors import PassError, describe, nearest
+from ..passes.errors import PassError, describe, nearest, sentence
 from ..passes.verification import Fault
-from .diagnostics import Diagnostic, located, sentence
+from .diagnostics import Diagnostic, located
 
 
 def parse_diagnostic(

@@ -23,9 +23,9 @@ def read_source(path: str) -> Input[str]:
     name = "<stdin>" if path == "-" else path
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         hint = "give the path of an IR file, or - for standard input"
-        reason = error.strerror or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise DiagnosticError(Diagnostic(f"cannot read: {reason}", name, hint=hint)) from error
     try:
         return Input(data.decode(), name)
@@ -63,14 +63,14 @@ def write_output(text: str, path: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    target = Path(path).resolve()
     try:
+        target = Path(path).resolve()
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
             target.write_text(text, encoding="utf-8")
         else:
             _replace(target, text)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         hint = "give -o the path of a file in a folder that exists and can be written"
         raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error
 

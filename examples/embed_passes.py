@@ -1,0 +1,42 @@
+"""
+Run Shardwright's passes inside another program's xDSL pipeline.
+
+They are ordinary xDSL passes, found by entry point: whatever builds its pipeline from the multiverse, as
+`xdsl-opt` does, can name them beside its own.
+
+    python examples/embed_passes.py
+"""
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.universe import Universe
+
+STEP = """
+func.func @step(%x: tensor<64x784xf32>, %w: tensor<784x512xf32>) -> tensor<64x512xf32> {
+  %unused = aten.relu %x : (tensor<64x784xf32>) -> tensor<64x784xf32>
+  %h = aten.mm %x, %w : (tensor<64x784xf32>, tensor<784x512xf32>) -> tensor<64x512xf32>
+  func.return %h : tensor<64x512xf32>
+}
+"""
+
+
+def verify_between(before: ModulePass | None, module: ModuleOp, after: ModulePass | None) -> None:
+    """Verify what each pass left."""
+    module.verify()
+
+
+def main() -> None:
+    universe = Universe.get_multiverse()
+    ctx = Context()
+    for name, load in universe.all_dialects.items():
+        ctx.register_dialect(name, load)
+    module = Parser(ctx, STEP).parse_module()
+    pipeline = PassPipeline.parse_spec(universe.all_passes, "canonicalize,cse", verify_between)
+    pipeline.apply(ctx, module)
+    print(module)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The text of a pipeline becomes passes, or an error that points at what is wrong."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from shardwright.passes.pipeline_spec import PipelineError, options_of, parse_pipeline
+
+
+class Inert(ModulePass):
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        raise AssertionError("only parsed here")
+
+
+@dataclass(frozen=True)
+class Search(Inert):
+    name = "search"
+    algorithm: Literal["exact", "greedy"] = "exact"
+    budget: int | float = 1.5
+    max_steps: int | None = None
+    weights: tuple[float, ...] = ()
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Repeat(Inert):
+    name = "repeat"
+    pipeline: str
+    times: int = 3
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"times must be at least 1, not {self.times}")
+
+
+PASSES = {"search": lambda: Search, "repeat": lambda: Repeat, "broken": lambda: missing_library()}
+
+
+def missing_library() -> type[ModulePass]:
+    raise ImportError("No module named 'solver'")
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("", ()),
+        ("search", (Search(),)),
+        ("search{algorithm=greedy budget=2}", (Search("greedy", 2),)),
+        ("search{max-steps=4 weights=1.0,2.5 quiet=true}", (Search("exact", 1.5, 4, (1.0, 2.5), True),)),
+        ("search{max_steps=4},search", (Search(max_steps=4), Search())),
+        ("search{max-steps}", (Search(),)),
+        ('repeat{pipeline="search{quiet=true},search" times=2}', (Repeat("search{quiet=true},search", 2),)),
+        (r'repeat{pipeline="repeat{pipeline=\"search\"}"}', (Repeat('repeat{pipeline="search"}'),)),
+    ],
+)
+def test_pipelines_are_read(text: str, passes: tuple[ModulePass, ...]):
+    assert parse_pipeline(text, PASSES) == passes
+
+
+def test_a_pipeline_inside_an_option_is_a_pipeline():
+    (outer,) = parse_pipeline('repeat{pipeline="search{budget=2},search"}', PASSES)
+    assert isinstance(outer, Repeat)
+    assert parse_pipeline(outer.pipeline, PASSES) == (Search(budget=2), Search())
+
+
+SEARCH_OPTIONS = (
+    "algorithm: exact | greedy = exact; budget: int | float = 1.5; max-steps: int | none = none; "
+    "weights: float,... = none; quiet: bool = false"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "message", "hint"),
+    [
+        ("serch", "serch", "unknown pass 'serch'", "did you mean 'search'?"),
+        ("search,xyz,search", "xyz", "unknown pass 'xyz'", ""),
+        ("search{algoritm=greedy}", "algoritm", "pass 'search' has no option 'algoritm'", SEARCH_OPTIONS),
+        ("search{algoritm=greedy}", "algoritm", "pass 'search' has no option", "did you mean 'algorithm'?"),
+        ("search{algorithm=best}", "algorithm", "takes exact | greedy, not 'best'", SEARCH_OPTIONS),
+        ("search,search{budget=much}", "budget", "takes int | float, not 'much'", SEARCH_OPTIONS),
+        ("search{quiet}", "quiet", "takes bool, not 'no value'", SEARCH_OPTIONS),
+        ("search{quiet=true quiet=false}", "quiet", "option 'quiet' is given twice", ""),
+        ("repeat{times=2}", "repeat", "pass 'repeat' needs its option 'pipeline'", "pipeline: str; times"),
+        ("repeat{pipeline=a times=0}", "repeat", "refuses its options: times must be at least 1, not 0", ""),
+        ("broken", "broken", "pass 'broken' cannot be loaded: No module named 'solver'", ""),
+        ("search repeat", " ", "expected a comma", "passes are parted by a comma alone"),
+        ("search, repeat", " ", "expected pass name", "passes are parted by a comma alone"),
+        ("search{", "", "expected argument name", "ends too early"),
+        ("repeat{pipeline=[a,b]}", "[a,b]", "unknown argument value", "a nested pipeline is a quoted string"),
+        ("repeat{pipeline=a/b}", "/", "unknown token", "quote a path"),
+        ("builtin.module(search)", ".", "unknown token", "no builtin.module(...)"),
+        ('repeat{pipeline="a}', '"', "unknown token", "not closed"),
+        (r'repeat{pipeline="\f"}', r'"\f"', "invalid escape sequence", ""),
+        ("é", "é", "unknown token", "write pass{option=value"),
+        ("search{budget=}", "}", "unknown argument value", ""),
+    ],
+)
+def test_errors_point_at_what_is_wrong(text: str, wrong: str, message: str, hint: str):
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(text, PASSES)
+    error = caught.value
+    assert message in error.message
+    assert text[error.start : error.end] == wrong
+    assert hint in error.hint
+    assert f"  {text}\n  {' ' * error.start}^" in str(error)
+
+
+def test_repeated_options_point_at_the_second():
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline("search{quiet=true quiet=false}", PASSES)
+    assert caught.value.start == len("search{quiet=true ")
+
+
+def test_passes_of_xdsl_are_known_too():
+    (canonicalize,) = parse_pipeline("canonicalize")
+    assert canonicalize.name == "canonicalize"
+    with pytest.raises(PipelineError, match="did you mean 'canonicalize'"):
+        parse_pipeline("canonicalise")
+
+
+def test_options_are_listed_in_order():
+    assert "; ".join(map(str, options_of(Search))) == SEARCH_OPTIONS
+    assert [option.default for option in options_of(Repeat)] == [None, "3"]
