@@ -13,7 +13,7 @@ from torch import nn
 from shardwright.lowering import attention_ops
 from shardwright.lowering.calling import Batch, batch_items, compute_loss
 from shardwright.lowering.capture import CapturedStep
-from shardwright.runtime import attention as kernels
+from shardwright.runtime import fused_attention as kernels
 
 KERNELS: dict[Any, Any] = {
     attention_ops.attention: kernels.attention,

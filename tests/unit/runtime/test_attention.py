@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from shardwright.lowering import attention_ops
-from shardwright.runtime import attention as kernels
+from shardwright.runtime import fused_attention as kernels
 
 DEVICES = [
     "cpu",

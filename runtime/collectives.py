@@ -1,0 +1,287 @@
+"""
+The collectives, by kind and method.
+
+==============  =================  ================================================================
+kind            method             how
+==============  =================  ================================================================
+all_reduce      native             the library's; small tensors of a bucket travel as one
+all_gather      direct             each sends its part to every other (`exchange`)
+                padded             the library's, parts padded to the largest
+                grouped_broadcast  each part is broadcast by its owner, without padding
+reduce_scatter  direct             each sends every other its part, which reduces what arrives
+                padded             the library's, parts padded to the largest
+all_to_all      direct             each sends every other its part
+                native             the library's, by element counts
+broadcast       native             the library's
+==============  =================  ================================================================
+
+Every function starts its work and returns at once; none changes its operands (but a donated all-reduce).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from .exchange import Exchange
+from .groups import Group
+from .pieces import Assembly, flatten, piece_shape, unflatten
+from .requests import Pending, Request
+
+# Above this size a tensor of a bucket is reduced by itself: the copy into the bucket costs more than a start.
+_ALONE_FROM_BYTES = 1024 * 1024
+
+_REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+def _all_reduce(group: Group, request: Request) -> Pending:
+    op, small = _REDUCE[request.reduction], list[int]()
+    results: list[torch.Tensor] = list(request.tensors)
+    works: list[dist.Work | None] = []
+    for i, tensor in enumerate(request.tensors):
+        if len(results) > 1 and tensor.nbytes < _ALONE_FROM_BYTES:
+            small.append(i)
+            continue
+        if not (request.donate and tensor.is_contiguous()):
+            results[i] = tensor.clone(memory_format=torch.contiguous_format)
+        works.append(dist.all_reduce(results[i], op, group.handle, async_op=True))
+    if small:
+        tensors = [request.tensors[i] for i in small]
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        works.append(dist.all_reduce(flat, op, group.handle, async_op=True))
+        for i, view in zip(small, unflatten(flat, [t.shape for t in tensors]), strict=True):
+            results[i] = view
+    return Pending(works, lambda: results)
+
+
+def _assemblies(group: Group, request: Request) -> list[Assembly]:
+    """What an all-gather makes, with this rank's parts in place."""
+    made: list[Assembly] = []
+    for tensor, dim, sizes in zip(
+        request.tensors, request.dims(), request.gathered_sizes(group), strict=True
+    ):
+        made.append(Assembly(tensor, dim, sizes))
+        made[-1].put(group.part, tensor)
+    return made
+
+
+def _all_gather_direct(group: Group, request: Request) -> Pending:
+    whole = _assemblies(group, request)
+    mine = [tensor.contiguous() for tensor in request.tensors]
+    incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
+    exchange = Exchange(group, [mine] * group.size, incoming)
+    return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
+
+
+def _all_gather_broadcast(group: Group, request: Request) -> Pending:
+    whole = _assemblies(group, request)
+    works: list[dist.Work | None] = []
+    for assembly in whole:
+        assembly.slots[group.part] = assembly.slots[group.part].contiguous()
+        works += [
+            dist.broadcast(slot, group.ranks[part], group.handle, async_op=True)
+            for part, slot in enumerate(assembly.slots)
+            if slot.numel()
+        ]
+    return Pending(works, lambda: [assembly.whole() for assembly in whole])
+
+
+def _all_gather_padded(group: Group, request: Request) -> Pending:
+    dims, sizes = request.dims(), request.gathered_sizes(group)
+    shapes = [
+        [piece_shape(t.shape, d, s[part]) for t, d, s in zip(request.tensors, dims, sizes, strict=True)]
+        for part in range(group.size)
+    ]
+    length = max(_count(row) for row in shapes)
+    received = request.tensors[0].new_empty(group.size, length)
+    sent = flatten(request.tensors, length)
+    work = dist.all_gather_into_tensor(received.view(-1), sent, group.handle, async_op=True)
+
+    if _in_place(group, request, [row[0] for row in shapes]):
+        tensor, dim = request.tensors[0], dims[0]
+        whole = received.view(piece_shape(tensor.shape, dim, sum(sizes[0])))
+        return Pending([work], lambda: [whole])
+
+    def finish() -> list[torch.Tensor]:
+        rows = [unflatten(received[wire], row) for wire, row in zip(group.wire, shapes, strict=True)]
+        return [_joined(parts, dim) for parts, dim in zip(zip(*rows, strict=True), dims, strict=True)]
+
+    return Pending([work], finish)
+
+
+def _outgoing(group: Group, request: Request) -> list[list[torch.Tensor]]:
+    """For each part, the pieces of the operands that are its."""
+    split = [
+        tensor.split(sizes, dim)
+        for tensor, sizes, dim in zip(
+            request.tensors, request.scattered_sizes(group), request.dims(), strict=True
+        )
+    ]
+    return [[pieces[part] for pieces in split] for part in range(group.size)]
+
+
+def _reduce_scatter_direct(group: Group, request: Request) -> Pending:
+    rows = _outgoing(group, request)
+    mine = rows[group.part]
+    outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
+    incoming = [
+        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine]
+        for _ in range(group.size)
+    ]
+    exchange = Exchange(group, outgoing, incoming)
+    incoming[group.part] = mine
+
+    def finish() -> list[torch.Tensor]:
+        return [_combined(pieces, request.reduction) for pieces in zip(*incoming, strict=True)]
+
+    return Pending([exchange], finish)
+
+
+def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
+    """The reduction of at least two pieces, in group order."""
+    combine = _COMBINE[reduction]
+    result = combine(pieces[0], pieces[1]).contiguous()
+    for piece in pieces[2:]:
+        combine(result, piece, out=result)
+    return result
+
+
+def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
+    rows = _outgoing(group, request)
+    length = max(_count([p.shape for p in row]) for row in rows)
+    if request.tensors[0].is_contiguous() and _in_place(group, request, [row[0].shape for row in rows]):
+        sent = request.tensors[0].view(-1)
+    else:
+        by_wire = sorted(range(group.size), key=group.wire.__getitem__)
+        sent = torch.cat([flatten(rows[part], length) for part in by_wire])
+    received = sent.new_empty(length)
+    work = dist.reduce_scatter_tensor(received, sent, _REDUCE[request.reduction], group.handle, async_op=True)
+    shapes = [p.shape for p in rows[group.part]]
+    return Pending([work], lambda: unflatten(received, shapes))
+
+
+def _in_place(group: Group, request: Request, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether the library's buffer of all parts is the one tensor: equal blocks in wire order."""
+    return (
+        len(request.tensors) == 1
+        and math.prod(request.tensors[0].shape[: request.dims()[0]]) == 1
+        and all(shape == shapes[0] for shape in shapes)
+        and group.wire == tuple(range(group.size))
+    )
+
+
+def _arrivals(group: Group, request: Request) -> list[Assembly]:
+    """What an all-to-all makes: this rank's part of the split dim, the whole of the other."""
+    made: list[Assembly] = []
+    for mine, dim, sizes in zip(
+        _outgoing(group, request)[group.part],
+        request.concat_dims(),
+        request.gathered_sizes(group),
+        strict=True,
+    ):
+        made.append(Assembly(mine, dim, sizes))
+        made[-1].put(group.part, mine)
+    return made
+
+
+def _all_to_all_direct(group: Group, request: Request) -> Pending:
+    whole = _arrivals(group, request)
+    outgoing = [[p.contiguous() for p in row] for row in _outgoing(group, request)]
+    incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
+    exchange = Exchange(group, outgoing, incoming)
+    return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
+
+
+def _all_to_all_native(group: Group, request: Request) -> Pending:
+    rows, dims = _outgoing(group, request), request.concat_dims()
+    sizes = request.gathered_sizes(group)
+    shapes = [
+        [piece_shape(p.shape, d, s[part]) for p, d, s in zip(rows[group.part], dims, sizes, strict=True)]
+        for part in range(group.size)
+    ]
+    by_wire = sorted(range(group.size), key=group.wire.__getitem__)
+    sent_counts = [_count([p.shape for p in rows[part]]) for part in by_wire]
+    counts = [_count(shapes[part]) for part in by_wire]
+    sent = torch.cat([flatten(rows[part], n) for part, n in zip(by_wire, sent_counts, strict=True)])
+    received = sent.new_empty(sum(counts))
+    work = dist.all_to_all_single(received, sent, counts, sent_counts, group.handle, async_op=True)
+
+    def finish() -> list[torch.Tensor]:
+        by_place = received.split(counts)
+        arrived = [unflatten(by_place[w], row) for w, row in zip(group.wire, shapes, strict=True)]
+        return [_joined(parts, dim) for parts, dim in zip(zip(*arrived, strict=True), dims, strict=True)]
+
+    return Pending([work], finish)
+
+
+def _broadcast(group: Group, request: Request) -> Pending:
+    results = [tensor.clone(memory_format=torch.contiguous_format) for tensor in request.tensors]
+    root = group.ranks[request.root]
+    works = [dist.broadcast(r, root, group.handle, async_op=True) for r in results if r.numel()]
+    return Pending(works, lambda: results)
+
+
+def _count(shapes: Sequence[Sequence[int]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return torch.cat(list(parts), dim)
+
+
+METHODS: dict[str, dict[str, Callable[[Group, Request], Pending]]] = {
+    "all_reduce": {"native": _all_reduce},
+    "all_gather": {
+        "direct": _all_gather_direct,
+        "padded": _all_gather_padded,
+        "grouped_broadcast": _all_gather_broadcast,
+    },
+    "reduce_scatter": {"direct": _reduce_scatter_direct, "padded": _reduce_scatter_padded},
+    "all_to_all": {"direct": _all_to_all_direct, "native": _all_to_all_native},
+    "broadcast": {"native": _broadcast},
+}
+
+USUAL: dict[str, dict[str, str]] = {
+    "gloo": {
+        "all_reduce": "native",
+        "all_gather": "direct",
+        "reduce_scatter": "direct",
+        "all_to_all": "direct",
+        "broadcast": "native",
+    },
+    "nccl": {
+        "all_reduce": "native",
+        "all_gather": "padded",
+        "reduce_scatter": "padded",
+        "all_to_all": "native",
+        "broadcast": "native",
+    },
+}
+"""The method of each kind where none is asked for, by backend."""
+
+
+def begin(group: Group, request: Request) -> Pending:
+    """
+    Start a collective. A group of one does nothing.
+
+    Raises:
+        ValueError: there is no such method on this backend.
+    """
+    if group.size == 1:
+        return Pending([], lambda: list(request.tensors))
+    method = request.method or USUAL[group.backend][request.kind]
+    known = METHODS[request.kind]
+    if method not in known or (method == "direct" and group.backend != "gloo"):
+        raise ValueError(
+            f"{request} has no method {method!r} on {group.backend}; expected one of {', '.join(known)}"
+            + ("" if group.backend == "gloo" else " (direct is for gloo alone)")
+        )
+    return known[method](group, request)

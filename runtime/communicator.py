@@ -1,0 +1,228 @@
+"""
+`Communicator`: the collectives of a generated program, over the axes of a mesh.
+
+Synchronous methods return their result; `start` and `wait` are the two halves of the same collectives. On a
+CPU the library's threads move the bytes meanwhile. On CUDA a collective started by `start` runs, copies and
+all, on a stream of its axes, and `wait` makes the current stream wait for it; the CPU never blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..ir.mesh import Mesh
+from .collectives import METHODS, begin
+from .groups import Axes, Group, make_groups
+from .pieces import Sizes
+from .requests import Pending, Request, even_sizes
+from .sequence import Sequence as CheckedSequence
+
+# The options of `start` by kind, and the names that `Request` has for them.
+_OPTIONS: dict[str, dict[str, str]] = {
+    "all_reduce": {"reduction": "reduction", "donate": "donate", "method": "method"},
+    "all_gather": {"dim": "dim", "sizes": "sizes", "method": "method"},
+    "reduce_scatter": {"dim": "dim", "sizes": "sizes", "reduction": "reduction", "method": "method"},
+    "all_to_all": {
+        "split_dim": "dim",
+        "split_sizes": "sizes",
+        "concat_dim": "concat_dim",
+        "concat_sizes": "concat_sizes",
+        "method": "method",
+    },
+    "broadcast": {"root": "root", "method": "method"},
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A collective under way: what `start` returns and `wait` takes."""
+
+    request: Request
+    pending: Pending
+    done: torch.cuda.Event | None = None
+
+
+class Communicator:
+    """
+    The process groups of this rank, and the collectives over them.
+
+    Every rank must make it with the same arguments and call the same collectives in the same order. Results
+    are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
+    and `wait`. Where a dim is split, `sizes` are the sizes of the parts in group order; None means those of
+    an even split.
+
+    Args:
+        mesh: places the ranks.
+        groups: the tuples of axes that collectives will run along.
+        device: where the tensors are.
+        checked: before each collective, compare it over all ranks (slow; to find mismatched programs).
+
+    Raises:
+        ValueError: the job has another number of ranks than the mesh.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        groups: Iterable[Axes],
+        device: torch.device | str = "cpu",
+        *,
+        checked: bool = False,
+    ) -> None:
+        self.mesh = mesh
+        self.device = torch.device(device)
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self._groups = make_groups(mesh, groups)
+        self._sequence = CheckedSequence() if checked else None
+        self._streams: dict[Axes, torch.cuda.Stream] = {}
+
+    def group(self, axes: Axes) -> Group:
+        """
+        The group of this rank along `axes`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if (group := self._groups.get(axes)) is None:
+            known = ", ".join(str(list(axes)) for axes in self._groups)
+            raise ValueError(
+                f"no process group along axes {list(axes)}; there are groups along {known or 'none'}: "
+                "name it when making the communicator"
+            )
+        return group
+
+    def part(self, axes: Axes) -> int:
+        """Which part this rank holds of a dim split along `axes`."""
+        return self.mesh.part(self.rank, axes)
+
+    def all_reduce(
+        self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False
+    ) -> torch.Tensor:
+        """The reduction of `x` over the group. With `donate` a contiguous `x` is overwritten with it."""
+        return self._now(Request("all_reduce", (x,), axes, reduction=reduction, donate=donate))
+
+    def all_gather(
+        self, x: torch.Tensor, dim: int, axes: Axes, sizes: Sizes | None = None, method: str | None = None
+    ) -> torch.Tensor:
+        """The parts of the group, joined along `dim`. None for `sizes`: all are of the size of `x`."""
+        return self._now(Request("all_gather", (x,), axes, dim=dim, sizes=sizes, method=method))
+
+    def reduce_scatter(
+        self,
+        x: torch.Tensor,
+        dim: int,
+        axes: Axes,
+        sizes: Sizes | None = None,
+        reduction: str = "sum",
+        method: str | None = None,
+    ) -> torch.Tensor:
+        """This rank's part along `dim` of the reduction of `x` over the group."""
+        request = Request(
+            "reduce_scatter", (x,), axes, dim=dim, sizes=sizes, reduction=reduction, method=method
+        )
+        return self._now(request)
+
+    def all_to_all(
+        self,
+        x: torch.Tensor,
+        split_dim: int,
+        concat_dim: int,
+        axes: Axes,
+        split_sizes: Sizes | None = None,
+        concat_sizes: Sizes | None = None,
+        method: str | None = None,
+    ) -> torch.Tensor:
+        """
+        Split `x` along `split_dim`, send each part to its rank, and join what arrives along `concat_dim`.
+
+        None for `concat_sizes`: all parts are of the size of `x` along `concat_dim`.
+        """
+        request = Request(
+            "all_to_all",
+            (x,),
+            axes,
+            dim=split_dim,
+            sizes=split_sizes,
+            concat_dim=concat_dim,
+            concat_sizes=concat_sizes,
+            method=method,
+        )
+        return self._now(request)
+
+    def broadcast(self, x: torch.Tensor, axes: Axes, root: int = 0) -> torch.Tensor:
+        """The `x` of the part `root` of the group; on the other ranks `x` gives the shape and dtype."""
+        return self._now(Request("broadcast", (x,), axes, root=root))
+
+    def slice(self, x: torch.Tensor, dim: int, axes: Axes, sizes: Sizes | None = None) -> torch.Tensor:
+        """This rank's part of `x` along `dim`, a view."""
+        part = self.part(axes)
+        if sizes is None:
+            sizes = even_sizes(x.shape[dim], self.mesh.parts(axes))
+        return x.narrow(dim, sum(sizes[:part]), sizes[part])
+
+    def partial(self, x: torch.Tensor, axes: Axes) -> torch.Tensor:
+        """Values whose sum over `axes` is `x`: itself on part 0, zeros elsewhere."""
+        return x if self.part(axes) == 0 else torch.zeros_like(x)
+
+    def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: Axes, **options: Any) -> Token:
+        """
+        Start one collective on all `tensors`, which share a dtype.
+
+        Args:
+            kind: the name of a synchronous method that communicates.
+            tensors: the operands.
+            axes: the mesh axes.
+            options: the method's other arguments. A dim, or sizes, may be given per tensor, as a tuple.
+
+        Raises:
+            ValueError: an unknown kind or option, or operands that do not fit the sizes.
+        """
+        names = _OPTIONS.get(kind)
+        if names is None:
+            raise ValueError(f"start({kind!r}): expected one of {', '.join(METHODS)}")
+        if unknown := options.keys() - names.keys():
+            raise ValueError(f"start({kind!r}) got {min(unknown)!r}; its options are {', '.join(names)}")
+        named = {names[option]: value for option, value in options.items()}
+        return self._start(Request(kind, tuple(tensors), axes, **named))
+
+    def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
+        """The results of a collective, one per tensor that `start` was given."""
+        results = token.pending.wait()
+        if token.done is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(token.done)
+            for result in results:
+                # It was made on another stream, which may reuse its memory once it is freed here.
+                result.record_stream(current)
+        return results
+
+    def _now(self, request: Request) -> torch.Tensor:
+        group = self._checked(request)
+        return begin(group, request).wait()[0]
+
+    def _checked(self, request: Request) -> Group:
+        group = self.group(request.axes)
+        if self._sequence is not None:
+            self._sequence.check(group, request)
+        return group
+
+    def _start(self, request: Request) -> Token:
+        group = self._checked(request)
+        if self.device.type != "cuda" or group.size == 1:
+            return Token(request, begin(group, request))
+        stream = self._streams.setdefault(request.axes, torch.cuda.Stream(self.device))
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.
+            results = begin(group, request).wait()
+            done = torch.cuda.Event()
+            done.record(stream)
+        for tensor in request.tensors:
+            # The program may free an operand before the stream has read it.
+            tensor.record_stream(stream)
+        return Token(request, Pending([], lambda: list(results)), done)

@@ -1,0 +1,98 @@
+"""
+One update of one parameter, in place, by the fused kernels of `torch.optim`.
+
+Parameter, gradient and states are local shards of one shape and dtype; the updates are elementwise, so that
+the updates of the shards are the shards of the update. `step` counts updates from 1 (a tensor of no dims,
+or a number), `lr` is the learning rate of this one (likewise).
+"""
+
+from __future__ import annotations
+
+import torch
+
+Scalar = torch.Tensor | float
+
+
+def adamw_(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    step: Scalar,
+    lr: Scalar,
+    *,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`torch.optim.AdamW`: the parameter and its two averages, updated."""
+    if param.numel():
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+            [param],
+            [grad],
+            [exp_avg],
+            [exp_avg_sq],
+            [],
+            [_count(step, param)],
+            lr=lr,  # pyright: ignore[reportArgumentType]
+            beta1=betas[0],
+            beta2=betas[1],
+            weight_decay=weight_decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+    return param, exp_avg, exp_avg_sq
+
+
+def sgd_(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    momentum_buffer: torch.Tensor | None,
+    step: Scalar | None,
+    lr: Scalar,
+    *,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """
+    `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
+
+    The buffer is zero before the first update. torch leaves dampening out of the first update, so `step`
+    has to be given where there is dampening.
+
+    Raises:
+        ValueError: dampening without `step`, or momentum without a buffer.
+    """
+    if momentum and momentum_buffer is None:
+        raise ValueError(f"SGD with momentum {momentum} needs a momentum buffer")
+    if dampening and step is None:
+        raise ValueError(f"SGD with dampening {dampening} needs the step, for the first is not dampened")
+    if param.numel():
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+            [param],
+            [grad],
+            [momentum_buffer] if momentum and momentum_buffer is not None else [],
+            weight_decay=weight_decay,
+            momentum=momentum,
+            lr=lr,  # pyright: ignore[reportArgumentType]
+            dampening=dampening,
+            nesterov=nesterov,
+            maximize=False,
+            is_first_step=bool(dampening) and step is not None and int(step) == 1,
+        )
+    return param if momentum_buffer is None else (param, momentum_buffer)
+
+
+def increment(step: torch.Tensor) -> torch.Tensor:
+    """The count of this update, from that of the last."""
+    return step + 1
+
+
+def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
+    """The step as the fused kernel takes it: float32, where the parameter is."""
+    if isinstance(step, torch.Tensor):
+        return step.to(device=param.device, dtype=torch.float32)
+    return torch.tensor(float(step), device=param.device)

@@ -1,0 +1,205 @@
+"""
+What a generated program says about itself: its inputs and outputs, how each is spread, and on what mesh.
+
+A program is data plus one function. The data are these frozen classes, written as literals at its top.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from ..ir.mesh import Mesh
+from ..ir.sharding import Sharding, local_shape, local_slices, parse_sharding
+from .communicator import Communicator
+from .groups import Axes
+from .pieces import Sizes
+
+ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate"]
+ResultRole = Literal["loss", "grad", "param", "state", "buffer", "step_count"]
+
+
+class PlanError(RuntimeError):
+    """A plan that cannot run here; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """
+    A tensor and how the mesh holds it.
+
+    Args:
+        name: the name in the single-device model of a parameter, of a state's or gradient's parameter, or
+            of a buffer; the key, or the position as a string, of an item of the batch.
+        shape: the global shape.
+        dtype: torch's name of it, such as ``float32``.
+        sharding: in the text form of `ir.sharding`; empty for a replicated value.
+    """
+
+    role: str
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    sharding: str = ""
+
+    @cached_property
+    def spread(self) -> Sharding:
+        """The sharding, read."""
+        return parse_sharding(self.sharding) if self.sharding else Sharding.replicated(len(self.shape))
+
+    @cached_property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        return getattr(torch, self.dtype)
+
+    def slices(self, mesh: Mesh, rank: int) -> tuple[slice, ...]:
+        """The part that `rank` holds, as one slice per dim."""
+        return local_slices(self.shape, self.spread, mesh, rank)
+
+    def local_shape(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
+        """The shape of the part that `rank` holds."""
+        return local_shape(self.shape, self.spread, mesh, rank)
+
+    def __str__(self) -> str:
+        shape = "x".join((*map(str, self.shape), self.dtype))
+        return f"{self.role} {self.name!r} ({shape}{', ' if self.sharding else ''}{self.sharding})"
+
+
+@dataclass(frozen=True)
+class Value(Spread):
+    """
+    An input of the program.
+
+    Args:
+        role: what it is. ``step_count`` is the number of updates so far, or, where the program does not count
+            them itself, with this one.
+        state: for a state of the optimizer, which: ``exp_avg`` of the parameter `name`, for example.
+        tied: the other names of a tied parameter or shared buffer.
+        persistent: False for a buffer that is no part of the state dict.
+        value: the numbers of a constant, in row-major order.
+    """
+
+    role: ValueRole
+    state: str = ""
+    tied: tuple[str, ...] = ()
+    persistent: bool = True
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Result(Spread):
+    """
+    An output of the program.
+
+    Args:
+        role: what it is; a gradient is that of the parameter `name`.
+        updates: the input that it is the next value of, counted from 0, and spread like; None for the loss,
+            which is whole on every rank, and for gradients.
+    """
+
+    role: ResultRole
+    updates: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    A program's description of itself.
+
+    Args:
+        name: of the model, for messages.
+        mesh: the ranks.
+        inputs: in the order of the arguments of the program's function, after the communicator.
+        outputs: in the order of its results.
+        groups: the axes that its collectives run along.
+        step_spec: where model and example batch come from: a shipped model's name, or
+            ``package.module:callable`` that returns an object with ``model`` and ``batch``.
+        optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings; None where the
+            program updates nothing.
+        versions: of the software that planned it.
+    """
+
+    name: str
+    mesh: Mesh
+    inputs: tuple[Value, ...]
+    outputs: tuple[Result, ...]
+    groups: tuple[Axes, ...] = ()
+    step_spec: str | None = None
+    optimizer: Mapping[str, Any] | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for value in (*self.inputs, *self.outputs):
+            value.spread.verify(self.mesh, value.shape)
+        for result in self.outputs:
+            if result.updates is not None and not 0 <= result.updates < len(self.inputs):
+                raise ValueError(f"{result} updates input {result.updates} of {len(self.inputs)}")
+
+    def process_groups(self) -> tuple[Axes, ...]:
+        """The axes that its collectives run along, and those that its values are gathered along."""
+        spreads = [value.spread for value in (*self.inputs, *self.outputs)]
+        split = [dim.axes for spread in spreads for dim in spread.dims if dim.axes]
+        partial = [spread.partial_axes for spread in spreads if spread.partial]
+        return tuple(dict.fromkeys((*self.groups, *split, *partial)))
+
+
+def part_sizes(value: Spread, dim: int, mesh: Mesh) -> Sizes:
+    """The sizes of the parts of one dim of a value, in group order."""
+    offsets = value.spread.dims[dim].boundaries(value.shape[dim], mesh)
+    return tuple(b - a for a, b in pairwise(offsets))
+
+
+def plan_hash(source_text: str, plan: Plan) -> str:
+    """A digest of all that the ranks must have in common: the program's text, its plan, torch and Python."""
+    parts = (source_text, repr(plan), torch.__version__, platform.python_version())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def verify_world(plan: Plan) -> None:
+    """
+    Check that the job has as many ranks as the plan.
+
+    Raises:
+        PlanError: it has not; the message gives the command that starts it right.
+    """
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if world != plan.mesh.device_count:
+        raise PlanError(
+            f"plan {plan.name!r} is for {plan.mesh.device_count} ranks on mesh {plan.mesh}, "
+            f"launched on {world}:"
+            f" start with torchrun --nproc-per-node {plan.mesh.device_count}"
+        )
+
+
+def verify_same_plan(digest: str, comm: Communicator) -> None:
+    """
+    Compare the plan's digest over all ranks; every rank must call this before the first step.
+
+    Raises:
+        PlanError: on every rank, if any differs; the message names which.
+    """
+    world = comm.mesh.device_count
+    if world == 1:
+        return
+    mine = (digest, torch.__version__, platform.python_version(), socket.gethostname())
+    everyone: list[Any] = [None] * world
+    dist.all_gather_object(everyone, mine)
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    for rank, (other, torch_version, python, _) in enumerate(everyone):
+        kinds.setdefault((other, torch_version, python), []).append(rank)
+    if len(kinds) > 1:
+        told = "; ".join(
+            f"ranks {ranks} (on {', '.join(sorted({everyone[r][3] for r in ranks}))}) have plan {other[:12]} "
+            f"with torch {torch_version} and Python {python}"
+            for (other, torch_version, python), ranks in kinds.items()
+        )
+        raise PlanError(f"the ranks run different programs: {told}; give all the same file and versions")

@@ -1,0 +1,155 @@
+"""One collective call as data: what is asked for, checked and with its defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ..ir.sharding import even_offsets
+from .groups import Axes, Group
+from .pieces import Sizes, piece_shape
+
+
+@dataclass(frozen=True)
+class Request:
+    """
+    A collective on one tensor, or on several of one dtype (a bucket).
+
+    `dim`, `sizes`, `concat_dim` and `concat_sizes` are one value for all tensors or a tuple of one per
+    tensor.
+
+    Args:
+        kind: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``broadcast``.
+        tensors: the local operands.
+        axes: the mesh axes to communicate along.
+        dim: the dim that is gathered, scattered or, in an all-to-all, split.
+        sizes: the sizes of its parts in group order; None where they are those of an even split.
+        concat_dim, concat_sizes: likewise, of the dim that an all-to-all puts together.
+        reduction: ``sum``, ``max`` or ``min``.
+        method: which implementation; None for the backend's usual one.
+        root: the part whose value a broadcast sends.
+        donate: an all-reduce may overwrite its operands.
+    """
+
+    kind: str
+    tensors: tuple[torch.Tensor, ...]
+    axes: Axes
+    dim: int | tuple[int, ...] = 0
+    sizes: Sizes | tuple[Sizes | None, ...] | None = None
+    concat_dim: int | tuple[int, ...] = 0
+    concat_sizes: Sizes | tuple[Sizes | None, ...] | None = None
+    reduction: str = "sum"
+    method: str | None = None
+    root: int = 0
+    donate: bool = False
+
+    def __post_init__(self) -> None:
+        if len({tensor.dtype for tensor in self.tensors}) != 1:
+            found = [str(tensor.dtype) for tensor in self.tensors]
+            raise ValueError(f"{self} is on tensors of dtypes {found}; expected a single dtype")
+
+    def __str__(self) -> str:
+        return f"{self.kind} along axes {list(self.axes)}"
+
+    def dims(self) -> tuple[int, ...]:
+        """`dim` of each tensor."""
+        return _each(self.dim, len(self.tensors))
+
+    def concat_dims(self) -> tuple[int, ...]:
+        """`concat_dim` of each tensor."""
+        return _each(self.concat_dim, len(self.tensors))
+
+    def gathered_sizes(self, group: Group) -> list[Sizes]:
+        """
+        Of each tensor, the sizes of the parts of a dim that is put together.
+
+        Raises:
+            ValueError: they do not agree with the local operand.
+        """
+        if self.kind == "all_to_all":
+            dims, given = self.concat_dims(), _each_sizes(self.concat_sizes, len(self.tensors))
+        else:
+            dims, given = self.dims(), _each_sizes(self.sizes, len(self.tensors))
+        found: list[Sizes] = []
+        for tensor, dim, sizes in zip(self.tensors, dims, given, strict=True):
+            local = tensor.shape[dim]
+            sizes = (local,) * group.size if sizes is None else sizes
+            if len(sizes) != group.size or sizes[group.part] != local:
+                raise self._mismatch(group, f"dim {dim} of the operand has size {local}", sizes)
+            found.append(sizes)
+        return found
+
+    def scattered_sizes(self, group: Group) -> list[Sizes]:
+        """
+        Of each tensor, the sizes of the parts of a dim that is split.
+
+        Raises:
+            ValueError: they do not agree with the operand.
+        """
+        found: list[Sizes] = []
+        for tensor, dim, sizes in zip(
+            self.tensors, self.dims(), _each_sizes(self.sizes, len(self.tensors)), strict=True
+        ):
+            whole = tensor.shape[dim]
+            sizes = even_sizes(whole, group.size) if sizes is None else sizes
+            if len(sizes) != group.size or sum(sizes) != whole:
+                raise self._mismatch(group, f"dim {dim} of the operand has size {whole}", sizes)
+            found.append(sizes)
+        return found
+
+    def _mismatch(self, group: Group, found: str, sizes: Sizes) -> ValueError:
+        return ValueError(
+            f"{self}: {found} on part {group.part} of {group.size}, which does not fit parts of {list(sizes)}"
+        )
+
+    def tag(self) -> tuple[Any, Any]:
+        """What must be the same on all ranks, and what must be the same in the group only."""
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_COMPARED}
+        everywhere = (*options.items(), len(self.tensors), str(self.tensors[0].dtype))
+        return everywhere, (self._agreeing_shapes(), self.sizes, self.concat_sizes)
+
+    def _agreeing_shapes(self) -> list[tuple[int, ...]]:
+        """The local shapes, with -1 where parts may differ."""
+        shapes = [tuple(tensor.shape) for tensor in self.tensors]
+        if self.kind == "all_gather":
+            return [piece_shape(s, d, -1) for s, d in zip(shapes, self.dims(), strict=True)]
+        if self.kind == "all_to_all":
+            return [piece_shape(s, d, -1) for s, d in zip(shapes, self.concat_dims(), strict=True)]
+        return shapes
+
+
+_NOT_COMPARED = {"tensors", "sizes", "concat_sizes", "donate"}
+
+
+def even_sizes(size: int, parts: int) -> Sizes:
+    """The sizes of the parts of an even split."""
+    offsets = even_offsets(size, parts)
+    return tuple(b - a for a, b in pairwise(offsets))
+
+
+def _each(value: int | tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (value,) * count if isinstance(value, int) else value
+
+
+def _each_sizes(value: Any, count: int) -> tuple[Sizes | None, ...]:
+    if value is None or all(isinstance(size, int) for size in value):
+        return (value,) * count
+    return value
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A collective under way: torch's handles to wait for, and what then makes the results."""
+
+    works: list[Any]
+    finish: Callable[[], list[torch.Tensor]]
+
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """Block until the bytes are here (on CUDA: make the current stream wait), and return the results."""
+        for work in self.works:
+            work.wait()
+        return tuple(self.finish())
