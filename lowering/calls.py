@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
-from xdsl.dialects.builtin import TypeAttribute
+from xdsl.ir import TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.aten import AtenOp

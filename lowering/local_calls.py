@@ -1,0 +1,51 @@
+"""Making a call on tensors: torch's ops, and plain functions in the place of the runtime's fused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import attention_ops, update_ops
+from .calls import Arg, Call, Dtype, Operand, resolve
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "attention": attention_ops.attention,
+    "attention_backward": attention_ops.attention_backward,
+    "adamw_": update_ops.adamw,
+    "sgd_": update_ops.sgd,
+    "increment": update_ops.increment,
+}
+
+
+def make_call(
+    call: Call, operands: Sequence[torch.Tensor], precision: torch.dtype | None = None
+) -> tuple[torch.Tensor | None, ...]:
+    """
+    The results of `call` on `operands`, none of which is changed.
+
+    Args:
+        precision: the dtype that stands for every floating-point dtype that the call names.
+    """
+
+    def value(arg: Arg) -> Any:
+        match arg:
+            case Operand(index):
+                return operands[index]
+            case Dtype(name):
+                return working_dtype(name, precision)
+            case tuple():
+                return [value(item) for item in arg]
+            case _:
+                return arg
+
+    function = _FUNCTIONS.get(call.target) or resolve(call.target)
+    result = function(*map(value, call.args), **{name: value(arg) for name, arg in call.kwargs})
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def working_dtype(name: str, precision: torch.dtype | None) -> torch.dtype:
+    """The dtype in which values of the dtype called `name` are computed."""
+    dtype: torch.dtype = getattr(torch, name)
+    return precision if precision is not None and dtype.is_floating_point else dtype

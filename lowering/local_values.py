@@ -1,0 +1,241 @@
+"""
+One value on all ranks of a mesh, in one process: cut into parts, put together again, and the collectives.
+
+A collective works on the parts of each group alone, as the ranks of a cluster would; it never sees the global
+value, so that a wrong one gives wrong numbers here too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+from ..ir.collectives import CollectiveKind, Step
+from ..ir.mesh import Mesh
+from ..ir.sharding import Reduction, Sharding, local_shape, local_slices
+
+Parts = tuple[torch.Tensor, ...]
+"""What each rank holds, by rank. Ranks that hold the same share one tensor; nobody writes to it."""
+
+_COMBINE: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    Reduction.SUM: torch.add,
+    Reduction.MAX: torch.maximum,
+    Reduction.MIN: torch.minimum,
+}
+_REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A value of global `shape`, spread over the ranks as `sharding` says."""
+
+    shape: tuple[int, ...]
+    sharding: Sharding
+    parts: Parts
+
+
+def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
+    """
+    Spread a global value over the ranks.
+
+    The parts of a partial value are arbitrary but always the same: addends of either sign, and values below a
+    maximum, so that an op that does not pass partial values through is seen.
+    """
+    names = [name for name, _ in sharding.partial]
+    contributions = _contributions(value, sharding, mesh)
+    parts: dict[object, torch.Tensor] = {}
+
+    def part(rank: int) -> torch.Tensor:
+        place = mesh.coordinates(rank)
+        slices, chosen = local_slices(value.shape, sharding, mesh, rank), tuple(place[name] for name in names)
+        key = (tuple((s.start, s.stop) for s in slices), chosen)
+        if key not in parts:
+            parts[key] = contributions[chosen][slices]
+        return parts[key]
+
+    return Spread(tuple(value.shape), sharding, tuple(map(part, range(mesh.device_count))))
+
+
+def assemble(spread: Spread, mesh: Mesh, *, check: bool = False) -> torch.Tensor:
+    """
+    The global value.
+
+    Raises:
+        ValueError: a part has another shape than its sharding says, or, with `check`, two ranks hold
+            different copies of the same elements.
+    """
+    check_shapes(spread, mesh)
+    parts = spread.parts
+    for axis, kind in reversed(spread.sharding.partial):
+        parts = _by_group(mesh, (axis,), parts, lambda members, kind=kind: combine(members, kind))
+    if not spread.sharding.split_axes:
+        whole = parts[0]
+    else:
+        whole = parts[0].new_empty(spread.shape)
+        for rank, slices in _places(spread, mesh):
+            whole[slices] = parts[rank]
+    if check:
+        _check_copies(spread, whole, parts, mesh)
+    return whole
+
+
+def convert(spread: Spread, target: Sharding, mesh: Mesh) -> Spread:
+    """Change the sharding by way of the global value; for changes whose collectives are not chosen yet."""
+    return spread if spread.sharding == target else split(assemble(spread, mesh), target, mesh)
+
+
+def check_shapes(spread: Spread, mesh: Mesh) -> None:
+    """Raise ValueError where a part has another shape than the sharding says."""
+    for rank, part in enumerate(spread.parts):
+        expected = local_shape(spread.shape, spread.sharding, mesh, rank)
+        if tuple(part.shape) != expected:
+            raise ValueError(
+                f"rank {rank} holds a part of shape {list(part.shape)}, expected {list(expected)} of"
+                f" {list(spread.shape)} as {spread.sharding}"
+            )
+
+
+def combine(tensors: Sequence[torch.Tensor], kind: Reduction) -> torch.Tensor:
+    """The reduction of tensors of one shape."""
+    return reduce(_COMBINE[kind], tensors)
+
+
+def take_step(step: Step, spread: Spread, mesh: Mesh) -> Spread:
+    """Run one collective on what the ranks hold."""
+    return Spread(spread.shape, step.target, _STEPS[step.kind](step, spread, mesh))
+
+
+def _all_reduce(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    return _by_group(mesh, step.axes, spread.parts, lambda members: combine(members, step.reduction))
+
+
+def _all_gather(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    assert step.dim is not None
+    dim = step.dim
+    return _by_group(mesh, step.axes, spread.parts, lambda members: torch.cat(list(members), dim))
+
+
+def _slice(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    return tuple(_own_part(step, part, spread.shape, mesh, rank) for rank, part in enumerate(spread.parts))
+
+
+def _reduce_scatter(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    reduced = Spread(spread.shape, spread.sharding, _all_reduce(step, spread, mesh))
+    return _slice(step, reduced, mesh)
+
+
+def _all_to_all(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    assert step.dim is not None
+    received: list[torch.Tensor] = []
+    for rank in range(mesh.device_count):
+        members = mesh.group(rank, step.axes)
+        pieces = [_own_part(step, spread.parts[other], spread.shape, mesh, rank) for other in members]
+        received.append(torch.cat(pieces, step.dim))
+    return tuple(received)
+
+
+def _partial(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+    firsts = {group[0] for group in mesh.groups(step.axes)}
+    return tuple(p if rank in firsts else torch.zeros_like(p) for rank, p in enumerate(spread.parts))
+
+
+_STEPS: dict[CollectiveKind, Callable[[Step, Spread, Mesh], Parts]] = {
+    CollectiveKind.ALL_REDUCE: _all_reduce,
+    CollectiveKind.REDUCE_SCATTER: _reduce_scatter,
+    CollectiveKind.ALL_GATHER: _all_gather,
+    CollectiveKind.ALL_TO_ALL: _all_to_all,
+    CollectiveKind.SLICE: _slice,
+    CollectiveKind.PARTIAL: _partial,
+}
+
+
+def _own_part(step: Step, part: torch.Tensor, shape: Sequence[int], mesh: Mesh, rank: int) -> torch.Tensor:
+    """What `rank` keeps of `part` along the dim that gains axes."""
+    dim = step.dim if step.to_dim is None else step.to_dim
+    assert dim is not None
+    before = local_slices(shape, step.source, mesh, rank)[dim]
+    after = local_slices(shape, step.target, mesh, rank)[dim]
+    return part.narrow(dim, after.start - before.start, after.stop - after.start)
+
+
+def _by_group(
+    mesh: Mesh, axes: Sequence[str], parts: Parts, function: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+) -> Parts:
+    """Give every rank of a group what `function` makes of the group's parts."""
+    results = list(parts)
+    for group in mesh.groups(axes):
+        result = function([parts[rank] for rank in group])
+        for rank in group:
+            results[rank] = result
+    return tuple(results)
+
+
+def _places(spread: Spread, mesh: Mesh) -> Iterator[tuple[int, tuple[slice, ...]]]:
+    """One rank for each different part, and where the part lies."""
+    seen: dict[object, tuple[int, tuple[slice, ...]]] = {}
+    for rank in range(mesh.device_count):
+        slices = local_slices(spread.shape, spread.sharding, mesh, rank)
+        seen.setdefault(tuple((s.start, s.stop) for s in slices), (rank, slices))
+    return iter(seen.values())
+
+
+def _check_copies(spread: Spread, whole: torch.Tensor, parts: Parts, mesh: Mesh) -> None:
+    seen: set[object] = set()
+    for rank, part in enumerate(parts):
+        slices = local_slices(spread.shape, spread.sharding, mesh, rank)
+        key = (id(part), tuple((s.start, s.stop) for s in slices))
+        if key not in seen and not _agree(part, whole[slices]):
+            worst = (part.to(torch.float64) - whole[slices].to(torch.float64)).abs().max().item()
+            raise ValueError(f"rank {rank} holds another copy than others of it: they differ by {worst:.3g}")
+        seen.add(key)
+
+
+def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    tolerance = _REPLICA_TOLERANCE.get(one.dtype, 1e-2)
+    scale = other[other.isfinite()].abs().max().item() if other.isfinite().any() else 0.0
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _contributions(
+    value: torch.Tensor, sharding: Sharding, mesh: Mesh
+) -> dict[tuple[int, ...], torch.Tensor]:
+    """What the devices at each place on the partial axes contribute to the value."""
+    generator = torch.Generator().manual_seed(0)
+    found = {(): value}
+    for axis, kind in sharding.partial:
+        size = mesh.axis(axis).size
+        divided = {place: _DIVIDE[kind](one, size, generator) for place, one in found.items()}
+        found = {(*p, i): divided[p][i] for p, i in itertools.product(divided, range(size))}
+    return found
+
+
+def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
+    if not value.is_floating_point():
+        return [value, *(torch.zeros_like(value) for _ in range(count - 1))]
+    finite = torch.where(value.isfinite(), value, 0)
+    shares = [torch.randn(value.shape, generator=generator, dtype=value.dtype) for _ in range(count - 1)]
+    others = [finite * share for share in shares]
+    return [reduce(torch.sub, others, value), *others]
+
+
+def _with_bounds(sign: int) -> Callable[[torch.Tensor, int, torch.Generator], list[torch.Tensor]]:
+    """A random owner of each element; the others hold less (`sign` -1) or more (1)."""
+
+    def divide(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
+        owner = torch.randint(count, value.shape, generator=generator)
+        return [torch.where(owner == i, value, value + sign) for i in range(count)]
+
+    return divide
+
+
+_DIVIDE: dict[Reduction, Callable[[torch.Tensor, int, torch.Generator], list[torch.Tensor]]] = {
+    Reduction.SUM: _addends,
+    Reduction.MAX: _with_bounds(-1),
+    Reduction.MIN: _with_bounds(1),
+}

@@ -1,0 +1,75 @@
+"""Random inputs of a step function, by the roles of its arguments."""
+
+from __future__ import annotations
+
+import torch
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from ..dialects import train
+from ..dialects.compute import dtype_of, python_value, shape_of
+from .interpreter import argument_attributes
+from .interpreter_errors import value_text
+
+RANGE = "train.range"
+"""The half-open range of an integer argument; without it `[0, 2)`."""
+
+VALUE = "train.value"
+_LEARNING_RATE = 1e-2
+_POSITIVE = ("exp_avg_sq", "running_var")
+"""Names of states and buffers that a square root is taken of."""
+
+
+def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
+    """
+    One tensor per argument, the same for equal arguments and `seed` on every machine.
+
+    Integers are drawn from the argument's range, the step count is 0, constants are what they are; parameters
+    and states are normal numbers of deviation 0.1, batches of deviation 1, and second moments are positive.
+
+    Raises:
+        VerifyException: a range that is not two rising integers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pairs = zip(func.body.block.args, argument_attributes(func), strict=True)
+    return [_input(argument, roles, generator) for argument, roles in pairs]
+
+
+def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Generator) -> torch.Tensor:
+    shape, dtype = shape_of(argument), getattr(torch, dtype_of(argument))
+    if isinstance(given := roles.get(VALUE), DenseIntOrFPElementsAttr):
+        values = torch.tensor(given.get_values()).to(dtype)
+        return values.reshape(shape) if values.numel() != 1 else values.reshape(()).expand(shape).clone()
+    if train.STEP_COUNT in roles:
+        return torch.zeros(shape, dtype=dtype)
+    if train.LEARNING_RATE in roles:
+        return torch.full(shape, _LEARNING_RATE, dtype=dtype)
+    if not dtype.is_floating_point:
+        low, high = _range(argument, roles)
+        return torch.randint(low, high, shape, generator=generator).to(dtype)
+    # Drawn in float64, so that all dtypes of an argument see the same numbers.
+    normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if any(name in _POSITIVE for name in _last_names(roles)):
+        normal = normal.abs() + 0.5
+    return (normal if train.BATCH in roles else 0.1 * normal).to(dtype)
+
+
+def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
+    limits = python_value(roles[RANGE]) if RANGE in roles else [0, 2]
+    match limits:
+        case [int(low), int(high)] if low < high:
+            return low, high
+        case _:
+            found = f"found {limits}"
+            raise VerifyException(f"{value_text(argument)}: `{RANGE}` must be two rising integers, {found}")
+
+
+def _last_names(roles: dict[str, Attribute]) -> list[str]:
+    """The last parts of the names that an argument's roles give it: the state's, or the buffer's in its layer."""
+    names: list[str] = []
+    for role in (train.STATE, train.BUFFER):
+        named = python_value(roles[role]) if role in roles else ""
+        names.append(str(named[-1] if isinstance(named, list) and named else named).rpartition(".")[2])
+    return names

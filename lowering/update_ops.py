@@ -1,0 +1,59 @@
+"""
+The optimizer's updates of one parameter as pure functions: what the runtime's in-place ones compute.
+
+The formulas are those of `torch.optim.AdamW` and `torch.optim.SGD` for a single tensor. `param`, `grad` and
+the states are of one shape; `step` counts from 1 and is, like `lr`, a tensor of no dims.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def adamw(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    *,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the new ``(param, exp_avg, exp_avg_sq)``."""
+    beta1, beta2 = betas
+    exp_avg = exp_avg + (1 - beta1) * (grad - exp_avg)
+    exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+    denominator = exp_avg_sq.sqrt() / (1 - beta2**step).sqrt() + eps
+    decayed = param * (1 - lr * weight_decay)
+    new = decayed - lr / (1 - beta1**step) * exp_avg / denominator
+    return new.to(param.dtype), exp_avg, exp_avg_sq
+
+
+def sgd(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    momentum_buffer: torch.Tensor | None,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    *,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[torch.Tensor, ...]:
+    """Return the new ``(param,)``, or ``(param, momentum_buffer)`` where there is a buffer."""
+    grad = grad + weight_decay * param
+    if momentum_buffer is None:
+        return ((param - lr * grad).to(param.dtype),)
+    # torch's buffer begins as the first gradient, without dampening.
+    buffer = torch.where(step <= 1, grad, momentum * momentum_buffer + (1 - dampening) * grad)
+    direction = grad + momentum * buffer if nesterov else buffer
+    return (param - lr * direction).to(param.dtype), buffer
+
+
+def increment(step: torch.Tensor) -> torch.Tensor:
+    """Return the count of this step from that of the last."""
+    return step + 1
