@@ -53,6 +53,8 @@ def fail(op: Operation, message: str) -> NoReturn:
 def describe(op: Operation) -> str:
     """Return what to call `op` in a message: `'aten.mm' op %h from "fc1" (model.py:3:4)`."""
     names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
+    if isinstance(symbol := op.get_attr_or_prop("sym_name"), StringAttr):
+        names = f"@{symbol.data}"
     parts = [f"'{op.name}' op", names, f"from {place}" if (place := place_in_model(op.location)) else ""]
     return " ".join(filter(None, parts))
 

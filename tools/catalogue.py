@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from xdsl.universe import XDSL_UNIVERSE
 
+from ..passes.pipeline_spec import options_of
 from .opt_arguments import options_text
 from .pass_doc import pass_doc
 from .universe import UNIVERSE
@@ -41,14 +42,10 @@ def version_text() -> str:
 
 
 def _pass_help(name: str) -> str:
-    doc = pass_doc(UNIVERSE.all_passes[name]())
-    options = (
-        f"      {option.name}: {option.type}"
-        + (f" = {option.default}" if option.default is not None else " (must be given)")
-        + (f"\n{_wrapped(option.description, 10)}" if option.description else "")
-        + "\n"
-        for option in doc.options
-    )
+    pass_type = UNIVERSE.all_passes[name]()
+    doc = pass_doc(pass_type)
+    meanings = {option.name: option.description for option in doc.options}
+    options = (f"      {each}\n{_wrapped(meanings[each.name], 10)}\n" for each in options_of(pass_type))
     return f"  {name}\n{_wrapped(doc.summary, 6)}\n{''.join(options)}"
 
 

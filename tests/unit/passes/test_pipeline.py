@@ -208,6 +208,11 @@ def test_uses_inside_regions_are_looked_at_too():
     assert fault.op.name == "test.op"
 
 
+def test_ops_with_a_symbol_are_called_by_it():
+    module = parse_module(context(), "func.func private @f() -> ()")
+    assert describe(next(iter(module.body.block.ops))) == "'func.func' op @f"
+
+
 @pytest.mark.parametrize(
     ("location", "described"),
     [

@@ -1,6 +1,7 @@
 """Every way to fail is one message that says where and what to do, with exit code 1 and no traceback."""
 
 import io
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,14 @@ ADD = """\
 func.func @f(%x: i32) -> i32 {
   %y = arith.addi %x, %x : i32 loc("fc1"("model.py":3:4))
   func.return %y : i32
+}
+"""
+SHARDED = """\
+spmd.mesh @mesh = <["node"=2, "gpu"=4]>
+func.func @step(%x: tensor<8x4xf32>, %w: tensor<4x2xf32>) -> tensor<8x2xf32> {
+  %h = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
+      : (tensor<8x4xf32>, tensor<4x2xf32>) -> tensor<8x2xf32>
+  func.return %h : tensor<8x2xf32>
 }
 """
 
@@ -150,6 +159,25 @@ def test_a_file_may_be_cut_off_anywhere(fails: Callable[..., list[str]], end: in
     (first, *_) = fails(ADD[:end])
     assert "internal error" not in first
     assert "cannot be read here" not in first
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_slip_of_the_pen_is_a_crash(capsys: pytest.CaptureFixture[str], tmp_path: Path, seed: int):
+    dice = random.Random(seed)
+    text = list(ADD + SHARDED)
+    for _ in range(dice.randint(1, 3)):
+        at, other = dice.randrange(len(text)), dice.randrange(len(text))
+        deleted, copied = dice.randint(0, 4), dice.randint(0, 9)
+        text[at : at + deleted] = [
+            *text[other : other + copied],
+            dice.choice("{}()[]<>\"'%#@!^:,=-+?/\\ \n019.é²\0"),
+        ]
+    path = tmp_path / "slip.mlir"
+    path.write_text("".join(text))
+    code = main([str(path), "-p", "canonicalize"])
+    err = capsys.readouterr().err
+    assert "internal error" not in err
+    assert (code, err.count(" error: ")) in ((0, 0), (1, 1)), err
 
 
 class TestFiles:
