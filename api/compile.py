@@ -1,0 +1,195 @@
+"""The driver: from a training step and a cluster to a program, by import, passes and lowering."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
+
+from ..dialects.spmd import ClusterOp, MeshOp
+from ..dialects.step import SEARCH
+from ..dialects.text import module_text
+from ..ir.cluster import Cluster, Link
+from ..ir.mesh import Mesh
+from ..lowering.calling import batch_items
+from ..lowering.capture import capture_step
+from ..lowering.emit_python import emit_python
+from ..lowering.import_step import import_step
+from ..passes.analysis.memory import peak_memory
+from ..passes.analysis.timeline import predict
+from ..passes.pipeline import run_pipeline
+from ..passes.search.step_view import cluster_of_module, step_functions
+from .files import write_atomically
+from .training_step import TrainingStep
+
+PIPELINE = (
+    "decompose-mean,canonicalize,cse,dce,search-strategy{{{search}}},insert-resharding,select-collectives,"
+    "overlap,check-memory,insert-frees"
+)
+"""What `plan` runs; `search` stands for the options of the search."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a user can ask of a plan.
+
+    Args:
+        algorithm: of `search-strategy`; by default `fixed` where there are pins, else `eliminate`.
+        pins: a pin file.
+        dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
+        gradients: whether the program also returns the gradients.
+        pipeline: a pass pipeline that replaces the default one.
+    """
+
+    algorithm: str | None = None
+    pins: str | None = None
+    dtype: torch.dtype | None = None
+    gradients: bool = False
+    pipeline: str | None = None
+
+    def passes(self) -> str:
+        """The pipeline string."""
+        if self.pipeline is not None:
+            return self.pipeline
+        algorithm = self.algorithm or ("fixed" if self.pins else "eliminate")
+        pins = f' pins="{self.pins}"' if self.pins else ""
+        return PIPELINE.format(search=f"algorithm={algorithm}{pins}")
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A plan: its IR, its program, and the report that `plan.json` holds."""
+
+    module: ModuleOp
+    program: str
+    report: Mapping[str, Any]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "step.mlir", module_text(self.module))
+        write_atomically(folder / "program.py", self.program)
+        write_atomically(folder / "plan.json", json.dumps(self.report, indent=2) + "\n")
+        return folder
+
+
+def import_training_step(
+    step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False
+) -> ModuleOp:
+    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
+    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=dtype)
+    return import_step(captured, batch=batch_items(step.batch), gradients=gradients)
+
+
+def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
+    """Put the mesh and the cluster at the head of a module."""
+    block = module.body.block
+    head = [MeshOp(cluster.mesh), ClusterOp(cluster)]
+    if block.first_op is None:
+        block.add_ops(head)
+    else:
+        block.insert_ops_before(head, block.first_op)
+
+
+def on_mesh(cluster: Cluster, mesh: Mesh) -> Cluster:
+    """The cluster's devices and links on another mesh of as many ranks or of any number, for checks and what-ifs.
+
+    Devices are repeated or cut to the number of ranks; an axis takes the link of the same name, else the slowest.
+    """
+    slowest = max(cluster.links, key=lambda link: link.beta)
+    by_axis = {link.axis: link for link in cluster.links}
+    links = tuple(
+        by_axis.get(axis.name, Link(axis.name, slowest.alpha, slowest.beta, slowest.measured)) for axis in mesh.axes
+    )
+    placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
+    return replace(cluster, mesh=mesh, placement=placement, links=links)
+
+
+def compile_step(
+    step: TrainingStep,
+    cluster: Cluster,
+    options: PlanOptions = PlanOptions(),
+    *,
+    name: str = "step",
+    step_spec: str | None = None,
+) -> CompiledStep:
+    """
+    Plan a training step for a cluster.
+
+    Args:
+        name: of the program, for messages.
+        step_spec: where the runtime finds the step again: a shipped name or `package.module:callable`.
+
+    Raises:
+        CaptureError, PassError, PipelineError: the step cannot be captured, or no plan obeys what was asked.
+    """
+    start = perf_counter()
+    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients)
+    seconds = {"import": perf_counter() - start}
+    return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds)
+
+
+def lower(
+    module: ModuleOp,
+    cluster: Cluster,
+    options: PlanOptions,
+    *,
+    name: str,
+    step_spec: str | None,
+    seconds: dict[str, float],
+) -> CompiledStep:
+    """Plan an imported step: passes and emission; `seconds` holds what came before."""
+    add_cluster(module, cluster)
+    seconds |= run_pipeline(Context(), module, options.passes())
+    start = perf_counter()
+    program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
+    seconds["emit"] = perf_counter() - start
+    return CompiledStep(module, program, report(module, seconds, name, step_spec))
+
+
+def versions() -> dict[str, str]:
+    """The versions of what makes a program."""
+    names = ("shardwright", "torch", "xdsl")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}
+
+
+def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> dict[str, Any]:
+    """What `plan.json` says of a finished plan: times in seconds, sizes in bytes."""
+    (func,) = step_functions(module)
+    cluster = cluster_of_module(module)
+    found = func.attributes.get(SEARCH)
+    search = found.data if isinstance(found, DictionaryAttr) else {}
+    cost, bound = (_number(search.get(key)) for key in ("cost", "lower_bound"))
+    timeline = predict(func, cluster)
+    return {
+        "name": name,
+        "step": step_spec,
+        "mesh": {axis.name: axis.size for axis in cluster.mesh.axes},
+        "ranks": cluster.mesh.device_count,
+        "cluster": cluster.name,
+        "total_seconds": sum(seconds.values()),
+        "pass_seconds": dict(seconds),
+        "predicted_step_s": timeline.seconds,
+        "predicted_compute_s": timeline.compute_seconds,
+        "predicted_exposed_communication_s": timeline.exposed_seconds,
+        "cost_s": cost,
+        "lower_bound_s": bound,
+        "gap": (cost - bound) / cost if cost and bound is not None else 0.0,
+        "peak_bytes": list(peak_memory(func, cluster.mesh).by_rank),
+        "collective_bytes": dict(timeline.collective_bytes),
+        "versions": versions(),
+    }
+
+
+def _number(value: object) -> float | None:
+    return value.value.data if isinstance(value, FloatAttr) else None
