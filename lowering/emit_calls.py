@@ -1,0 +1,107 @@
+"""Ops that compute, as calls of torch and the runtime on local tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ..dialects.aten import AtenOp, OpaqueOp
+from ..dialects.compute import ComputeOp, shape_of
+from ..ir.mesh import Mesh
+from .calls import Arg, Call, Dtype, Operand, call_of, resolve
+from .emit_effects import IN_PLACE, overwritten_by_update
+from .emit_errors import EmitError
+from .emit_layout import Doc, Group, call, keyword, tuple_of
+from .emit_names import Names
+from .emit_sizes import Sizes
+
+_FACTORY_DEVICE = "device=comm.device"
+
+
+class Calls:
+    """Writes ops that compute; the calls of equal uses of an op are worked out once."""
+
+    def __init__(self, mesh: Mesh, names: Names, sizes: Sizes) -> None:
+        self._mesh, self._names, self._sizes = mesh, names, sizes
+        self._made: dict[tuple[object, ...], tuple[Call, ...]] = {}
+
+    def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
+        """The call of `op`; `key` names its sizes, `overwritten` are operands whose memory it takes."""
+        calls, copied = self._calls(op), operands_to_copy(op, overwritten)
+        first = calls[0]
+        target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
+        arguments = [
+            self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))
+        ]
+        for i, (name, _) in enumerate(first.kwargs):
+            arguments.append(
+                keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied))
+            )
+        if target.startswith("aten.") and not op.args:
+            arguments.append(_FACTORY_DEVICE)
+        return call(_function(target), arguments)
+
+    def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
+        """The call of `op`: one where all ranks agree, else one per rank."""
+        use = (op.use_key(), op.signature)
+        if (made := self._made.get(use)) is None:
+            made = self._made[use] = tuple(_calls_by_rank(op, self._mesh))
+            if any(other.target != made[0].target for other in made):
+                raise EmitError(
+                    op, "the ranks call different functions; a program has one text for all of them"
+                )
+        return made
+
+    def _argument(self, op: ComputeOp, key: str, by_rank: Sequence[Arg], copied: frozenset[int]) -> Doc:
+        match by_rank[0]:
+            case Operand(index):
+                return self._names[op.args[index]] + (".clone()" if index in copied else "")
+            case Dtype(name):
+                return f"torch.{name}"
+            case tuple() as items if any(isinstance(item, Operand) for item in items):
+                return tuple_of(self._argument(op, key, [item], copied) for item in items)
+            case _:
+                return self._sizes.entry(key, by_rank)
+
+
+def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[int]:
+    """The operands that `op` would write to although they, or views of them, are read again."""
+    return frozenset(operand for operand, _ in overwritten_by_update(op)) - frozenset(overwritten)
+
+
+def returns_list(op: ComputeOp) -> bool:
+    """Whether the call gives a list or tuple of tensors even where it is of one."""
+    if isinstance(op, AtenOp):
+        return op.spec.results == 0
+    if isinstance(op, OpaqueOp):
+        returns = resolve(call_of(op).target)._schema.returns
+        return len(returns) == 1 and str(returns[0].type).startswith("List")
+    return False
+
+
+def _calls_by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
+    uneven = _uneven_axes(op, mesh)
+    made: dict[tuple[int, ...], Call] = {}
+    for rank in range(mesh.device_count if uneven else 1):
+        coordinates = mesh.coordinates(rank)
+        place = tuple(coordinates[axis] for axis in uneven)
+        if place not in made:
+            made[place] = call_of(op, mesh, rank)
+        yield made[place]
+
+
+def _uneven_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
+    """The axes along which local sizes differ, where sizes are arguments of the call."""
+    given = op.signature
+    if given is None or not isinstance(op, AtenOp) or not op.spec.localize:
+        return ()
+    values = zip((*op.args, *op.outs), (*given.operands, *given.results), strict=True)
+    dims = [pair for value, spread in values for pair in zip(shape_of(value), spread.dims, strict=True)]
+    split = {axis for size, dim in dims if dim.offsets or size % mesh.parts(dim.axes) for axis in dim.axes}
+    return mesh.in_order(split)
+
+
+def _function(target: str) -> str:
+    """How the program spells a target of `calls`."""
+    if target.startswith("aten."):
+        return target
+    return f"torch.ops.{target}" if "." in target else f"rt.{target}"

@@ -1,0 +1,151 @@
+"""Collectives, as calls of the communicator on local tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Operation, SSAValue
+
+from ..dialects.compute import shape_of
+from ..dialects.spmd import CollectiveOp, StartOp
+from ..ir.collectives import CollectiveKind, Step, find_step
+from ..ir.mesh import Mesh
+from ..ir.sharding import DimSharding, Reduction, Sharding, even_offsets
+from .emit_errors import EmitError
+from .emit_layout import Doc, Group, call, keyword, literal, tuple_of
+from .emit_names import Names
+from .emit_sizes import Sizes
+
+_Rows = tuple[tuple[int, ...], ...]
+"""Per rank, the sizes of the parts that the members of its group hold of a dim."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """
+    How a kind of collective takes the sizes of the parts of a dim.
+
+    keyword    the argument's name
+    made       whether they are the parts that it makes (of `Step.target`) or joins (of `Step.source`)
+    form       from the parts' sizes to what the argument holds
+    """
+
+    keyword: str
+    made: bool
+    form: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda sizes: sizes
+
+
+def _offsets(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return (0, *accumulate(sizes))
+
+
+_PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
+    CollectiveKind.ALL_REDUCE: (),
+    CollectiveKind.PARTIAL: (),
+    CollectiveKind.ALL_GATHER: (_Parts("sizes", made=False),),
+    CollectiveKind.REDUCE_SCATTER: (_Parts("sizes", made=True),),
+    CollectiveKind.SLICE: (_Parts("offsets", made=True, form=_offsets),),
+    CollectiveKind.ALL_TO_ALL: (_Parts("split_sizes", made=True), _Parts("concat_sizes", made=False)),
+}
+
+
+class Collectives:
+    """Writes collectives, given how each value is spread."""
+
+    def __init__(
+        self, mesh: Mesh, names: Names, sizes: Sizes, shardings: Mapping[SSAValue, Sharding]
+    ) -> None:
+        self._mesh, self._names, self._sizes, self._shardings = mesh, names, sizes, shardings
+        self._groups: dict[tuple[str, ...], None] = {}
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The axes over which the program communicates, in order of first use."""
+        return tuple(self._groups)
+
+    def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
+        """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
+        step = self._step(op, op.KIND, op.operand, op.sharding)
+        keywords = self._keywords([(step, shape_of(op.operand))], key) | _options(op.method, donate)
+        return call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+
+    def start(self, op: StartOp, key: str, *, donate: bool) -> Group:
+        """`comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple."""
+        steps = [
+            (self._step(op, op.collective, arg, out.sharding), shape_of(arg))
+            for arg, out in zip(op.args, op.out_shardings, strict=True)
+        ]
+        if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
+            raise EmitError(op, "its operands communicate over different axes, or by different reductions")
+        operands = tuple_of(self._names[arg] for arg in op.args)
+        keywords = self._keywords(steps, key) | _options(op.method, donate)
+        return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
+
+    def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+        spread = self._shardings[source]
+        if (step := find_step(kind, spread, target, self._mesh)) is None:
+            raise EmitError(op, f"does not lead from {spread} to {target}")
+        if not kind.is_local:
+            self._groups[step.axes] = None
+        return step
+
+    def _keywords(self, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
+        """The arguments beside the operands, for steps of one kind on operands of the given shapes."""
+        kind = steps[0][0].kind
+        keywords: dict[str, Doc] = {}
+        if kind is CollectiveKind.ALL_TO_ALL:
+            keywords["split_dim"] = _joint(literal(step.to_dim) for step, _ in steps)
+            keywords["concat_dim"] = _joint(literal(step.dim) for step, _ in steps)
+        elif steps[0][0].dim is not None:
+            keywords["dim"] = _joint(literal(step.dim) for step, _ in steps)
+        keywords["axes"] = literal(steps[0][0].axes)
+        for parts in _PARTS[kind]:
+            listed = [self._parts(parts, step, shape, f"{key}.{parts.keyword}") for step, shape in steps]
+            if any(doc != "None" for doc in listed):
+                keywords[parts.keyword] = _joint(listed)
+        if (reduction := steps[0][0].reduction) is not Reduction.SUM:
+            keywords["op"] = f'"{reduction}"'
+        return keywords
+
+    def _parts(self, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
+        """The sizes of the parts that a step makes or joins; None where the communicator assumes them."""
+        dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
+        assert dim is not None, f"{step.kind} is along a dim"
+        spread = (step.target if parts.made else step.source).dims[dim]
+        rows = _part_sizes(shape[dim], spread, step.axes, self._mesh)
+        assumed = all(_is_even(row) if parts.made else len(set(row)) == 1 for row in rows)
+        return "None" if assumed else self._sizes.entry(key, tuple(map(parts.form, rows)))
+
+
+def _options(method: StringAttr | None, donate: bool) -> dict[str, Doc]:
+    named: dict[str, Doc] = {"method": f'"{method.data}"'} if method is not None else {}
+    return named | ({"donate": "True"} if donate else {})
+
+
+def _listed(keywords: Mapping[str, Doc]) -> list[Doc]:
+    return [keyword(name, doc) for name, doc in keywords.items()]
+
+
+def _joint(docs: Iterable[Doc]) -> Doc:
+    """One item where all agree, else the tuple of them."""
+    listed = list(docs)
+    return listed[0] if all(doc == listed[0] for doc in listed) else tuple_of(listed)
+
+
+@lru_cache(maxsize=65536)
+def _part_sizes(size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh) -> _Rows:
+    """Per rank, what the members of its group along `axes` hold of a dim of `size`."""
+    sizes = [after - before for before, after in pairwise(dim.boundaries(size, mesh))]
+    by_rank: dict[int, tuple[int, ...]] = {}
+    for group in mesh.groups(axes):
+        row = tuple(sizes[mesh.part(rank, dim.axes)] for rank in group)
+        by_rank |= dict.fromkeys(group, row)
+    return tuple(by_rank[rank] for rank in range(mesh.device_count))
+
+
+def _is_even(sizes: tuple[int, ...]) -> bool:
+    return _offsets(sizes) == even_offsets(sum(sizes), len(sizes))

@@ -1,0 +1,116 @@
+"""What each op of a lowered step does with memory, for the analysis of ownership."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation
+
+from ..dialects import train
+from ..dialects.aten import AtenOp, OpaqueOp
+from ..dialects.compute import ComputeOp, python_value
+from ..dialects.spmd import AllReduceOp, CollectiveOp, FreeOp, StartOp, WaitOp
+from ..ir.collectives import CollectiveKind
+from ..ir.mesh import Mesh
+from .ownership import Effect, writable_operands
+
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor"}
+"""Calls that can write into their first operand -> those that do."""
+
+
+def overwritten_operands(func: FuncOp, mesh: Mesh) -> dict[Operation, dict[int, int]]:
+    """
+    Per op of the function, the operands whose memory it may take, each with the result that it takes it for.
+
+    Memory of an argument counts as free after its last use only if a result of the function replaces it.
+    """
+    block = func.body.block
+    *ops, done = block.ops
+    assert isinstance(done, ReturnOp)
+    effects = [effect_of(op, mesh) for op in ops]
+    replaced = [block.args[index] for index in replaced_arguments(func)]
+    writable = writable_operands(effects, block.args, replaced, done.operands)
+    return {
+        op: {operand: result for operand, result in effect.overwrites if operand in taken}
+        for op, effect, taken in zip(ops, effects, writable, strict=True)
+    }
+
+
+def replaced_arguments(func: FuncOp) -> Sequence[int]:
+    """The indices of the arguments whose new value is a result."""
+    return [python_value(role[train.UPDATES]) for role in roles_of_results(func) if train.UPDATES in role]
+
+
+def roles_of_arguments(func: FuncOp) -> Sequence[Mapping[str, Attribute]]:
+    """The attributes of each argument."""
+    return _dictionaries(func.arg_attrs, len(func.body.block.args))
+
+
+def roles_of_results(func: FuncOp) -> Sequence[Mapping[str, Attribute]]:
+    """The attributes of each result."""
+    return _dictionaries(func.res_attrs, len(func.function_type.outputs))
+
+
+def _dictionaries(
+    attributes: ArrayAttr[DictionaryAttr] | None, count: int
+) -> Sequence[Mapping[str, Attribute]]:
+    return [entry.data for entry in attributes] if attributes is not None else [{}] * count
+
+
+def effect_of(op: Operation, mesh: Mesh) -> Effect:
+    """What `op` does with memory; an op of no kind below reads its operands and makes its results."""
+    match op:
+        case AtenOp():
+            overwrites = ((0, 0),) if f"aten.{op.overload}" in IN_PLACE and _alike(op) else ()
+            return _effect(op, shares=1 if op.spec.view else 0, overwrites=overwrites)
+        case OpaqueOp():
+            return _effect(op, shares=len(op.operands))
+        case train.SgdOp() | train.AdamWOp():
+            return _effect(op, overwrites=overwritten_by_update(op), updates=True)
+        case CollectiveOp():
+            # The communicator hands on what a group of one holds.
+            alone = op.KIND.is_local or mesh.parts(axis for axes in op.axes.data for axis in axes) == 1
+            return _effect(op, shares=int(alone), overwrites=((0, 0),) if isinstance(op, AllReduceOp) else ())
+        case StartOp():
+            # The token stands for the operands' memory, which is in use until the wait.
+            count = len(op.args)
+            donated = (
+                tuple((i, 0) for i in range(count)) if op.collective is CollectiveKind.ALL_REDUCE else ()
+            )
+            return _effect(op, shares=count, overwrites=donated)
+        case WaitOp():
+            return _effect(op, shares=int(any(axis.size == 1 for axis in mesh.spatial)))
+        case FreeOp():
+            return Effect((), ())
+        case _:
+            return _effect(op)
+
+
+def overwritten_by_update(op: ComputeOp) -> tuple[tuple[int, int], ...]:
+    """
+    The (operand, result) positions of what an update writes in place; none for an op of another kind.
+
+    `(param, grad, *states, step, lr) -> (param, *states)`.
+    """
+    if not isinstance(op, train.SgdOp | train.AdamWOp):
+        return ()
+    return tuple((position + bool(position), position) for position in range(len(op.results)))
+
+
+def _effect(
+    op: Operation,
+    shares: int = 0,
+    overwrites: tuple[tuple[int, int], ...] = (),
+    updates: bool = False,
+) -> Effect:
+    """The effect of `op`, whose results may share the memory of its first `shares` operands."""
+    return Effect(tuple(op.operands), tuple(op.results), tuple(range(shares)), overwrites, updates)
+
+
+def _alike(op: AtenOp) -> bool:
+    """Whether the first operand has the result's type and spread."""
+    given = op.signature
+    spread_alike = given is None or given.operands[0].dims == given.results[0].dims
+    return bool(op.args) and op.args[0].type == op.outs[0].type and spread_alike

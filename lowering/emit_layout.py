@@ -1,0 +1,154 @@
+"""The layout of emitted Python: brackets on one line where they fit, else filled or one item to a line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+WIDTH = 110
+"""Columns of a line, as in the rest of the package."""
+
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Group:
+    """
+    Items in brackets; `opening` ends in the bracket and may start with more: `inputs=(`.
+
+    `fill` puts as many items on a line as fit where they do not fit on one; otherwise each has its own line.
+    `comma` is False for the pieces of a string.
+    """
+
+    opening: str
+    items: tuple[Doc, ...]
+    closing: str
+    fill: bool = False
+    comma: bool = True
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A tuple of one item many times."""
+
+    item: Any
+    count: int
+
+
+Doc: TypeAlias = "str | Group"
+"""A piece of program text: an atom, or a group of them."""
+
+
+def flat(doc: Doc) -> str:
+    """The text on one line."""
+    if isinstance(doc, str):
+        return doc
+    separator = ", " if doc.comma else " "
+    return doc.opening + separator.join(map(flat, doc.items)) + doc.closing
+
+
+def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
+    """The text on as many lines as it takes to stay within the width."""
+    text = indent + flat(doc) + suffix
+    if isinstance(doc, str) or len(text) <= WIDTH or not doc.items:
+        yield text
+        return
+    yield indent + doc.opening
+    inner, comma = indent + INDENT, "," if doc.comma else ""
+    pieces = [flat(item) + comma for item in doc.items]
+    if doc.fill and len(inner) + max(map(len, pieces)) <= WIDTH:
+        yield from (
+            inner + line
+            for line in filled([flat(item) for item in doc.items], len(inner), "," if doc.comma else "")
+        )
+    else:
+        for item in doc.items:
+            yield from lines(item, inner, comma)
+    yield indent + doc.closing.lstrip(",") + suffix
+
+
+def filled(atoms: Sequence[str], indent: int, end: str = "") -> Iterator[str]:
+    """
+    Lines of as many atoms, separated by commas, as fit beside an indent.
+
+    Args:
+        indent: the columns that each line has besides.
+        end: what ends the last line.
+    """
+    line = ""
+    for position, atom in enumerate(atoms):
+        piece = atom + ("," if position + 1 < len(atoms) else end)
+        if line and indent + len(line) + 1 + len(piece) > WIDTH:
+            yield line
+            line = piece
+        else:
+            line = f"{line} {piece}" if line else piece
+    if line:
+        yield line
+
+
+def call(function: str, items: Iterable[Doc], *, fill: bool = True) -> Group:
+    """`function(items)`."""
+    return Group(function + "(", tuple(items), ")", fill)
+
+
+def tuple_of(items: Iterable[Doc], prefix: str = "", *, fill: bool = True) -> Group:
+    """`(items)`, with the comma that a tuple of one needs."""
+    listed = tuple(items)
+    return Group(prefix + "(", listed, ",)" if len(listed) == 1 else ")", fill)
+
+
+def keyword(name: str, doc: Doc) -> Doc:
+    """`name=doc`."""
+    if isinstance(doc, str):
+        return f"{name}={doc}"
+    return Group(f"{name}={doc.opening}", doc.items, doc.closing, doc.fill, doc.comma)
+
+
+def literal(value: Any) -> Doc:
+    """A plain value as Python text: numbers, strings, None and sequences and mappings of them."""
+    match value:
+        case float() if not math.isfinite(value):
+            return f'float("{value}")'
+        case bool() | int() | float() | None:
+            return repr(value)
+        case str():
+            return string(value)
+        case Repeated(item, count):
+            return f"({flat(literal(item))},) * {count}"
+        case Mapping():
+            return Group("{", tuple(_entry(key, item) for key, item in value.items()), "}")
+        case list() | tuple():
+            return tuple_of(map(literal, value))
+        case _:
+            raise TypeError(f"a value of type {type(value).__name__} has no form in the program: {value!r}")
+
+
+def _entry(key: str, value: Any) -> Doc:
+    doc = literal(value)
+    label = f"{flat(string(key))}: "
+    return (
+        label + doc if isinstance(doc, str) else Group(label + doc.opening, doc.items, doc.closing, doc.fill)
+    )
+
+
+def string(text: str) -> Doc:
+    """A string in double quotes, or in single quotes where it holds double ones; a long one in pieces."""
+    if len(text) <= WIDTH - 30:
+        return _quoted(text)
+    words = text.split(" ")
+    pieces = [words[0]]
+    for word in words[1:]:
+        if len(pieces[-1]) + len(word) < WIDTH - 30:
+            pieces[-1] += " " + word
+        else:
+            pieces[-1] += " "
+            pieces.append(word)
+    return Group("(", tuple(map(_quoted, pieces)), ")", comma=False)
+
+
+def _quoted(text: str) -> str:
+    plain = repr(text)
+    return plain if '"' in text or "\\" in plain or "'" in text else f'"{text}"'

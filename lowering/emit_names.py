@@ -1,0 +1,72 @@
+"""Python names for the values of a program: valid, unique, and as close as can be to the names in the IR."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+
+from xdsl.ir import SSAValue
+
+_AMBIGUOUS = {"l", "O", "I"}
+_PROGRAM = {"MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
+_RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
+
+
+class Names:
+    """The names given so far, and which value each of them stands for at this point of the program."""
+
+    def __init__(self) -> None:
+        self._names: dict[SSAValue, str] = {}
+        self._holders: dict[str, SSAValue] = {}
+        self._counts: dict[str, int] = {}
+        self._unnamed = 0
+
+    def __getitem__(self, value: SSAValue) -> str:
+        return self._names[value]
+
+    def new(self, value: SSAValue, default: str | None = None) -> str:
+        """Name `value` after its hint, or `default`, or by number."""
+        hint = value.name_hint or default
+        if hint is None:
+            hint, self._unnamed = f"v{self._unnamed}", self._unnamed + 1
+        return self._hold(value, self._unused(identifier(hint)))
+
+    def share(self, value: SSAValue, other: SSAValue) -> str:
+        """Give `value` the name of `other`, which is not read again."""
+        return self._hold(value, self._names[other])
+
+    def holds(self, value: SSAValue) -> bool:
+        """Whether the name of `value` still stands for it."""
+        return (name := self._names.get(value)) is not None and self._holders.get(name) is value
+
+    def release(self, value: SSAValue) -> None:
+        """Let another value have the name of `value`, which is not read again."""
+        if self.holds(value):
+            name = self._names[value]
+            del self._holders[name]
+            self._counts.pop(name, None)
+
+    def _hold(self, value: SSAValue, name: str) -> str:
+        self._names[value], self._holders[name] = name, value
+        return name
+
+    def _unused(self, base: str) -> str:
+        name, count = base, self._counts.get(base, 0)
+        while name in self._holders:
+            count += 1
+            name = f"{base}_{count}"
+        self._counts[base] = count
+        return name
+
+
+def identifier(hint: str) -> str:
+    """`hint` as a Python identifier that hides nothing the program needs."""
+    name = re.sub(r"\W", "_", hint, flags=re.ASCII)
+    name = name if not name[:1].isdigit() else f"v_{name}"
+    return f"{name}_" if name in _RESERVED else name
+
+
+def base_name(value: SSAValue) -> str | None:
+    """The hint of `value` without the number that tells it from others of that name."""
+    return None if value.name_hint is None else re.sub(r"[._]\d+$", "", value.name_hint)

@@ -1,0 +1,162 @@
+"""The head of an emitted program: what it is, and the plan that the runtime sets it up from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, SSAValue
+
+from ..dialects import train
+from ..dialects.compute import dtype_of, python_value, shape_of
+from ..ir.mesh import Mesh
+from ..ir.sharding import Sharding
+from .emit_effects import roles_of_arguments, roles_of_results
+from .emit_errors import EmitError
+from .emit_layout import WIDTH, Doc, Group, Repeated, call, keyword, literal, tuple_of
+
+_ARGUMENT_ROLES = {
+    train.PARAM: "param",
+    train.STATE: "state",
+    train.BUFFER: "buffer",
+    train.CONSTANT: "constant",
+    train.BATCH: "batch",
+    train.LEARNING_RATE: "learning_rate",
+    train.STEP_COUNT: "step_count",
+}
+TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
+
+
+def docstring(name: str, mesh: Mesh, versions: Mapping[str, str]) -> Iterator[str]:
+    """The program's own docstring."""
+    version = versions.get("shardwright")
+    planner = f"shardwright {version}" if version else "shardwright"
+    text = f'"""{name} on {mesh}: one training step, as planned by {planner}.'
+    yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    yield ""
+    yield f"Run it on {mesh.device_count} ranks: torchrun --nproc-per-node {mesh.device_count} <this file>"
+    yield '"""'
+
+
+def mesh_doc(mesh: Mesh) -> Group:
+    """`MESH = rt.Mesh.of(dp=2, tp=2)`: the axes whose parts are devices."""
+    names = [axis.name for axis in mesh.spatial]
+    sizes = [str(axis.size) for axis in mesh.spatial]
+    if all(name.isidentifier() for name in names):
+        return call("MESH = rt.Mesh.of", map(keyword, names, sizes))
+    entries = (f'"{name}": {size}' for name, size in zip(names, sizes, strict=True))
+    return Group("MESH = rt.Mesh.of(**{", tuple(entries), "})", fill=True)
+
+
+def plan_doc(
+    func: FuncOp,
+    shardings: Mapping[SSAValue, Sharding],
+    groups: Sequence[tuple[str, ...]],
+    *,
+    name: str,
+    step_spec: str | None,
+    versions: Mapping[str, str],
+) -> Group:
+    """`PLAN = rt.Plan(...)`."""
+    optimizer = func.attributes.get(OPTIMIZER)
+    settings = _python(optimizer) if optimizer is not None else None
+    entries: dict[str, Doc] = {
+        "name": literal(name),
+        "mesh": "MESH",
+        "step_spec": literal(step_spec),
+        "versions": literal(versions),
+        "inputs": tuple_of(_values(func, shardings), fill=False),
+        "outputs": tuple_of(_results(func, shardings), fill=False),
+        "groups": literal(groups),
+        "optimizer": literal(settings),
+    }
+    return call("PLAN = rt.Plan", map(keyword, entries, entries.values()), fill=False)
+
+
+def _values(func: FuncOp, shardings: Mapping[SSAValue, Sharding]) -> Iterator[Doc]:
+    for argument, attributes in zip(func.body.block.args, roles_of_arguments(func), strict=True):
+        if (found := _argument_role(attributes)) is None:
+            name = argument.name_hint or argument.index
+            raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
+        entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
+        entries |= {"dtype": dtype_of(argument), "sharding": str(shardings[argument])}
+        if TIED in attributes:
+            entries["tied"] = tuple(python_value(attributes[TIED]))
+        if (value := attributes.get(VALUE)) is not None:
+            entries["value"] = _numbers(value)
+        yield _entry("rt.Value", entries)
+
+
+def argument_name(attributes: Mapping[str, Attribute]) -> str:
+    """What an argument is called whose value has no name: after its role."""
+    found = _argument_role(attributes)
+    return "_".join((*_argument_name(*found).values(),)) or found[0] if found is not None else "argument"
+
+
+def _argument_role(attributes: Mapping[str, Attribute]) -> tuple[str, Attribute] | None:
+    """An argument's role and the attribute that says so."""
+    return next(((role, attributes[key]) for key, role in _ARGUMENT_ROLES.items() if key in attributes), None)
+
+
+def _argument_name(role: str, value: Attribute) -> dict[str, str]:
+    """The fields that a role's attribute holds: a name, or a parameter's name and that of its state."""
+    if role == "state":
+        name, state = python_value(value)
+        return {"name": name, "state": state}
+    return {"name": str(python_value(value))} if role in ("param", "buffer", "constant", "batch") else {}
+
+
+def _results(func: FuncOp, shardings: Mapping[SSAValue, Sharding]) -> Iterator[Doc]:
+    done = func.body.block.last_op
+    assert isinstance(done, ReturnOp)
+    for result, attributes in zip(done.operands, roles_of_results(func), strict=True):
+        spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(shardings[result])}
+        if train.LOSS in attributes:
+            _check_result(func, result, shardings[result], Sharding.replicated(0), "is the loss")
+            yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})
+        elif train.UPDATES in attributes:
+            argument = func.body.block.args[python_value(attributes[train.UPDATES])]
+            why = f"replaces argument %{argument.name_hint}"
+            _check_result(func, result, shardings[result], shardings[argument], why)
+            role = _argument_role(roles_of_arguments(func)[argument.index])
+            yield _entry("rt.Result", {"role": role[0] if role else "", "updates": argument.index})
+        elif train.GRAD in attributes:
+            name = python_value(attributes[train.GRAD])
+            yield _entry("rt.Result", {"role": "grad", "name": name, **spread})
+        else:
+            raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
+
+
+def _check_result(func: FuncOp, result: SSAValue, found: Sharding, expected: Sharding, why: str) -> None:
+    if found != expected:
+        raise EmitError(
+            func,
+            f"result %{result.name_hint} {why} and is spread as {found}, expected {expected};"
+            " run insert-resharding",
+        )
+
+
+def _entry(function: str, entries: Mapping[str, Any]) -> Group:
+    return call(function, (keyword(name, literal(value)) for name, value in entries.items()))
+
+
+def _numbers(value: Attribute) -> Any:
+    """The elements of a constant in row-major order."""
+    if not isinstance(value, DenseIntOrFPElementsAttr):
+        return python_value(value)
+    element = value.get_element_type()
+    boolean = isinstance(element, IntegerType) and element.width.data == 1
+    numbers = tuple(bool(item) if boolean else item for item in value.get_values())
+    return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
+
+
+def _python(attribute: Attribute) -> Any:
+    """A plain value, with dictionaries."""
+    if isinstance(attribute, DictionaryAttr):
+        return {key: _python(item) for key, item in attribute.data.items()}
+    if isinstance(attribute, ArrayAttr):
+        return [_python(item) for item in cast("ArrayAttr[Attribute]", attribute)]
+    return python_value(attribute)
