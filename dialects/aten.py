@@ -1,7 +1,8 @@
-"""The `aten` dialect: one op per ATen overload, made from the op table.
+"""
+The `aten` dialect: one op per ATen overload, made from the op table.
 
-Operands are the tensor arguments; every other argument is an attribute under its schema name, left out where it has
-the schema's default. An overload that the table lacks is an `aten.opaque`.
+Operands are the tensor arguments; every other argument is an attribute under its schema name, left out where
+it has the schema's default. An overload that the table lacks is an `aten.opaque`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class AtenOp(ComputeOp):
 
 @irdl_op_definition
 class OpaqueOp(ComputeOp):
-    """An overload that the table lacks: `aten.opaque "ns::op.overload" %x`.
+    """
+    An overload that the table lacks: `aten.opaque "ns::op.overload" %x`.
 
     It runs replicated unless it carries a rule of its own: `{spmd.rule = #spmd.rule<"([b, k]) -> ([b])">}`.
     """
@@ -95,7 +97,7 @@ class OpaqueOp(ComputeOp):
         try:
             self.rule()
         except ValueError as error:
-            raise VerifyException(f'\'aten.opaque "{self.target.data}"\': {error}') from error
+            raise VerifyException(f"'aten.opaque \"{self.target.data}\"': {error}") from error
         super().verify_()
 
 

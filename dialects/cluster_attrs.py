@@ -12,8 +12,10 @@ from ..ir.cluster import Device, Link
 
 @irdl_attr_definition
 class DeviceAttr(Data[Device]):
-    """A kind of device: `#spmd.device<"cpu", flops = {float32 = 2.0e10}, bandwidth = 1.0e10, memory = ..., launch = ...>`
-    in FLOP/s, bytes/s, bytes and seconds."""
+    """
+    A kind of device: `#spmd.device<"cpu", flops = {float32 = 2.0e10}, bandwidth = 1.0e10, memory = ...,
+    launch = ...>` in FLOP/s, bytes/s, bytes and seconds.
+    """
 
     name = "spmd.device"
 
@@ -41,7 +43,8 @@ class DeviceAttr(Data[Device]):
 
 @irdl_attr_definition
 class LinkAttr(Data[Link]):
-    """The network along an axis: `#spmd.link<"gpu", alpha = 1e-5, beta = 1e-10, all_reduce = (2e-5, 1e-10)>`, in
+    """
+    The network along an axis: `#spmd.link<"gpu", alpha = 1e-5, beta = 1e-10, all_reduce = (2e-5, 1e-10)>`, in
     seconds and seconds per byte."""
 
     name = "spmd.link"
@@ -64,7 +67,9 @@ class LinkAttr(Data[Link]):
     def print_parameter(self, printer: Printer) -> None:
         link = self.data
         extra = "".join(f", {kind} = ({_text(alpha)}, {_text(beta)})" for kind, alpha, beta in link.measured)
-        printer.print_string(f'<"{link.axis}", alpha = {_text(link.alpha)}, beta = {_text(link.beta)}{extra}>')
+        printer.print_string(
+            f'<"{link.axis}", alpha = {_text(link.alpha)}, beta = {_text(link.beta)}{extra}>'
+        )
 
 
 def _entry(parser: AttrParser) -> tuple[str, float]:
@@ -89,6 +94,9 @@ def _number(parser: AttrParser) -> float:
 
 
 def _text(number: float) -> str:
-    """The shortest text that reads back as `number` and that MLIR's grammar takes for a float (1e-06 has no dot)."""
+    """
+    The shortest text that reads back as `number` and that MLIR's grammar takes for a float (1e-06 has no
+    dot).
+    """
     text = repr(float(number))
     return text if "." in text else text.replace("e", ".0e")

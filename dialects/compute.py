@@ -1,4 +1,6 @@
-"""What every op that computes has in common: tensors in and out, arguments, a sharding rule and a signature."""
+"""
+What every op that computes has in common: tensors in and out, arguments, a sharding rule and a signature.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,8 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     StringAttr,
     TensorType,
-    TypeAttribute,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.irdl import IRDLOperation, base, traits_def, var_operand_def, var_result_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -160,9 +161,9 @@ def python_value(attribute: Attribute) -> Any:
         case StringAttr():
             return attribute.data
         case ArrayAttr():
-            return [python_value(item) for item in cast("ArrayAttr[Attribute]", attribute)]
+            return [python_value(item) for item in attribute]
         case DenseArrayBase():
-            return list(cast("tuple[int, ...]", attribute.get_values()))
+            return list(cast("DenseArrayBase[IntegerType]", attribute).get_values())
         case TypeAttribute():
             return dtype_name(attribute)
         case _:

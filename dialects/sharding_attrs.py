@@ -1,4 +1,6 @@
-"""Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, signatures, rules."""
+"""
+Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, signatures, rules.
+"""
 
 from __future__ import annotations
 
@@ -190,10 +192,14 @@ def parse_sharding_sequence(parser: AttrParser) -> list[Sharding]:
         while parser.parse_optional_punctuation(",") is not None:
             if parser.parse_optional_keyword("unreduced") is not None:
                 parser.parse_punctuation("=")
-                partial = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_partial(parser))
+                partial = parser.parse_comma_separated_list(
+                    parser.Delimiter.BRACES, lambda: _parse_partial(parser)
+                )
             elif parser.parse_optional_keyword("offsets") is not None:
                 parser.parse_punctuation("=")
-                pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_offsets(parser))
+                pairs = parser.parse_comma_separated_list(
+                    parser.Delimiter.BRACES, lambda: _parse_offsets(parser)
+                )
                 offsets = dict(pairs)
             else:
                 more = True

@@ -1,4 +1,5 @@
-"""The `spmd` dialect: meshes, clusters, changes of sharding and the collectives that carry them out.
+"""
+The `spmd` dialect: meshes, clusters, changes of sharding and the collectives that carry them out.
 
 Types are global throughout: a collective is the identity on the global value, and only the sharding changes.
 """
@@ -9,7 +10,16 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, I64, StringAttr, SymbolNameConstraint, TensorType, UnitAttr, i64
+from xdsl.dialects.builtin import (
+    I64,
+    ArrayAttr,
+    DenseArrayBase,
+    StringAttr,
+    SymbolNameConstraint,
+    TensorType,
+    UnitAttr,
+    i64,
+)
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AnyAttr,
@@ -61,7 +71,8 @@ class MeshOp(IRDLOperation):
 
 @irdl_op_definition
 class ClusterOp(IRDLOperation):
-    """The devices and links of a mesh, so that a pass on a file has costs to work with.
+    """
+    The devices and links of a mesh, so that a pass on a file has costs to work with.
 
     `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis.
     """
@@ -121,10 +132,11 @@ class ReshardingOp(IRDLOperation, ABC):
 
 @irdl_op_definition
 class ReshardOp(ReshardingOp):
-    """A change of sharding whose collective is not chosen yet.
+    """
+    A change of sharding whose collective is not chosen yet.
 
-    `keep` and `regather` mark the two copies of a value that forward and backward both need: a kept copy lives from
-    forward to backward, a regathered one is made again for backward.
+    `keep` and `regather` mark the two copies of a value that forward and backward both need: a kept copy
+    lives from forward to backward, a regathered one is made again for backward.
     """
 
     name = "spmd.reshard"
@@ -143,7 +155,9 @@ class ReshardOp(ReshardingOp):
 
 
 class CollectiveOp(ReshardingOp, ABC):
-    """One collective. `axes` repeats, for the reader, what the two shardings say; the verifier compares them."""
+    """
+    One collective. `axes` repeats, for the reader, what the two shardings say; the verifier compares them.
+    """
 
     KIND: ClassVar[CollectiveKind]
 
@@ -191,7 +205,9 @@ class CollectiveOp(ReshardingOp, ABC):
 
 
 def axes_of(step: Step) -> AxesAttr:
-    """The axes of a step in the form of the collective ops: per dim; for a reduction to the whole, on its own."""
+    """
+    The axes of a step in the form of the collective ops: per dim; for a reduction to the whole, on its own.
+    """
     rank = len(step.source.dims)
     if step.dim is None:
         return AxesAttr((step.axes,))
@@ -261,7 +277,8 @@ class TokenType(ParametrizedAttribute, TypeAttribute):
 
 @irdl_op_definition
 class StartOp(IRDLOperation):
-    """Begin one collective on one or several operands (a bucket) at once; `spmd.wait` gives the results.
+    """
+    Begin one collective on one or several operands (a bucket) at once; `spmd.wait` gives the results.
 
     `out_shardings` has one entry per operand; all steps are of one kind, over the same axes.
     """

@@ -1,8 +1,9 @@
-"""The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
+"""
+The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
-A step is `(parameters, optimizer states, buffers, batch, learning rate) -> (loss, updated values, ...)`. Arguments
-carry one of the role attributes below; a result that is the new value of an argument carries `train.updates`, that
-argument's index.
+A step is `(parameters, optimizer states, buffers, batch, learning rate) -> (loss, updated values, ...)`.
+Arguments carry one of the role attributes below; a result that is the new value of an argument carries
+`train.updates`, that argument's index.
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ from ..ir.ops.table import update_rule
 from ..ir.rules import Rule
 from .compute import ComputeOp, shape_of
 
-PARAM, STATE, BUFFER, CONSTANT, BATCH = "train.param", "train.state", "train.buffer", "train.constant", "train.batch"
+PARAM, STATE, BUFFER, CONSTANT, BATCH = (
+    "train.param",
+    "train.state",
+    "train.buffer",
+    "train.constant",
+    "train.batch",
+)
 LEARNING_RATE, STEP_COUNT = "train.learning_rate", "train.step_count"
 ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT)
-"""Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`, the
-others hold nothing."""
+"""
+Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`,
+the others hold nothing.
+"""
 
 UPDATES, LOSS, GRAD = "train.updates", "train.loss", "train.grad"
 """Role attributes of results: the index of the argument that it replaces, nothing, and a parameter's name."""
@@ -35,7 +44,9 @@ class TrainOp(ComputeOp):
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
+    def __init__(
+        self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]
+    ):
         super().__init__(operands=[operands], result_types=[results], attributes=attributes)
 
     @property
@@ -54,7 +65,9 @@ class TrainOp(ComputeOp):
     def verify_(self) -> None:
         names = self.operand_names()
         if len(names) != len(self.args):
-            raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")
+            raise VerifyException(
+                f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})"
+            )
         super().verify_()
 
 
@@ -73,7 +86,9 @@ class SgdOp(TrainOp):
 
 @irdl_op_definition
 class AdamWOp(TrainOp):
-    """AdamW of one parameter: `(param, grad, exp_avg, exp_avg_sq, step, lr) -> (param', exp_avg', exp_avg_sq')`."""
+    """
+    AdamW of one parameter: `(param, grad, exp_avg, exp_avg_sq, step, lr) -> (param', exp_avg', exp_avg_sq')`.
+    """
 
     name = "train.adamw"
     OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "step", "lr")

@@ -1,8 +1,9 @@
-"""Clusters: the devices of a mesh and the links along its axes.
+"""
+Clusters: the devices of a mesh and the links along its axes.
 
-Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-beta (AutoDDL 3): a collective over k
-devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet scattered) value
-that one device handles, and twice the second term for an all-reduce.
+Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-beta (AutoDDL 3): a collective
+over k devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet
+scattered) value that one device handles, and twice the second term for an all-reduce.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from .mesh import Mesh
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), and the
+    """
+    One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), and the
     fixed seconds that starting one op costs."""
 
     kind: str
@@ -33,13 +35,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """The network along one mesh axis: seconds of latency, seconds per byte, and measured exceptions by collective."""
+    """
+    The network along one mesh axis: seconds of latency, seconds per byte, and measured exceptions by
+    collective.
+    """
 
     axis: str
     alpha: float
     beta: float
     measured: tuple[tuple[str, float, float], ...] = ()
-    _by_kind: Mapping[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _by_kind: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]], init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_kind", {kind: (alpha, beta) for kind, alpha, beta in self.measured})
@@ -65,7 +72,9 @@ class Cluster:
                 f"cluster @{self.name} places {len(self.placement)} devices, its mesh {self.mesh} has"
                 f" {self.mesh.device_count}"
             )
-        missing = [axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}]
+        missing = [
+            axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}
+        ]
         if missing:
             raise ValueError(f'cluster @{self.name} has no link for mesh axis "{missing[0]}"')
 

@@ -1,4 +1,5 @@
-"""Cluster files: the TOML form of a cluster.
+"""
+Cluster files: the TOML form of a cluster.
 
 ```toml
 version = 1
@@ -37,7 +38,12 @@ from .cluster import Cluster, Device, Link
 from .collectives import CollectiveKind
 from .mesh import Axis, Mesh
 
-_UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
+    **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
+}
 _Table = Mapping[str, Any]
 
 
@@ -79,7 +85,9 @@ class _Reader:
         return ClusterFileError(f"{place}: {name}: {message}")
 
     def _line(self, section: str, field: str) -> int:
-        """The 1-based line of `field` in `[section]`, of the section's header where the field is missing, or 0."""
+        """
+        The 1-based line of `field` in `[section]`, of the section's header where the field is missing, or 0.
+        """
         header, current = 0, ""
         for number, line in enumerate(self.lines, 1):
             if match := re.match(r"\s*\[+([^\]]+)\]", line):
@@ -95,17 +103,23 @@ class _Reader:
         known = {"version", "name", "mesh", "device", "place", "link"}
         for name in table:
             if name not in known:
-                raise self.fail("", name, f"is not a field of a cluster file; expected one of {', '.join(sorted(known))}")
+                raise self.fail(
+                    "", name, f"is not a field of a cluster file; expected one of {', '.join(sorted(known))}"
+                )
         mesh = self._mesh(table)
         kinds = [self._device(kind, fields) for kind, fields in self._tables(table, "device").items()]
         if not kinds:
             raise self.fail("", "device", "missing; describe at least one kind of device, as [device.a100]")
         links = self._links(table, mesh)
-        return Cluster(str(table.get("name", "cluster")), mesh, tuple(kinds), self._placement(table, kinds, mesh), links)
+        return Cluster(
+            str(table.get("name", "cluster")), mesh, tuple(kinds), self._placement(table, kinds, mesh), links
+        )
 
     def _tables(self, table: _Table, name: str) -> dict[str, _Table]:
         found = table.get(name, {})
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in cast(dict[str, Any], found).values()):
+        if not isinstance(found, dict) or not all(
+            isinstance(v, dict) for v in cast(dict[str, Any], found).values()
+        ):
             raise self.fail("", name, f"must be sections, as [{name}.NAME]")
         return cast(dict[str, _Table], found)
 
@@ -117,7 +131,7 @@ class _Reader:
         for entry in cast(list[Any], entries):
             match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", str(entry))
             if match is None:
-                raise self.fail("", "mesh", f"entry {entry!r} is not of the form \"gpu=4\"")
+                raise self.fail("", "mesh", f'entry {entry!r} is not of the form "gpu=4"')
             axes.append(Axis(match[1], int(match[2])))
         try:
             return Mesh(tuple(axes))
@@ -133,19 +147,29 @@ class _Reader:
         flops = {dtype: self._number(section, "flops", rate) for dtype, rate in cast(_Table, rates).items()}
         bandwidth = self._number(section, "memory_bandwidth", fields.get("memory_bandwidth"))
         launch = self._number(section, "launch", fields.get("launch", 0.0), positive=False)
-        return Device(kind, tuple(flops.items()), bandwidth, self._bytes(section, "memory", fields.get("memory")), launch)
+        return Device(
+            kind,
+            tuple(flops.items()),
+            bandwidth,
+            self._bytes(section, "memory", fields.get("memory")),
+            launch,
+        )
 
     def _links(self, table: _Table, mesh: Mesh) -> tuple[Link, ...]:
         sections = self._tables(table, "link")
         for axis in sections:
             if axis not in mesh.names:
-                raise self.fail(f"link.{axis}", "", f'the mesh has no axis "{axis}"; its axes are {", ".join(mesh.names)}')
+                raise self.fail(
+                    f"link.{axis}", "", f'the mesh has no axis "{axis}"; its axes are {", ".join(mesh.names)}'
+                )
         return tuple(self._link(axis.name, sections.get(axis.name)) for axis in mesh.axes)
 
     def _link(self, axis: str, fields: _Table | None) -> Link:
         section = f"link.{axis}"
         if fields is None:
-            raise self.fail("", section, f'missing; mesh axis "{axis}" needs a [{section}] with latency and bandwidth')
+            raise self.fail(
+                "", section, f'missing; mesh axis "{axis}" needs a [{section}] with latency and bandwidth'
+            )
         kinds = {kind.value for kind in CollectiveKind if not kind.is_local}
         self._only(section, fields, {"latency", "bandwidth", *kinds})
         measured: list[tuple[str, float, float]] = []
@@ -168,18 +192,24 @@ class _Reader:
         for entry in cast(list[_Table], entries):
             kind, count = entry.get("device"), entry.get("count", 1)
             if kind not in names:
-                raise self.fail("place", "device", f"{kind!r} is not one of the kinds described: {', '.join(names)}")
+                raise self.fail(
+                    "place", "device", f"{kind!r} is not one of the kinds described: {', '.join(names)}"
+                )
             if not isinstance(count, int) or count < 1:
                 raise self.fail("place", "count", f"is {count!r}, expected a positive whole number")
             placement += [names.index(kind)] * count
         if len(placement) != mesh.device_count:
-            raise self.fail("place", "count", f"{len(placement)} devices placed, the mesh {mesh} has {mesh.device_count}")
+            raise self.fail(
+                "place", "count", f"{len(placement)} devices placed, the mesh {mesh} has {mesh.device_count}"
+            )
         return tuple(placement)
 
     def _only(self, section: str, fields: _Table, known: set[str]) -> None:
         for name in fields:
             if name not in known:
-                raise self.fail(section, name, f"is not a field here; expected one of {', '.join(sorted(known))}")
+                raise self.fail(
+                    section, name, f"is not a field here; expected one of {', '.join(sorted(known))}"
+                )
 
     def _number(self, section: str, field: str, value: Any, *, positive: bool = True) -> float:
         if value is None:
@@ -187,14 +217,20 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(section, field, f"is {value!r}, expected a number")
         if value < 0 or (positive and value == 0):
-            raise self.fail(section, field, f"is {value!r}, expected a {'positive' if positive else 'non-negative'} number")
+            raise self.fail(
+                section,
+                field,
+                f"is {value!r}, expected a {'positive' if positive else 'non-negative'} number",
+            )
         return float(value)
 
     def _bytes(self, section: str, field: str, value: Any) -> float:
         if isinstance(value, str):
             match = re.fullmatch(r"\s*([\d.]+)\s*(\w*)\s*", value)
             if match is None or match[2] not in _UNITS:
-                raise self.fail(section, field, f"is {value!r}, expected a size as \"40GiB\" or a number of bytes")
+                raise self.fail(
+                    section, field, f'is {value!r}, expected a size as "40GiB" or a number of bytes'
+                )
             return float(match[1]) * _UNITS[match[2]]
         return self._number(section, field, value)
 
@@ -206,7 +242,11 @@ def cluster_toml(cluster: Cluster) -> str:
     for device in cluster.devices:
         rates = ", ".join(f"{dtype} = {rate!r}" for dtype, rate in device.flops)
         lines += ["", f"[device.{device.kind}]", f"flops = {{ {rates} }}"]
-        lines += [f"memory_bandwidth = {device.memory_bandwidth!r}", f"memory = {device.memory!r}", f"launch = {device.launch!r}"]
+        lines += [
+            f"memory_bandwidth = {device.memory_bandwidth!r}",
+            f"memory = {device.memory!r}",
+            f"launch = {device.launch!r}",
+        ]
     if len(cluster.devices) > 1:
         for kind in cluster.placement:
             lines += ["", "[[place]]", f'device = "{cluster.devices[kind].kind}"', "count = 1"]

@@ -1,4 +1,5 @@
-"""Collectives as steps between shardings: what each does to a sharding, and which lead from one to another.
+"""
+Collectives as steps between shardings: what each does to a sharding, and which lead from one to another.
 
 kind            from -> to                      meaning
 all_reduce      partial over axes -> whole      every device gets the reduction
@@ -6,7 +7,8 @@ reduce_scatter  partial over axes -> dim split  every device gets its part of th
 all_gather      dim split -> dim whole          every device gets the parts of all
 all_to_all      dim a split -> dim b split      the split moves from one dim to another
 slice           dim whole -> dim split          each keeps its part (no communication)
-partial         whole -> partial                the first part keeps the value, the others hold zeros (likewise)
+partial         whole -> partial                the first part keeps the value, the others hold zeros
+                (likewise)
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class CollectiveKind(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One collective: over `axes`, from `source` to `target`; `dim` loses (gather) or gains (scatter, slice) the
+    """
+    One collective: over `axes`, from `source` to `target`; `dim` loses (gather) or gains (scatter, slice) the
     axes, `to_dim` gains them in an all-to-all."""
 
     kind: CollectiveKind
@@ -102,8 +105,8 @@ def _suffix(longer: DimSharding, shorter: DimSharding) -> tuple[str, ...]:
     count = len(shorter.axes)
     if longer.axes[:count] != shorter.axes or len(longer.axes) == count:
         return ()
-    # Uneven boundaries refine one another only if the coarser split is that of whole groups of the finer; with
-    # no coarser split there is nothing to compare.
+    # Uneven boundaries refine one another only if the coarser split is that of whole groups of the finer;
+    # with no coarser split there is nothing to compare.
     if count and (longer.offsets is not None or shorter.offsets is not None):
         return ()
     return longer.axes[count:]

@@ -1,7 +1,9 @@
-"""Meshes: the named axes along which a cluster, or time, is divided.
+"""
+Meshes: the named axes along which a cluster, or time, is divided.
 
-A rank's place in the mesh is its coordinates on the spatial axes, row-major in the order of the axes (the last
-axis varies fastest). A *temporal* axis (micro-batches) divides time on the same devices and adds no ranks.
+A rank's place in the mesh is its coordinates on the spatial axes, row-major in the order of the axes (the
+last axis varies fastest). A *temporal* axis (micro-batches) divides time on the same devices and adds no
+ranks.
 """
 
 from __future__ import annotations
@@ -122,7 +124,9 @@ class Mesh:
         return tuple(dict.fromkeys(self.group(rank, names) for rank in range(self.device_count)))
 
     def __str__(self) -> str:
-        axes = (f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes)
+        axes = (
+            f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes
+        )
         return f"<[{', '.join(axes)}]>"
 
 
@@ -137,5 +141,7 @@ def parse_mesh(text: str) -> Mesh:
         else:
             axes = [Axis(f"a{i}", int(size)) for i, size in enumerate(text.split("x"))]
     except ValueError as error:
-        raise ValueError(f"mesh '{text}': {error}; expected sizes as '2x4' or named axes as 'dp=2,tp=4'") from error
+        raise ValueError(
+            f"mesh '{text}': {error}; expected sizes as '2x4' or named axes as 'dp=2,tp=4'"
+        ) from error
     return Mesh(tuple(axes))

@@ -1,13 +1,14 @@
-"""Sharding rules: which dims of an op's operands and results go together.
+"""
+Sharding rules: which dims of an op's operands and results go together.
 
-A rule names *factors*: `([i, k], [k, j]) -> ([i, j]) reduction={k}` is a matrix product. Splitting a factor over a
-mesh axis splits every dim that carries it and replicates the operands that do not; a result that lacks it is partial
-where the factor is in `reductions`, and does not depend on it otherwise. A dim may be a product of factors, major to
-minor (`b*s`); only its leading factor can be split, for no other split is contiguous.
+A rule names *factors*: `([i, k], [k, j]) -> ([i, j]) reduction={k}` is a matrix product. Splitting a factor
+over a mesh axis splits every dim that carries it and replicates the operands that do not; a result that lacks
+it is partial where the factor is in `reductions`, and does not depend on it otherwise. A dim may be a product
+of factors, major to minor (`b*s`); only its leading factor can be split, for no other split is contiguous.
 
-Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial operands
-give partial results), which operands are *additive* (a bias: where a reduction factor is split it must be partial
-too, so that it is added once), and which factors must stay whole (`replicated`).
+Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial
+operands give partial results), which operands are *additive* (a bias: where a reduction factor is split it
+must be partial too, so that it is added once), and which factors must stay whole (`replicated`).
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Notation:
     sets: Mapping[str, tuple[str, ...]]
 
     def bind(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
-        """The rule for operands and results of these shapes; ValueError where they do not fit the notation."""
+        """
+        The rule for operands and results of these shapes; ValueError where they do not fit the notation.
+        """
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise ValueError(
                 f"rule '{self.text}' has {len(self.operands)} operands and {len(self.results)} results,"
@@ -94,7 +97,9 @@ class Notation:
         pairs = zip((*self.operands, *self.results), (*operands, *results), strict=True)
         for value, shape in pairs:
             if len(value) != len(shape):
-                raise ValueError(f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}")
+                raise ValueError(
+                    f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}"
+                )
             for dim, size in zip(value, shape, strict=True):
                 self._bind_dim(dim, size, sizes)
         linear = tuple(frozenset(map(int, group.split("+"))) for group in self.sets.get("linear", ()))
@@ -111,7 +116,9 @@ class Notation:
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
         if len(dim) == 1:
             if sizes.setdefault(dim[0], size) != size:
-                raise ValueError(f"rule '{self.text}': factor {dim[0]} is {sizes[dim[0]]} in one dim, {size} in another")
+                raise ValueError(
+                    f"rule '{self.text}': factor {dim[0]} is {sizes[dim[0]]} in one dim, {size} in another"
+                )
             return
         product = 1
         for factor in dim:
@@ -119,7 +126,9 @@ class Notation:
                 raise ValueError(f"rule '{self.text}': give the size of factor {factor}, as {{{factor}=4}}")
             product *= sizes[factor]
         if product != size:
-            raise ValueError(f"rule '{self.text}': dim {'*'.join(dim) or '1'} is {product}, the value's is {size}")
+            raise ValueError(
+                f"rule '{self.text}': dim {'*'.join(dim) or '1'} is {product}, the value's is {size}"
+            )
 
 
 def _reduction(text: str) -> tuple[str, Reduction]:
@@ -140,7 +149,10 @@ def parse_rule(text: str) -> Notation:
     rest = match["rest"]
     while rest:
         if (entry := _SET.match(rest)) is None:
-            raise ValueError(f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear, additive")
+            raise ValueError(
+                f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear,"
+                " additive"
+            )
         items = tuple(item.strip() for item in entry[2].split(",") if item.strip())
         if entry[1]:
             sets[entry[1]] = items

@@ -1,16 +1,18 @@
-"""Shardings: how one value is spread over a mesh.
+"""
+Shardings: how one value is spread over a mesh.
 
-Per mesh axis a value is split along one of its dims, replicated, or partial (the value is the reduction, over the
-axis, of what its devices hold). The form is Shardy's: for each dim the axes that split it, major to minor, and the
-set of partial axes. A split is even unless it carries offsets, the boundaries of its parts along the dim: an even
-split of n into k parts has the boundaries floor(i*n/k), so that gathering the minor axis of a split leaves exactly
-the boundaries of the major one.
+Per mesh axis a value is split along one of its dims, replicated, or partial (the value is the reduction, over
+the axis, of what its devices hold). The form is Shardy's: for each dim the axes that split it, major to
+minor, and the set of partial axes. A split is even unless it carries offsets, the boundaries of its parts
+along the dim: an even split of n into k parts has the boundaries floor(i*n/k), so that gathering the minor
+axis of a split leaves exactly the boundaries of the major one.
 
 Text form: `[{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,12 +86,16 @@ class Sharding:
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     def verify(self, mesh: Mesh, shape: Sequence[int] | None = None) -> None:
-        """Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`."""
+        """
+        Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`.
+        """
         used = [*self.split_axes, *self.partial_axes]
         for axis in used:
             mesh.axis(axis)
             if used.count(axis) > 1:
-                raise ValueError(f'sharding {self} uses axis "{axis}" {used.count(axis)} times, expected once')
+                raise ValueError(
+                    f'sharding {self} uses axis "{axis}" {used.count(axis)} times, expected once'
+                )
         if shape is None:
             return
         if len(shape) != len(self.dims):
@@ -116,7 +122,7 @@ def _verify_dim(sharding: Sharding, index: int, dim: DimSharding, size: int, par
             )
         return
     offsets = dim.offsets
-    ordered = all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+    ordered = all(a <= b for a, b in itertools.pairwise(offsets))
     if len(offsets) != parts + 1 or offsets[0] != 0 or offsets[-1] != size or not ordered:
         raise ValueError(
             f"sharding {sharding}: offsets {list(offsets)} of dim {index} must be {parts + 1} rising numbers"
@@ -131,7 +137,9 @@ def even_offsets(size: int, parts: int) -> Offsets:
 
 
 def dim_sharding(axes: tuple[str, ...], offsets: Offsets, size: int, mesh: Mesh) -> DimSharding:
-    """A split with the given boundaries, in its canonical form: without offsets where it is the even split."""
+    """
+    A split with the given boundaries, in its canonical form: without offsets where it is the even split.
+    """
     even = even_offsets(size, mesh.parts(axes))
     return DimSharding(axes, None if offsets == even else offsets)
 
@@ -156,7 +164,8 @@ def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int)
 def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
     """Per dim, the size of the largest part: what a padded collective or the slowest device works on."""
     return tuple(
-        largest_part(size, dim, mesh) if dim.axes else size for size, dim in zip(shape, sharding.dims, strict=True)
+        largest_part(size, dim, mesh) if dim.axes else size
+        for size, dim in zip(shape, sharding.dims, strict=True)
     )
 
 

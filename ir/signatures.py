@@ -1,8 +1,9 @@
-"""Signatures: the ways in which one op can run on a mesh, derived from its rule.
+"""
+Signatures: the ways in which one op can run on a mesh, derived from its rule.
 
-On each axis an op makes one choice: run whole on every device, split one factor, or pass partial operands through
-where it is linear. A signature is one choice per axis; the product over the axes gives all of them (HiDup's op forms,
-HAP's Hoare triples, AutoDDL's S/B/P signatures).
+On each axis an op makes one choice: run whole on every device, split one factor, or pass partial operands
+through where it is linear. A signature is one choice per axis; the product over the axes gives all of them
+(HiDup's op forms, HAP's Hoare triples, AutoDDL's S/B/P signatures).
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def choices(rule: Rule) -> tuple[Choice, ...]:
 def signature(
     rule: Rule, mesh: Mesh, chosen: Sequence[Choice], offsets: Mapping[str, Offsets] | None = None
 ) -> Signature | None:
-    """The signature of one choice per mesh axis; None where a factor has fewer elements than parts.
+    """
+    The signature of one choice per mesh axis; None where a factor has fewer elements than parts.
 
     `offsets` gives the boundaries of the factors that are not split evenly (those may leave parts empty).
     """
@@ -68,7 +70,9 @@ def signature(
             passed.append((axis.name, choice.operands))
     if any(mesh.parts(split) > rule.sizes[f] and f not in uneven for f, split in axes.items()):
         return None
-    reduced = {axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split}
+    reduced = {
+        axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split
+    }
 
     def spread(value: Value, partial: dict[str, Reduction]) -> Sharding:
         dims = tuple(_dim(rule, mesh, dim, axes, uneven) for dim in value)
@@ -102,12 +106,16 @@ def _dim(
 
 def signatures(rule: Rule, mesh: Mesh) -> tuple[Signature, ...]:
     """Every signature of an op on `mesh`, without repetition, the replicated one first."""
-    found = (signature(rule, mesh, chosen) for chosen in itertools.product(choices(rule), repeat=len(mesh.axes)))
+    found = (
+        signature(rule, mesh, chosen) for chosen in itertools.product(choices(rule), repeat=len(mesh.axes))
+    )
     return tuple(dict.fromkeys(s for s in found if s is not None))
 
 
 def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
-    """The size of each factor on the device with the largest share: what the slowest device's work is made of."""
+    """
+    The size of each factor on the device with the largest share: what the slowest device's work is made of.
+    """
     sizes = dict(rule.sizes)
     for value, sharding in _pairs(rule, given):
         for dim, spread in zip(value, sharding.dims, strict=True):
@@ -118,7 +126,10 @@ def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
 
 
 def explain_mismatch(rule: Rule, given: Signature, mesh: Mesh) -> str | None:
-    """Why `given` is not a signature of `rule` on `mesh`, naming the operand or result at fault; None where it is."""
+    """
+    Why `given` is not a signature of `rule` on `mesh`, naming the operand or result at fault; None where it
+    is.
+    """
     if (len(given.operands), len(given.results)) != (len(rule.operands), len(rule.results)):
         return (
             f"signature {given} is of {len(given.operands)} operands and {len(given.results)} results,"

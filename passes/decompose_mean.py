@@ -10,7 +10,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, UnitAttr, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriter, PatternRewriteWalker, RewritePattern
+from xdsl.pattern_rewriter import (
+    GreedyRewritePatternApplier,
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+)
 
 from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
@@ -22,12 +27,13 @@ _MEAN, _SUM = 1, 2
 
 @dataclass(frozen=True)
 class DecomposeMeanPass(ModulePass):
-    """Write every mean as a sum and a count, so that its parts add up however they are split.
+    """
+    Write every mean as a sum and a count, so that its parts add up however they are split.
 
     Requires: nothing.
-    Ensures: no `aten.mean` and no cross-entropy of mean reduction is left. The count of a cross-entropy (of the labels
-    that are not ignored) is computed from the labels alone, so that it can be taken before any loop over micro-batches:
-    a mean of the means of parts is not the mean.
+    Ensures: no `aten.mean` and no cross-entropy of mean reduction is left. The count of a cross-entropy (of
+    the labels that are not ignored) is computed from the labels alone, so that it can be taken before any
+    loop over micro-batches: a mean of the means of parts is not the mean.
 
     Before:
     ```mlir
@@ -57,11 +63,18 @@ class DecomposeMeanPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all means of the module."""
         patterns: list[RewritePattern] = [MeanToSum(), CrossEntropyToSum(), CrossEntropyGradient()]
-        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)
+        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(
+            op
+        )
 
 
 def like(
-    op: Operation, name: str, operands: Sequence[SSAValue], types: Sequence[Attribute], hint: str, **given: Attribute
+    op: Operation,
+    name: str,
+    operands: Sequence[SSAValue],
+    types: Sequence[Attribute],
+    hint: str,
+    **given: Attribute,
 ) -> AtenOp:
     """An aten op with the location and phase of `op`."""
     new = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=given)
@@ -81,16 +94,20 @@ class MeanToSum(RewritePattern):
             return
         source, result = op.args[0], op.outs[0]
         count = math.prod(shape_of(source)) // math.prod(shape_of(result))
-        arguments = {name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes}
+        arguments = {
+            name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes
+        }
         hint = result.name_hint or "mean"
         name = "sum.dim_IntList" if op.overload == "mean.dim" else "sum"
         total = like(op, name, [source], [result.type], f"{hint}.sum", **arguments)
         mean = like(op, "div.Scalar", [total.outs[0]], [result.type], hint, other=FloatAttr(float(count), 64))
-        rewriter.replace_op(op, [total, mean])
+        rewriter.replace(op, [total, mean])
 
 
 class CrossEntropyToSum(RewritePattern):
-    """nll_loss(mean) -> nll_loss(sum) / count; with class weights the count is the sum of the labels' weights."""
+    """
+    nll_loss(mean) -> nll_loss(sum) / count; with class weights the count is the sum of the labels' weights.
+    """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         """Match the forward op of mean reduction."""
@@ -104,7 +121,7 @@ class CrossEntropyToSum(RewritePattern):
         counting = _count(op) if "weight" in op.absent() else []
         count = counting[-1].outs[0] if counting else total.outs[1]
         mean = like(op, "div.Tensor", [total.outs[0], count], [loss.type], hint)
-        rewriter.replace_op(op, [*counting, total, mean], [mean.outs[0], count])
+        rewriter.replace(op, [*counting, total, mean], [mean.outs[0], count])
 
 
 class CrossEntropyGradient(RewritePattern):
@@ -121,7 +138,7 @@ class CrossEntropyGradient(RewritePattern):
         operands = [scaled.outs[0], *op.args[1:]]
         result = op.outs[0]
         new = like(op, op.overload, operands, [result.type], result.name_hint or "grad", **_as_sum(op))
-        rewriter.replace_op(op, [scaled, new])
+        rewriter.replace(op, [scaled, new])
 
 
 def _is_mean_loss(op: Operation, overload: str) -> bool:

@@ -16,11 +16,12 @@ from .search.step_view import step_functions
 
 @dataclass(frozen=True)
 class InsertFreesPass(ModulePass):
-    """Write into the program where each value's memory is given back: right after its last use.
+    """
+    Write into the program where each value's memory is given back: right after its last use.
 
     Requires: nothing; run it last, for passes that move ops move last uses.
-    Ensures: every value that an op computes, and that the function does not return, is freed once. Arguments are the
-    caller's. Operands of a `spmd.start` are kept until its `spmd.wait`.
+    Ensures: every value that an op computes, and that the function does not return, is freed once. Arguments
+    are the caller's. Operands of a `spmd.start` are kept until its `spmd.wait`.
 
     Before:
     ```mlir

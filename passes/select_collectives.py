@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+from xdsl.pattern_rewriter import (
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+    op_type_rewrite_pattern,
+)
 
 from ..dialects.compute import find_mesh, shape_of
 from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
@@ -23,13 +29,14 @@ Method = Literal["flat", "padded"]
 
 @dataclass(frozen=True)
 class SelectCollectivesPass(ModulePass):
-    """Replace every `spmd.reshard` by the collective that carries it out, with its method.
+    """
+    Replace every `spmd.reshard` by the collective that carries it out, with its method.
 
     Requires: reshardings of one step each, as `insert-resharding` makes them.
     Ensures: no `spmd.reshard` is left. A gather, scatter or all-to-all whose parts are not all of one size is
-    `padded` to the largest, for no backend takes unequal parts; all others are `flat`. (That one all-reduce becomes
-    a reduce-scatter and an all-gather, or a hierarchy of collectives, is the shortest path's choice and has already
-    been made.)
+    `padded` to the largest, for no backend takes unequal parts; all others are `flat`. (That one all-reduce
+    becomes a reduce-scatter and an all-gather, or a hierarchy of collectives, is the shortest path's choice
+    and has already been made.)
 
     Before:
     ```mlir
@@ -70,7 +77,9 @@ class ReshardToCollective(RewritePattern):
         source = sharding_of(op.operand)
         step = single_step(source, op.sharding, mesh)
         if step is None:
-            fail(op, f"no single collective leads from {source} to {op.sharding}; run insert-resharding first")
+            fail(
+                op, f"no single collective leads from {source} to {op.sharding}; run insert-resharding first"
+            )
         method = None if step.kind.is_local else method_of(step, shape_of(op.operand), mesh)
         new: CollectiveOp = COLLECTIVES[step.kind](
             op.operand, mesh_name, step, method=method, regather=op.regather is not None
@@ -78,7 +87,7 @@ class ReshardToCollective(RewritePattern):
         new.location = op.location
         if BACKWARD in op.attributes:
             new.attributes[BACKWARD] = op.attributes[BACKWARD]
-        rewriter.replace_op(op, new)
+        rewriter.replace(op, new)
 
 
 def method_of(step: Step, shape: tuple[int, ...], mesh: Mesh) -> Method:
@@ -91,4 +100,4 @@ def method_of(step: Step, shape: tuple[int, ...], mesh: Mesh) -> Method:
 
 def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
     boundaries = dim.boundaries(size, mesh)
-    return len({b - a for a, b in zip(boundaries, boundaries[1:], strict=False)}) <= 1
+    return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1

@@ -15,11 +15,12 @@ from ..dialects.spmd import FreeOp, ReshardingOp, StartOp, WaitOp
 
 @dataclass(frozen=True)
 class StripReshardingPass(ModulePass):
-    """Remove every change of sharding, so that a search can run again on a program that was already lowered.
+    """
+    Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
     Requires: nothing.
-    Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are global, so each
-    is the identity and its operand takes its place. Signatures and homes stay.
+    Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are
+    global, so each is the identity and its operand takes its place. Signatures and homes stay.
 
     Before:
     ```mlir

@@ -1,1 +1,3 @@
-"""What the compiler knows of each ATen overload: one row of a table, from which op classes and rules are made."""
+"""
+What the compiler knows of each ATen overload: one row of a table, from which op classes and rules are made.
+"""

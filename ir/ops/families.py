@@ -33,7 +33,9 @@ def pointwise(op: OpInstance) -> Rule:
 
 
 def along(*arguments: str, default: int | tuple[int, ...] | None = None) -> RuleFunction:
-    """Element by element, but for the dims named by an argument, which must stay whole (softmax, cumsum, sort)."""
+    """
+    Element by element, but for the dims named by an argument, which must stay whole (softmax, cumsum, sort).
+    """
 
     def rule(op: OpInstance) -> Rule:
         base = pointwise(op)
@@ -51,10 +53,12 @@ def reduction(kind: Reduction | None, results: int = 1) -> RuleFunction:
         value, sizes = named(shape)
         reduced = set(wrapped(op.argument("dim"), len(shape)))
         keep = bool(op.argument("keepdim", False))
-        kept: list[Dim] = [() if i in reduced else dim for i, dim in enumerate(value) if keep or i not in reduced]
+        kept: list[Dim] = [
+            () if i in reduced else dim for i, dim in enumerate(value) if keep or i not in reduced
+        ]
         factors = [f"d{i}" for i in sorted(reduced)]
         reductions = dict.fromkeys(factors, kind) if kind is not None else {}
-        whole = frozenset() if kind is not None else frozenset(factors)
+        whole = frozenset[str]() if kind is not None else frozenset(factors)
         return Rule((value,), (tuple(kept),) * results, sizes, reductions, whole)
 
     return rule
@@ -67,7 +71,10 @@ def factory(op: OpInstance) -> Rule:
 
 
 def reshape(op: OpInstance) -> Rule:
-    """A view of other sizes: the dims' common factors (what splits a dim of either side evenly splits the other)."""
+    """
+    A view of other sizes: the dims' common factors (what splits a dim of either side evenly splits the
+    other).
+    """
     source, target = op.operands[0], op.results[0]
     sizes: dict[str, int] = {}
     before: list[list[str]] = [[] for _ in source]
@@ -223,7 +230,9 @@ def padded(op: OpInstance) -> Rule:
 
 
 def addmm(op: OpInstance) -> Rule:
-    """bias + mat1 @ mat2; the bias broadcasts, and must be partial where k is split, so that it is added once."""
+    """
+    bias + mat1 @ mat2; the bias broadcasts, and must be partial where k is split, so that it is added once.
+    """
     (rows, inner), (_, columns) = op.operands[1], op.operands[2]
     result: Value = (("i",), ("j",))
     sizes = {"i": rows, "k": inner, "j": columns}
@@ -266,7 +275,9 @@ def layer_norm(op: OpInstance) -> Rule:
     inner = value[lead:]
     statistics = (*value[:lead], *(() for _ in inner))
     operands = (value, *(inner for _ in op.operands[1:]))
-    return Rule(operands, (value, statistics, statistics), sizes, replicated=frozenset(dim[0] for dim in inner))
+    return Rule(
+        operands, (value, statistics, statistics), sizes, replicated=frozenset(dim[0] for dim in inner)
+    )
 
 
 def layer_norm_backward(op: OpInstance) -> Rule:
@@ -278,7 +289,9 @@ def layer_norm_backward(op: OpInstance) -> Rule:
     operands = (value, value, statistics, statistics, *(inner for _ in op.operands[4:]))
     results = tuple(v if wanted else () for v, wanted in zip((value, inner, inner), _wanted(op), strict=True))
     outer = [dim[0] for dim in value[:lead]]
-    return Rule(operands, results, sizes, dict.fromkeys(outer, Reduction.SUM), frozenset(dim[0] for dim in inner))
+    return Rule(
+        operands, results, sizes, dict.fromkeys(outer, Reduction.SUM), frozenset(dim[0] for dim in inner)
+    )
 
 
 def _wanted(op: OpInstance) -> tuple[bool, ...]:
@@ -290,10 +303,19 @@ def convolution(op: OpInstance) -> Rule:
     """(input, weight, bias?) -> output: batch and channels may be split, windows not."""
     sizes = {"n": op.operands[0][0], "i": op.operands[0][1], "o": op.operands[1][0]}
     window, kernel, output = _windows(op.operands[0], op.operands[1], op.results[0], sizes)
-    operands: tuple[Value, ...] = ((("n",), ("i",), *window), (("o",), ("i",), *kernel), (("o",),))[: len(op.operands)]
+    operands: tuple[Value, ...] = ((("n",), ("i",), *window), (("o",), ("i",), *kernel), (("o",),))[
+        : len(op.operands)
+    ]
     sizes, operands, whole = _grouped(op, sizes, operands)
     result: Value = (("n",), ("o",), *output)
-    return Rule(operands, (result,), sizes, {"i": Reduction.SUM}, whole, additive=frozenset({2} if len(operands) > 2 else ()))
+    return Rule(
+        operands,
+        (result,),
+        sizes,
+        {"i": Reduction.SUM},
+        whole,
+        additive=frozenset({2} if len(operands) > 2 else ()),
+    )
 
 
 def convolution_backward(op: OpInstance) -> Rule:
@@ -332,7 +354,9 @@ def _grouped(
 
 
 def pooling(op: OpInstance) -> Rule:
-    """Windows over the last two dims; batch and channels may be split. All operands and results are images."""
+    """
+    Windows over the last two dims; batch and channels may be split. All operands and results are images.
+    """
     images = [*op.operands, *op.results]
     sizes: dict[str, int] = {}
     values: list[Value] = []
@@ -400,7 +424,7 @@ def triangle(op: OpInstance) -> Rule:
 def nll_loss(op: OpInstance) -> Rule:
     """(scores [b, c], target [b], weight? [c]) -> (loss, total_weight); a mean's parts do not add up."""
     scores, target = _scores(op.operands[0])
-    sizes = dict(zip(("b", "c"), op.operands[0][-2:], strict=False)) if len(op.operands[0]) == 2 else {"c": op.operands[0][0]}
+    sizes = _score_sizes(op.operands[0])
     kind = op.argument("reduction")
     loss: Value = target if kind == 0 else ()
     operands: tuple[Value, ...] = (scores, target, (("c",),))[: len(op.operands)]
@@ -411,7 +435,7 @@ def nll_loss(op: OpInstance) -> Rule:
 def nll_loss_backward(op: OpInstance) -> Rule:
     """(grad, scores, target, weight?, total_weight) -> grad_scores."""
     scores, target = _scores(op.operands[1])
-    sizes = dict(zip(("b", "c") if len(scores) == 2 else ("c",), op.operands[1], strict=True))
+    sizes = _score_sizes(op.operands[1])
     loss: Value = target if op.argument("reduction") == 0 else ()
     weight: tuple[Value, ...] = ((("c",),),) if len(op.operands) == 5 else ()
     return Rule((loss, scores, target, *weight, ()), (scores,), sizes, replicated=frozenset({"c"}))
@@ -419,6 +443,10 @@ def nll_loss_backward(op: OpInstance) -> Rule:
 
 def _scores(shape: Shape) -> tuple[Value, Value]:
     return ((("b",), ("c",)), (("b",),)) if len(shape) == 2 else ((("c",),), ())
+
+
+def _score_sizes(shape: Shape) -> dict[str, int]:
+    return {"b": shape[0], "c": shape[1]} if len(shape) == 2 else {"c": shape[0]}
 
 
 def attention(op: OpInstance) -> Rule:

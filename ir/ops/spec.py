@@ -14,7 +14,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class OpInstance:
-    """One use of an op: the shapes of its tensor operands and results, and its other arguments as Python values."""
+    """
+    One use of an op: the shapes of its tensor operands and results, and its other arguments as Python values.
+    """
 
     name: str
     operands: tuple[Shape, ...]
@@ -36,14 +38,17 @@ RuleFunction = Callable[[OpInstance], Rule]
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One row: everything that passes ask about an op.
+    """
+    One row: everything that passes ask about an op.
 
     name       the overload, without `.default`
     operands   schema names of the tensor arguments, in order; `*name` for a list of tensors
     rule       factor notation, or a function of the shapes
-    linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all operands
+    linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
+               operands
     flops      floating-point operations as a product over factors (`2*i*j*k`); empty: one per result element
-    localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`, `result0[1]`
+    localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
+               `result0[1]`
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     """
@@ -59,11 +64,17 @@ class OpSpec:
 
     def bind(self, op: OpInstance) -> Rule:
         """The sharding rule of one use of the op."""
-        rule = parse_rule(self.rule).bind(op.operands, op.results) if isinstance(self.rule, str) else self.rule(op)
+        rule = (
+            parse_rule(self.rule).bind(op.operands, op.results)
+            if isinstance(self.rule, str)
+            else self.rule(op)
+        )
         return replace(rule, linear=self._linear(op)) if self.linear else rule
 
     def _linear(self, op: OpInstance) -> tuple[frozenset[int], ...]:
-        """The linear sets in which every tensor is present; an operand that is None drops out, a number blocks."""
+        """
+        The linear sets in which every tensor is present; an operand that is None drops out, a number blocks.
+        """
         groups: list[frozenset[int]] = []
         for text in self.linear:
             names = [name for name in op.operand_names if text == "*"] or text.split("+")
@@ -79,7 +90,9 @@ class OpSpec:
             return 0.0
         if not self.flops:
             return float(sum(_elements(dim_factors, sizes) for dim_factors in rule.results))
-        return math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*"))
+        return math.prod(
+            float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*")
+        )
 
 
 def _elements(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, float]) -> float:

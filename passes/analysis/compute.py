@@ -54,7 +54,9 @@ def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
     if spec_of(op).view:
         return 0.0
     flops, moved = op_flops(op, signature, cluster.mesh), op_bytes(op, signature, cluster.mesh)
-    return max(_device_seconds(device, flops, moved, _dtype(op.args or op.outs)) for device in cluster.kinds_used)
+    return max(
+        _device_seconds(device, flops, moved, _dtype(op.args or op.outs)) for device in cluster.kinds_used
+    )
 
 
 def _dtype(values: Sequence[SSAValue]) -> str:

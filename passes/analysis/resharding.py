@@ -1,8 +1,11 @@
-"""What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL 4.3).
+"""
+What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL
+4.3).
 
-The shardings of a value are the nodes of a graph, single collectives its edges, weighted by the cluster's alpha-beta
-costs. For values of one rank (number of dims) the graph is the same up to the bytes, so its edges are kept as two
-matrices, seconds and seconds per byte of the global value, and all pairs are solved at once per shape.
+The shardings of a value are the nodes of a graph, single collectives its edges, weighted by the cluster's
+alpha-beta costs. For values of one rank (number of dims) the graph is the same up to the bytes, so its edges
+are kept as two matrices, seconds and seconds per byte of the global value, and all pairs are solved at once
+per shape.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ _STEP_SECONDS = 1e-9
 
 
 def even_shardings(rank: int, mesh: Mesh, *, partial: bool = True) -> tuple[Sharding, ...]:
-    """Every even sharding of a value of `rank` dims whose split dims list their axes in the mesh's order.
+    """
+    Every even sharding of a value of `rank` dims whose split dims list their axes in the mesh's order.
 
     The first is the replicated one. `partial` includes partial sums.
     """
@@ -44,7 +48,8 @@ def even_shardings(rank: int, mesh: Mesh, *, partial: bool = True) -> tuple[Shar
 def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
     """Whether every evenly split dim has at least one element per part."""
     return all(
-        d.offsets is not None or not d.axes or mesh.parts(d.axes) <= n for d, n in zip(sharding.dims, shape, strict=True)
+        d.offsets is not None or not d.axes or mesh.parts(d.axes) <= n
+        for d, n in zip(sharding.dims, shape, strict=True)
     )
 
 
@@ -90,9 +95,15 @@ class ReshardCosts:
         return alpha + _STEP_SECONDS, beta * share
 
     def matrix(
-        self, shape: tuple[int, ...], element_bytes: int, sources: Sequence[Sharding], targets: Sequence[Sharding]
+        self,
+        shape: tuple[int, ...],
+        element_bytes: int,
+        sources: Sequence[Sharding],
+        targets: Sequence[Sharding],
     ) -> Matrix:
-        """Seconds from each of `sources` to each of `targets` for a value of `shape`; inf where there is no way."""
+        """
+        Seconds from each of `sources` to each of `targets` for a value of `shape`; inf where there is no way.
+        """
         graph, paths = self._graph(len(shape)), self._solved(shape, element_bytes)
         rows = [graph.index.get(s, -1) for s in sources]
         columns = [graph.index.get(t, -1) for t in targets]
@@ -114,7 +125,9 @@ class ReshardCosts:
         best = np.full(len(graph.states), np.inf)
         for step in steps_from(source, self.mesh):
             if step.target in graph.index and fits(step.target, shape, self.mesh):
-                best = np.minimum(best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]])
+                best = np.minimum(
+                    best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]]
+                )
         return best
 
     def _arriving(self, graph: _Graph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
@@ -149,13 +162,21 @@ class ReshardCosts:
         if (direct := single_step(source, target, self.mesh)) is not None:
             ways.append((self.step_seconds(direct, size), (direct,)))
         if not ways:
-            raise ValueError(f"no collectives lead from {source} to {target} for a value of shape {list(shape)}")
+            raise ValueError(
+                f"no collectives lead from {source} to {target} for a value of shape {list(shape)}"
+            )
         return min(ways, key=lambda way: way[0])[1]
 
-    def _first_steps(self, graph: _Graph, source: Sharding, shape: tuple[int, ...]) -> dict[int, tuple[Step, ...]]:
+    def _first_steps(
+        self, graph: _Graph, source: Sharding, shape: tuple[int, ...]
+    ) -> dict[int, tuple[Step, ...]]:
         if source in graph.index:
             return {graph.index[source]: ()}
-        steps = (s for s in steps_from(source, self.mesh) if s.target in graph.index and fits(s.target, shape, self.mesh))
+        steps = (
+            s
+            for s in steps_from(source, self.mesh)
+            if s.target in graph.index and fits(s.target, shape, self.mesh)
+        )
         return {graph.index[step.target]: (step,) for step in steps}
 
     def _last_steps(self, graph: _Graph, target: Sharding) -> dict[int, tuple[Step, ...]]:
@@ -209,4 +230,3 @@ class ReshardCosts:
                 following = np.where(shorter, following[:, k, None], following)
             self._paths[key] = _Paths(seconds, following)
         return self._paths[key]
-

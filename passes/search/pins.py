@@ -1,18 +1,20 @@
-"""Pins: what the user has decided, as constraints that every search algorithm obeys.
+"""
+Pins: what the user has decided, as constraints that every search algorithm obeys.
 
 ```toml
 [[pin]]
-value = "h.*.weight"              # a glob over parameters, states (h.0.weight.exp_avg), gradients (h.0.weight.grad)
-sharding = '[{"gpu"}, {}]'        # and batch inputs (batch.0)
+value = "h.*.weight"              # a glob over parameters, states (h.0.weight.exp_avg),
+sharding = '[{"gpu"}, {}]'        # gradients (h.0.weight.grad) and batch inputs (batch.0)
 
 [[pin]]
 preset = "dp"                     # or "tp", "zero3"
 axes = ["gpu"]                    # the axes it speaks of; all by default
 ```
 
-`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero3` does the same with
-parameters, gradients and states split and gathered anew for every use; `tp` keeps the batch whole and every matrix of
-a matrix product split where it is used (Megatron's layouts are the cheapest completions of that).
+`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero3` does the
+same with parameters, gradients and states split and gathered anew for every use; `tp` keeps the batch whole
+and every matrix of a matrix product split where it is used (Megatron's layouts are the cheapest completions
+of that).
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ def parse_pins(text: str, source: str = "<pins>") -> tuple[Pin, ...]:
         raise PinError(f"{source}: {error}") from error
     entries = cast("list[Mapping[str, Any]]", table.get("pin", []))
     if not entries or set(table) != {"pin"}:
-        raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
+        raise PinError(
+            f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"'
+        )
     return tuple(_pin(entry, f"{source}: pin {number}") for number, entry in enumerate(entries, 1))
 
 
@@ -87,7 +91,9 @@ def _pin(entry: Mapping[str, Any], place: str) -> Pin:
             raise PinError(f"{place}: preset {entry['preset']!r} is not one of {', '.join(PRESETS)}")
         axes = entry.get("axes")
         return Pin(preset=str(entry["preset"]), axes=tuple(axes) if axes is not None else None)
-    raise PinError(f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes")
+    raise PinError(
+        f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes"
+    )
 
 
 AxisLimit = tuple[str, frozenset[Placement]]
@@ -96,7 +102,9 @@ AxisLimit = tuple[str, frozenset[Placement]]
 
 @dataclass(frozen=True)
 class Limit:
-    """What a value's sharding must be: exactly `sharding` where given, and per axis one of some placements."""
+    """
+    What a value's sharding must be: exactly `sharding` where given, and per axis one of some placements.
+    """
 
     sharding: Sharding | None = None
     axes: tuple[AxisLimit, ...] = ()
@@ -158,7 +166,11 @@ class Constraints:
         limit = self.of_argument(argument)
         raise PassFailedException(
             f"the pins leave no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
-            + (f": {limit.sharding} is not an even sharding of it in the mesh's order of axes" if limit.sharding else "")
+            + (
+                f": {limit.sharding} is not an even sharding of it in the mesh's order of axes"
+                if limit.sharding
+                else ""
+            )
         )
 
 
@@ -169,7 +181,9 @@ def _obeys(sharding: Sharding, limit: Limit) -> bool:
 
 
 def apply_pins(pins: Sequence[Pin], view: StepView) -> Constraints:
-    """The constraints that `pins` put on a step; PinError names a pin that matches nothing or does not fit."""
+    """
+    The constraints that `pins` put on a step; PinError names a pin that matches nothing or does not fit.
+    """
     constraints = Constraints()
     for pin in pins:
         if pin.preset:
@@ -194,7 +208,9 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
             matched = True
     if not matched:
         names = ", ".join(given.name for given in view.inputs[:4])
-        raise PinError(f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}")
+        raise PinError(
+            f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}"
+        )
 
 
 def _check(pin: Pin, name: str, shape: tuple[int, ...], mesh: Mesh) -> None:
@@ -251,8 +267,10 @@ def _data_parallel(
 
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
-    """The dim along which a parameter is spread over `parts` devices: the first that divides, else the largest that
-    has enough elements, else none."""
+    """
+    The dim along which a parameter is spread over `parts` devices: the first that divides, else the largest
+    that has enough elements, else none.
+    """
     divisible = [i for i, size in enumerate(shape) if size >= parts and size % parts == 0]
     enough = sorted((i for i, size in enumerate(shape) if size >= parts), key=lambda i: -shape[i])
     return next(iter((*divisible, *enough)), None)
@@ -266,7 +284,9 @@ def _tensor_parallel(axes: tuple[str, ...], view: StepView, constraints: Constra
             _limit_axes(constraints.arguments, given.argument.index, axes, "R")
         elif given.role == train.PARAM and len(shape) >= 2 and _feeds_contraction(given.argument):
             parts = view.mesh.parts(axes)
-            places = frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
+            places = frozenset[Placement](
+                ("S", i) for i, size in enumerate(shape) if size >= parts
+            ) or frozenset({"R"})
             _limit_axes(constraints.arguments, given.argument.index, axes, places)
             _limit_axes(constraints.copies, given.argument, axes, places)
 

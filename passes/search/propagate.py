@@ -1,8 +1,9 @@
-"""Propagation of the batch split through a step, op by op: what data parallelism means for each op.
+"""
+Propagation of the batch split through a step, op by op: what data parallelism means for each op.
 
-On the given axes every batch input is split along its first dim. Each op then makes the choice that asks for the
-least communication from what its operands have: it follows a split it can keep, passes partial sums through where it
-is linear, and otherwise runs whole.
+On the given axes every batch input is split along its first dim. Each op then makes the choice that asks for
+the least communication from what its operands have: it follows a split it can keep, passes partial sums
+through where it is linear, and otherwise runs whole.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,10 @@ from ...ir.mesh import Mesh
 
 @dataclass(frozen=True)
 class Input:
-    """One argument of the step: its role attribute, and its name (`h.0.weight`, `h.0.weight.exp_avg`, `batch.0`)."""
+    """
+    One argument of the step: its role attribute, and its name (`h.0.weight`, `h.0.weight.exp_avg`,
+    `batch.0`).
+    """
 
     argument: BlockArgument
     role: str
@@ -83,7 +86,7 @@ class StepView:
                 yield names[id(op.args[0])], op
 
 
-def _input(argument: BlockArgument, attributes: dict[str, Attribute]) -> Input:
+def _input(argument: BlockArgument, attributes: Mapping[str, Attribute]) -> Input:
     role = next((role for role in train.ROLES if role in attributes), "")
     value = attributes.get(role)
     match value:
@@ -115,7 +118,9 @@ def cluster_of_module(module: ModuleOp) -> Cluster:
     for op in module.ops:
         if isinstance(op, ClusterOp):
             if op.mesh.data != mesh.name:
-                raise PassFailedException(f"cluster @{op.sym_name.data} is on @{op.mesh.data}, the mesh is @{mesh.name}")
+                raise PassFailedException(
+                    f"cluster @{op.sym_name.data} is on @{op.mesh.data}, the mesh is @{mesh.name}"
+                )
             try:
                 return op.cluster(mesh)
             except ValueError as error:
