@@ -7,38 +7,52 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, OpResult
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import SIGNATURE, ComputeOp
 from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
-from ..dialects.step import REGATHER, SEARCH, SHARDING, WORKING, merge_argument_attributes
+from ..dialects.step import (
+    REGATHER,
+    SEARCH,
+    SHARDING,
+    WORKING,
+    merge_argument_attributes,
+    set_working_copies,
+    sharding_of,
+)
 from ..ir.cluster import Cluster
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
-from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
+from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, cluster_of_module, step_functions, value_label
 from .search.strategy import StrategyProblem, Weights, build_problem
+from .search.within_memory import Found, solve_within
 from .strip_resharding import strip_resharding
 
 Algorithm = Literal["eliminate", "fixed", "exhaustive"]
 
 _FIXED = Weights(contractions=1.0, others=0.0)
-"""Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing
-and compute everything everywhere."""
+"""
+Pins are completed with the least communication, but contractions count, or it would be cheapest to send
+nothing and compute everything everywhere.
+"""
 
 
 @dataclass(frozen=True)
 class SearchStrategyPass(ModulePass):
-    """Give every op a signature and every argument a home, at the least predicted time of a step.
+    """
+    Give every op a signature and every argument a home, at the least predicted time of a step.
 
-    Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped first.
-    Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several users may
-    have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of it, in seconds.
+    Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped
+    first.
+    Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
+    users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
+    it, in seconds.
 
     Pipeline: search-strategy
 
@@ -62,8 +76,10 @@ class SearchStrategyPass(ModulePass):
     name = "search-strategy"
 
     algorithm: Algorithm = "eliminate"
-    """`eliminate` is exact for the additive cost; `fixed` completes pins with the least communication; `exhaustive`
-    tries everything."""
+    """
+    `eliminate` is exact for the additive cost; `fixed` completes pins with the least communication;
+    `exhaustive` tries everything.
+    """
 
     pins: str | None = None
     """A TOML file of pins."""
@@ -83,23 +99,28 @@ class SearchStrategyPass(ModulePass):
 
 
 def search(
-    func: FuncOp, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: int | float | None = None
-) -> Solution:
+    func: FuncOp, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: float | None = None
+) -> Found:
     """Search one step function and write what was found into it; see `SearchStrategyPass`."""
     view = StepView(func, cluster.mesh)
     constraints = apply_pins(pins, view)
     weights = _FIXED if algorithm == "fixed" else Weights()
-    problem = build_problem(view, cluster, constraints, weights)
-    solution = _solved(problem, algorithm)
-    _write(view, constraints, problem, solution)
+    found = solve_within(
+        view,
+        lambda prices: build_problem(view, cluster, constraints, weights, prices),
+        lambda problem: _solved(problem, algorithm),
+        cluster.memory if memory is None else memory,
+    )
+    _write(view, found.problem, found.solution)
     func.attributes[SEARCH] = DictionaryAttr(
         {
             "algorithm": StringAttr(algorithm),
-            "cost": FloatAttr(solution.cost, 64),
-            "lower_bound": FloatAttr(solution.lower_bound, 64),
+            "cost": FloatAttr(found.cost, 64),
+            "lower_bound": FloatAttr(found.lower_bound, 64),
+            "peak_bytes": FloatAttr(found.peak_bytes, 64),
         }
     )
-    return solution
+    return found
 
 
 def _solved(problem: StrategyProblem, algorithm: Algorithm) -> Solution:
@@ -110,7 +131,8 @@ def _solved(problem: StrategyProblem, algorithm: Algorithm) -> Solution:
     except Infeasible as error:
         names = [_subject_name(problem, node) for node in error.nodes[:4]]
         raise PassFailedException(
-            f"no strategy obeys all constraints: {', '.join(names)} cannot be sharded together; relax a pin on them"
+            f"no strategy obeys all constraints: {', '.join(names)} cannot be sharded together;"
+            " relax a pin on them"
         ) from error
 
 
@@ -121,25 +143,23 @@ def _subject_name(problem: StrategyProblem, node: int) -> str:
     return value_label(subject)
 
 
-def _write(view: StepView, constraints: Constraints, problem: StrategyProblem, solution: Solution) -> None:
+def _write(view: StepView, problem: StrategyProblem, solution: Solution) -> None:
     """Write the chosen signatures, homes and working placements into the IR."""
     mesh = view.mesh.name
     arguments: dict[int, dict[str, Attribute | None]] = {}
-    working: dict[ComputeOp, dict[int, Sharding]] = {}
+    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
     for decision, state in zip(problem.decisions, solution.assignment, strict=True):
         chosen, subject = decision.states[int(state)], decision.subject
-        if isinstance(chosen, Signature):
-            assert isinstance(subject, ComputeOp)
-            subject.attributes.pop(WORKING, None)
+        if isinstance(subject, ComputeOp):
+            assert isinstance(chosen, Signature)
+            for name in (WORKING, REGATHER):
+                subject.attributes.pop(name, None)
             subject.attributes[SIGNATURE] = SignatureAttr.of(mesh, chosen)
+        elif decision.copy:
+            assert isinstance(chosen, Sharding)
+            copies[subject] = (chosen, decision.regather[int(state)])
         elif isinstance(subject, BlockArgument):
-            entry = arguments.setdefault(subject.index, {WORKING: None, REGATHER: None})
-            entry[WORKING if decision.copy else SHARDING] = ShardingAttr.of(mesh, chosen)
-            if decision.copy and subject.index in constraints.regathered:
-                entry[REGATHER] = UnitAttr()
-        elif isinstance(subject, OpResult) and isinstance(subject.op, ComputeOp):
-            working.setdefault(subject.op, {})[subject.index] = chosen
-    for op, copies in working.items():
-        entries = [ShardingAttr.of(mesh, copies[i]) if i in copies else UnitAttr() for i in range(len(op.outs))]
-        op.attributes[WORKING] = ArrayAttr(entries)
+            assert isinstance(chosen, Sharding)
+            arguments[subject.index] = {SHARDING: ShardingAttr.of(mesh, chosen), WORKING: None, REGATHER: None}
     merge_argument_attributes(view.func, arguments)
+    set_working_copies(view.func, mesh, {v: c for v, c in copies.items() if c[0] != sharding_of(v)})

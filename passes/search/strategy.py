@@ -1,19 +1,22 @@
-"""From a step function to a discrete problem, and from its solution back to signatures in the IR.
+"""
+From a step function to a discrete problem, and from its solution back to signatures in the IR.
 
 Decisions (nodes of `problem.Problem`):
 
     op      one of its rule's signatures; price: roofline seconds
     home    the sharding in which an argument is kept between steps; free
-    copy    the working placement of a value with several users (home -> working -> demand), so that a resharding
+    copy    the working placement of a value with several users (home -> working -> demand), so that a
+            resharding
             that they share is paid once
 
-Prices of pairs (edges) are those of the cheapest resharding between what one side gives and the other demands. Equal
-uses of ops share their signature lists, cost vectors and tables, as the same objects, so that equal layers cost one.
+Prices of pairs (edges) are those of the cheapest resharding between what one side gives and the other
+demands. Equal uses of ops share their signature lists, cost vectors and tables, as the same objects, so that
+equal layers cost one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,8 +27,9 @@ from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...ir.cluster import Cluster
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, signatures
-from ..analysis.compute import is_contraction, op_seconds
+from ..analysis.compute import is_contraction, local_bytes, op_seconds
 from ..analysis.resharding import ReshardCosts, even_shardings, fits
+from .memory import Lifetimes, Prices, owns_memory
 from .pins import Constraints
 from .problem import Costs, Edge, Problem
 from .step_view import StepView
@@ -41,6 +45,8 @@ class Decision:
     subject: ComputeOp | SSAValue
     states: tuple[Signature, ...] | tuple[Sharding, ...]
     copy: bool = False
+    regather: tuple[bool, ...] = ()
+    """For a copy, by state: whether it is made again for backward."""
 
 
 @dataclass
@@ -56,7 +62,9 @@ class _Tables:
     """Everything that equal uses share, by identity."""
 
     costs: ReshardCosts
-    signatures: dict[object, tuple[Signature, ...]] = field(default_factory=dict[object, tuple[Signature, ...]])
+    signatures: dict[object, tuple[Signature, ...]] = field(
+        default_factory=dict[object, tuple[Signature, ...]]
+    )
     unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
     ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
     unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])
@@ -103,17 +111,24 @@ class Weights:
 
 
 def build_problem(
-    view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights = Weights()
+    view: StepView,
+    cluster: Cluster,
+    constraints: Constraints,
+    weights: Weights = Weights(),
+    prices: Prices = Prices(),
 ) -> StrategyProblem:
-    """The discrete problem of choosing a signature for every op of the step."""
-    return _Builder(view, cluster, constraints, weights).build()
+    """The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`."""
+    return _Builder(view, cluster, constraints, weights, prices).build()
 
 
 class _Builder:
     """Collects nodes and edges; one use."""
 
-    def __init__(self, view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights) -> None:
+    def __init__(
+        self, view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights, prices: Prices
+    ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
+        self.prices, self.lifetimes = prices, Lifetimes(view)
         self.tables = _Tables(ReshardCosts(cluster))
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
@@ -153,50 +168,120 @@ class _Builder:
             tables.signatures[key] = allowed or self.constraints.refuse_op(op)
             tables.kept.append(rule)
         states = tables.signatures[key]
-        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]))
+        held = self._held_results(op)
+        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held)
         if cost_key not in tables.unary:
             weight = self.weights.contractions if is_contraction(op) else self.weights.others
             costs = np.array([weight * op_seconds(op, s, self.cluster) for s in states])
+            for index, price in held:
+                costs += price * self._bytes(op.outs[index], tables.port(states, True, index))
             costs.flags.writeable = False
             tables.unary[cost_key] = costs
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key])
+
+    def _held_results(self, op: ComputeOp) -> tuple[tuple[int, float], ...]:
+        """The results that stay in memory as the op gives them, with the price of their bytes."""
+        if not self.prices.at or not owns_memory(op):
+            return ()
+        kept = [(i, r) for i, r in enumerate(op.outs) if len(self._shared_uses(r)) < 2]
+        priced = ((i, self.prices.over(self.lifetimes.whole(r))) for i, r in kept)
+        return tuple((i, price) for i, price in priced if price)
+
+    def _bytes(self, value: SSAValue, port: Port) -> Costs:
+        return np.array([float(local_bytes(value, sharding, self.view.mesh)) for sharding in port])
 
     def _homes(self, argument: BlockArgument) -> Port:
         shape, limits = shape_of(argument), self.constraints.of_argument(argument)
         key = (shape, limits)
         if key not in self.tables.homes:
             states = even_shardings(len(shape), self.view.mesh, partial=False)
-            states = tuple(s for s in states if fits(s, shape, self.view.mesh) and self.constraints.allows(s, limits))
+            states = tuple(
+                s for s in states if fits(s, shape, self.view.mesh) and self.constraints.allows(s, limits)
+            )
             self.tables.homes[key] = states or self.constraints.refuse_argument(argument)
         return self.tables.homes[key]
 
     def _home(self, argument: BlockArgument) -> None:
         states = self._homes(argument)
-        zeros = self.tables.unary.setdefault(("free", len(states)), np.zeros(len(states)))
-        self.home_nodes[argument.index] = self._node(Decision(argument, states), zeros)
+        key = ("home", id(states), dtype_of(argument))
+        if key not in self.tables.unary:
+            self.tables.unary[key] = self.prices.total * self._bytes(argument, states)
+        self.home_nodes[argument.index] = self._node(Decision(argument, states), self.tables.unary[key])
+
+    def _shared_uses(self, value: SSAValue) -> list[Use]:
+        """The uses that go through a working copy: all but that of an argument by its own update."""
+        uses = [use for use in value.uses if isinstance(use.operation, ComputeOp)]
+        if isinstance(value, BlockArgument):
+            return [use for use in uses if not self.view.is_update_use(use)]
+        return uses
 
     def _uses(self, value: SSAValue, node: int, port: Port) -> None:
         """Connect a value to its users, through a working copy where there are several."""
-        uses = [use for use in value.uses if isinstance(use.operation, ComputeOp)]
-        shared = [u for u in uses if not (isinstance(value, BlockArgument) and self.view.is_update_use(u))]
-        for use in uses:
-            if use not in shared:
-                self._demand(value, node, port, use)
+        shared = self._shared_uses(value)
         limits = self.constraints.of_copy(value)
-        if len(shared) < 2 and not limits:
+        for use in value.uses:
+            if isinstance(use.operation, ComputeOp) and use not in shared:
+                self._demand(value, node, port, use)
+        if not shared or (len(shared) < 2 and not limits):
             for use in shared:
                 self._demand(value, node, port, use)
             return
         states = self.tables.union([port, *(self._port(use) for use in shared)])
         if limits:
             states = self._limited(value, states, limits)
-        if len(states) < 2 and not limits:
-            return
-        zeros = self.tables.unary.setdefault(("free", len(states)), np.zeros(len(states)))
-        copy = self._node(Decision(value, states, copy=True), zeros)
-        self._edge(value, node, port, copy, states)
+        self._copy(value, node, port, states, shared)
+
+    def _copy(self, value: SSAValue, node: int, port: Port, forms: Port, shared: Sequence[Use]) -> None:
+        """The decision on a working copy: its form, and whether it is kept for backward or made again."""
+        pinned = isinstance(value, BlockArgument) and value.index in self.constraints.regathered
+        options = (False,)
+        if (pinned or self.prices.at) and self.lifetimes.crosses(value):
+            options = (True,) if pinned else (False, True)
+        key = ("copy states", id(forms), options)
+        states = self.tables.homes.setdefault(key, tuple(form for _ in options for form in forms))
+        regather = tuple(option for option in options for _ in forms)
+        owned = isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and owns_memory(value.op)
+        held = (
+            tuple(self.prices.over(self.lifetimes.copy(value, option)) for option in options)
+            if self.prices.at
+            else ()
+        )
+        kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
+        copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
+        table = self._copy_table(value, port, forms, options, held, kept)
+        if table is not None:
+            self.edges.append(Edge(node, copy, table))
         for use in shared:
             self._demand(value, copy, states, use)
+
+    def _free(self, count: int) -> Costs:
+        return self.tables.unary.setdefault(("free", count), np.zeros(count))
+
+    def _copy_table(
+        self,
+        value: SSAValue,
+        port: Port,
+        forms: Port,
+        options: tuple[bool, ...],
+        held: tuple[float, ...],
+        kept: float,
+    ) -> Costs | None:
+        """Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both."""
+        if options == (False,) and not held:
+            return self.tables.table(value, port, forms)
+        key = (shape_of(value), element_bytes(value), id(port), id(forms), options, held, kept)
+        if key not in self.tables.tables:
+            once = self.tables.table(value, port, forms)
+            once = once if once is not None else np.zeros((len(port), len(forms)))
+            other = np.array([[a != b for b in forms] for a in port])
+            home, form = self._bytes(value, port)[:, None], self._bytes(value, forms)[None, :]
+            blocks: list[Costs] = []
+            for option, price in zip(options, held or (0.0,) * len(options), strict=True):
+                # A value of its own op lives on as its copy; with regather, and for arguments, home stays as well.
+                stored = kept * (home if option else form) + price * form * other * (option or not kept)
+                blocks.append(once * (2.0 if option else 1.0) + stored)
+            self.tables.tables[key] = np.ascontiguousarray(np.concatenate(blocks, axis=1))
+        return self.tables.tables[key]
 
     def _limited(self, value: SSAValue, states: Port, limits: object) -> Port:
         key = ("copy", id(states), limits)
@@ -232,8 +317,3 @@ class _Builder:
                 table = self.tables.table(value, port, whole)
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
-
-
-def chosen_states(problem: StrategyProblem, assignment: Sequence[int]) -> Mapping[int, Signature | Sharding]:
-    """What each node was given."""
-    return {i: d.states[int(s)] for i, (d, s) in enumerate(zip(problem.decisions, assignment, strict=True))}

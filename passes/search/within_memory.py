@@ -1,0 +1,172 @@
+"""The cheapest strategy that fits in memory: prices on bytes at the points where it does not, raised until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from ...dialects.compute import ComputeOp
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature
+from .memory import Lifetimes, Prices, bytes_over_time, holdings
+from .problem import Solution
+from .step_view import StepView
+from .strategy import StrategyProblem
+
+_ROUNDS = 16
+"""How often prices are tried after the first that does not fit."""
+
+Build = Callable[[Prices], StrategyProblem]
+Solve = Callable[[StrategyProblem], Solution]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak (bytes)."""
+
+    problem: StrategyProblem
+    solution: Solution
+    cost: float
+    lower_bound: float
+    peak_bytes: float
+
+
+def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Found:
+    """The cheapest strategy found whose memory stays under `limit` bytes on every device.
+
+    Exact where the unconstrained optimum fits; else the gap between `cost` and `lower_bound` says how far from the
+    optimum it may be. PassFailedException, with the amount that is missing, where nothing was found that fits.
+    """
+    lifetimes = Lifetimes(view)
+    free = build(Prices())
+    first = _found(view, lifetimes, free, free, solve(free), bound=None)
+    if first.peak_bytes <= limit:
+        return first
+    return _Pricing(view, lifetimes, build, solve, limit, free, first).run()
+
+
+class _Pricing:
+    """The search for the lowest prices at which the strategy fits; one use."""
+
+    def __init__(
+        self,
+        view: StepView,
+        lifetimes: Lifetimes,
+        build: Build,
+        solve: Solve,
+        limit: float,
+        free: StrategyProblem,
+        first: Found,
+    ) -> None:
+        self.view, self.lifetimes, self.build, self.solve = view, lifetimes, build, solve
+        self.limit, self.free, self.first = limit, free, first
+        self.points: list[int] = [_peak_point(view, lifetimes, first)]
+        self.best: Found | None = None
+        self.bound = first.lower_bound
+        self.least = first.peak_bytes
+
+    def run(self) -> Found:
+        low, high = 0.0, None
+        price = max(self.first.cost, 1e-9) / self.limit
+        for _ in range(_ROUNDS):
+            tried = self._try(price)
+            if tried.peak_bytes <= self.limit:
+                high = price
+            elif self._new_point(tried):
+                continue
+            else:
+                low = price
+            price = price * 8 if high is None else (low + high) / 2
+            if high is not None and low and high / low < 1.05:
+                break
+        if self.best is None:
+            short = self.least - self.limit
+            raise PassFailedException(
+                f"no strategy fits: the tightest found needs {_size(self.least)} on a device that has"
+                f" {_size(self.limit)}, {_size(short)} too much; use more devices or a smaller batch"
+            )
+        return Found(
+            self.best.problem, self.best.solution, self.best.cost, min(self.bound, self.best.cost), self.best.peak_bytes
+        )
+
+    def _try(self, price: float) -> Found:
+        prices = Prices({point: price / len(self.points) for point in self.points})
+        problem = self.build(prices)
+        solution = self.solve(problem)
+        self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
+        found = _found(self.view, self.lifetimes, problem, self.free, solution, bound=self.bound)
+        self.least = min(self.least, found.peak_bytes)
+        if found.peak_bytes <= self.limit and (self.best is None or found.cost < self.best.cost):
+            self.best = found
+        return found
+
+    def _new_point(self, found: Found) -> bool:
+        """Add the point where `found` peaks to the priced ones; False where it is priced already."""
+        point = _peak_point(self.view, self.lifetimes, found)
+        if point in self.points or len(self.points) >= 4:
+            return False
+        self.points.append(point)
+        return True
+
+
+def _peak_point(view: StepView, lifetimes: Lifetimes, found: Found) -> int:
+    return int(np.argmax(_over_time(view, lifetimes, found.problem, found.solution)))
+
+
+def _found(
+    view: StepView,
+    lifetimes: Lifetimes,
+    problem: StrategyProblem,
+    free: StrategyProblem,
+    solution: Solution,
+    bound: float | None,
+) -> Found:
+    peak = float(_over_time(view, lifetimes, problem, solution).max(initial=0.0))
+    cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)
+    return Found(problem, solution, cost, solution.lower_bound if bound is None else bound, peak)
+
+
+def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:
+    """The seconds of a strategy without what its bytes were charged: its cost in the problem without prices.
+
+    Regathering, which is never worthwhile there, is charged by the second resharding that it takes.
+    """
+    states: list[int] = []
+    for decision, plain, state in zip(priced.decisions, free.decisions, solution.assignment, strict=True):
+        states.append(plain.states.index(decision.states[int(state)]))  # pyright: ignore[reportArgumentType]
+    total = free.problem.cost(np.array(states))
+    for edge in free.problem.edges:
+        decision, plain = priced.decisions[edge.v], free.decisions[edge.v]
+        again = decision.copy and decision.regather and decision.regather[int(solution.assignment[edge.v])]
+        if again and not any(plain.regather):
+            total += float(edge.table[states[edge.u], states[edge.v]])
+    return total
+
+
+def _over_time(
+    view: StepView, lifetimes: Lifetimes, problem: StrategyProblem, solution: Solution
+) -> NDArray[np.float64]:
+    ops: dict[ComputeOp, Signature] = {}
+    homes: dict[SSAValue, Sharding] = {}
+    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
+    for decision, state in zip(problem.decisions, solution.assignment, strict=True):
+        chosen, subject = decision.states[int(state)], decision.subject
+        if isinstance(subject, ComputeOp):
+            assert isinstance(chosen, Signature)
+            ops[subject] = chosen
+        else:
+            assert isinstance(chosen, Sharding)
+            if decision.copy:
+                copies[subject] = (chosen, decision.regather[int(state)])
+            else:
+                homes[subject] = chosen
+    return bytes_over_time(view, lifetimes, holdings(lifetimes, ops, homes, copies))
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
