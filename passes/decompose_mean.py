@@ -38,7 +38,9 @@ class DecomposeMeanPass(ModulePass):
     Before:
     ```mlir
     func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>) -> tensor<f32> {
-      %loss, %weight = aten.nll_loss_forward %scores, %labels {reduction = 1 : i64, ignore_index = -100 : i64, absent = ["weight"]} : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      %loss, %weight = aten.nll_loss_forward %scores, %labels
+        {reduction = 1 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
       func.return %loss : tensor<f32>
     }
     ```
@@ -49,7 +51,9 @@ class DecomposeMeanPass(ModulePass):
       %valid = aten.ne.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
       %labels.counted = aten.sum %valid : (tensor<8xi1>) -> tensor<i64>
       %count = aten._to_copy %labels.counted {dtype = f32} : (tensor<i64>) -> tensor<f32>
-      %loss.sum, %weight = aten.nll_loss_forward %scores, %labels {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]} : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      %loss.sum, %weight = aten.nll_loss_forward %scores, %labels
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
       %loss = aten.div.Tensor %loss.sum, %count : (tensor<f32>, tensor<f32>) -> tensor<f32>
       func.return %loss : tensor<f32>
     }

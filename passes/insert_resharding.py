@@ -31,31 +31,47 @@ from .search.step_view import StepView, cluster_of_module, step_functions
 
 @dataclass(frozen=True)
 class InsertReshardingPass(ModulePass):
-    """Make every change of sharding an op.
+    """
+    Make every change of sharding an op.
 
     Requires: signatures on all compute ops (`search-strategy`), a cluster.
-    Ensures: every operand has the sharding that its op's signature demands; each `spmd.reshard` is one collective, a
-    change that takes several is a chain of them, the cheapest on this cluster. A resharding stands before its first
-    user; users with the same demand share it, except that a working copy marked `spmd.regather` is made once for
-    forward and again for backward. Results carry their `spmd.sharding`.
+    Ensures: every operand has the sharding that its op's signature demands; each `spmd.reshard` is one
+    collective, a change that takes several is a chain of them, the cheapest on this cluster. A resharding
+    stands before its first user; users with the same demand share it, except that a working copy marked
+    `spmd.regather` is made once for forward and again for backward. Results carry their `spmd.sharding`.
 
     Before:
     ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>
     spmd.mesh @mesh = <["gpu"=2]>
-    spmd.cluster @two on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
-    func.func @step(%w: tensor<8x8xf32> {train.param = "w", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}, %x: tensor<8x8xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) -> (tensor<8x8xf32>) {
-      %y = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(
+      %w: tensor<8x8xf32> {train.param = "w", spmd.sharding = #rows},
+      %x: tensor<8x8xf32> {train.batch = "0", spmd.sharding = #rows}
+    ) -> tensor<8x8xf32> {
+      %y = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
+        : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
       func.return %y : tensor<8x8xf32>
     }
     ```
 
     After:
     ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>
     spmd.mesh @mesh = <["gpu"=2]>
-    spmd.cluster @two on @mesh devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
-    func.func @step(%w: tensor<8x8xf32> {train.param = "w", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}, %x: tensor<8x8xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) -> (tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) {
-      %w.whole = spmd.reshard %w to <@mesh, [{}, {}]> : tensor<8x8xf32>
-      %y = aten.mm %x, %w.whole {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(
+      %w: tensor<8x8xf32> {train.param = "w", spmd.sharding = #rows},
+      %x: tensor<8x8xf32> {train.batch = "0", spmd.sharding = #rows}
+    ) -> (tensor<8x8xf32> {spmd.sharding = #rows}) {
+      %w.all_gather = spmd.reshard %w to <@mesh, [{}, {}]> : tensor<8x8xf32>
+      %y = aten.mm %x, %w.all_gather
+        {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
+        : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
       func.return %y : tensor<8x8xf32>
     }
     ```
@@ -116,7 +132,9 @@ class _Inserter:
         if working is not None and working != home:
             start = self._form(value, value, home, working, use.operation, again, copies)
         source = working if working is not None else home
-        use.operation.operands[use.index] = self._form(value, start, source, demand, use.operation, again, copies)
+        use.operation.operands[use.index] = self._form(
+            value, start, source, demand, use.operation, again, copies
+        )
 
     def _form(
         self,
@@ -128,7 +146,10 @@ class _Inserter:
         again: bool,
         copies: _Copies,
     ) -> SSAValue:
-        """`value` in sharding `target`, made from its form `start` in `source` before the op `before`, if needed."""
+        """
+        `value` in sharding `target`, made from its form `start` in `source` before the op `before`, if
+        needed.
+        """
         if source == target:
             return start
         key = (again, target)
@@ -137,13 +158,21 @@ class _Inserter:
         return copies.made[key]
 
     def _chain(
-        self, value: SSAValue, start: SSAValue, source: Sharding, target: Sharding, before: Operation, again: bool
+        self,
+        value: SSAValue,
+        start: SSAValue,
+        source: Sharding,
+        target: Sharding,
+        before: Operation,
+        again: bool,
     ) -> SSAValue:
         block = self.view.func.body.block
         for step in self.costs.path(shape_of(value), element_bytes(value), source, target):
             op = ReshardOp(start, ShardingAttr.of(self.view.mesh.name, step.target), regather=again)
             op.location = before.location
-            op.result.name_hint = f"{value.name_hint}.{step.kind.value}" if value.name_hint else step.kind.value
+            op.result.name_hint = (
+                f"{value.name_hint}.{step.kind.value}" if value.name_hint else step.kind.value
+            )
             if BACKWARD in before.attributes:
                 op.attributes[BACKWARD] = before.attributes[BACKWARD]
             block.insert_op_before(op, before)
