@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import shape_of
 from ..dialects.spmd import CollectiveOp, StartOp
+from ..dialects.step import sharding_of
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import DimSharding, Reduction, Sharding, even_offsets
@@ -54,12 +55,10 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 
 
 class Collectives:
-    """Writes collectives, given how each value is spread."""
+    """Writes collectives, and notes the axes that they run along."""
 
-    def __init__(
-        self, mesh: Mesh, names: Names, sizes: Sizes, shardings: Mapping[SSAValue, Sharding]
-    ) -> None:
-        self._mesh, self._names, self._sizes, self._shardings = mesh, names, sizes, shardings
+    def __init__(self, mesh: Mesh, names: Names, sizes: Sizes) -> None:
+        self._mesh, self._names, self._sizes = mesh, names, sizes
         self._groups: dict[tuple[str, ...], None] = {}
 
     @property
@@ -86,7 +85,7 @@ class Collectives:
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
-        spread = self._shardings[source]
+        spread = sharding_of(source)
         if (step := find_step(kind, spread, target, self._mesh)) is None:
             raise EmitError(op, f"does not lead from {spread} to {target}")
         if not kind.is_local:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import FileLineColLoc, NameLoc
 from xdsl.ir import Operation
 
-BACKWARD = "train.backward"
-"""The mark of an op that differentiates the place that it comes from."""
+from ..dialects.step import BACKWARD
 
 
 class EmitError(ValueError):

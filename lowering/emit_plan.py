@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
+from ..dialects.step import sharding_of
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
 from .emit_effects import roles_of_arguments, roles_of_results
@@ -34,7 +35,8 @@ def docstring(name: str, mesh: Mesh, versions: Mapping[str, str]) -> Iterator[st
     """The program's own docstring."""
     version = versions.get("shardwright")
     planner = f"shardwright {version}" if version else "shardwright"
-    text = f'"""{name} on {mesh}: one training step, as planned by {planner}.'
+    text = f"{name} on {mesh}: one training step, as planned by {planner}."
+    yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
     yield ""
     yield f"Run it on {mesh.device_count} ranks: torchrun --nproc-per-node {mesh.device_count} <this file>"
@@ -53,7 +55,6 @@ def mesh_doc(mesh: Mesh) -> Group:
 
 def plan_doc(
     func: FuncOp,
-    shardings: Mapping[SSAValue, Sharding],
     groups: Sequence[tuple[str, ...]],
     *,
     name: str,
@@ -68,21 +69,21 @@ def plan_doc(
         "mesh": "MESH",
         "step_spec": literal(step_spec),
         "versions": literal(versions),
-        "inputs": tuple_of(_values(func, shardings), fill=False),
-        "outputs": tuple_of(_results(func, shardings), fill=False),
+        "inputs": tuple_of(_values(func), fill=False),
+        "outputs": tuple_of(_results(func), fill=False),
         "groups": literal(groups),
         "optimizer": literal(settings),
     }
     return call("PLAN = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(func: FuncOp, shardings: Mapping[SSAValue, Sharding]) -> Iterator[Doc]:
+def _values(func: FuncOp) -> Iterator[Doc]:
     for argument, attributes in zip(func.body.block.args, roles_of_arguments(func), strict=True):
         if (found := _argument_role(attributes)) is None:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
         entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
-        entries |= {"dtype": dtype_of(argument), "sharding": str(shardings[argument])}
+        entries |= {"dtype": dtype_of(argument), "sharding": str(sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
         if (value := attributes.get(VALUE)) is not None:
@@ -109,18 +110,18 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     return {"name": str(python_value(value))} if role in ("param", "buffer", "constant", "batch") else {}
 
 
-def _results(func: FuncOp, shardings: Mapping[SSAValue, Sharding]) -> Iterator[Doc]:
+def _results(func: FuncOp) -> Iterator[Doc]:
     done = func.body.block.last_op
     assert isinstance(done, ReturnOp)
     for result, attributes in zip(done.operands, roles_of_results(func), strict=True):
-        spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(shardings[result])}
+        spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(sharding_of(result))}
         if train.LOSS in attributes:
-            _check_result(func, result, shardings[result], Sharding.replicated(0), "is the loss")
+            _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})
         elif train.UPDATES in attributes:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"
-            _check_result(func, result, shardings[result], shardings[argument], why)
+            _check_result(func, result, sharding_of(argument), why)
             role = _argument_role(roles_of_arguments(func)[argument.index])
             yield _entry("rt.Result", {"role": role[0] if role else "", "updates": argument.index})
         elif train.GRAD in attributes:
@@ -130,8 +131,8 @@ def _results(func: FuncOp, shardings: Mapping[SSAValue, Sharding]) -> Iterator[D
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 
 
-def _check_result(func: FuncOp, result: SSAValue, found: Sharding, expected: Sharding, why: str) -> None:
-    if found != expected:
+def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) -> None:
+    if (found := sharding_of(result)) != expected:
         raise EmitError(
             func,
             f"result %{result.name_hint} {why} and is spread as {found}, expected {expected};"

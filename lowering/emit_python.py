@@ -19,8 +19,8 @@ from xdsl.ir import Operation, SSAValue
 from ..dialects.compute import ComputeOp
 from ..dialects.spmd import CollectiveOp, FreeOp, StartOp, WaitOp
 from ..ir.mesh import Mesh
-from ..ir.sharding import Sharding
 from .emit_calls import Calls, operands_to_copy, returns_list
+from .emit_checks import check_lowered, the_mesh, the_step
 from .emit_collectives import Collectives
 from .emit_effects import overwritten_operands, roles_of_arguments
 from .emit_errors import EmitError, place
@@ -28,7 +28,6 @@ from .emit_layout import INDENT, WIDTH, Group, call, filled, lines, tuple_of
 from .emit_names import Names, base_name
 from .emit_plan import argument_name, docstring, mesh_doc, plan_doc
 from .emit_sizes import RANK, Sizes
-from .emit_spread import shardings_of, the_mesh, the_step
 
 _UNUSED = "_"
 _IMPORTS = (
@@ -55,12 +54,10 @@ def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions:
         EmitError: something is left to decide, or the step does what a program cannot; the message says what.
     """
     mesh, func = the_mesh(module), the_step(module)
-    shardings = shardings_of(func, mesh)
-    step = _Step(func, mesh, shardings)
+    check_lowered(func, mesh)
+    step = _Step(func, mesh)
     body = list(step.lines())
-    head = plan_doc(
-        func, shardings, step.collectives.groups, name=name, step_spec=step_spec, versions=versions
-    )
+    head = plan_doc(func, step.collectives.groups, name=name, step_spec=step_spec, versions=versions)
     text = [*docstring(name, mesh, versions), *_IMPORTS, *lines(mesh_doc(mesh)), "", *lines(head)]
     if step.sizes:
         text += ["", "# What differs between ranks: an entry per rank.", *lines(step.sizes.table())]
@@ -71,11 +68,11 @@ def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions:
 class _Step:
     """The step function while it is written."""
 
-    def __init__(self, func: FuncOp, mesh: Mesh, shardings: Mapping[SSAValue, Sharding]) -> None:
+    def __init__(self, func: FuncOp, mesh: Mesh) -> None:
         self.func, self.block = func, func.body.block
         self.names, self.sizes = Names(), Sizes()
         self.calls = Calls(mesh, self.names, self.sizes)
-        self.collectives = Collectives(mesh, self.names, self.sizes, shardings)
+        self.collectives = Collectives(mesh, self.names, self.sizes)
         self.overwritten = overwritten_operands(func, mesh)
         self.last_use = {
             value: op for op in self.block.ops if not isinstance(op, FreeOp) for value in _read(op)

@@ -7,6 +7,11 @@ import pytest
 _SEVERAL_PROCESSES = {"distributed", "end_to_end"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that accepts emitted programs as they are now."""
+    parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that start several processes on one worker: two at a time would share the same cores."""
     for item in items:

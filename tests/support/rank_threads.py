@@ -1,0 +1,162 @@
+"""A program's ranks as threads of one process, with a communicator that checks what programs promise it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from shardwright.ir.mesh import Mesh
+
+_REDUCE = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
+
+
+class Meeting:
+    """The place where the ranks of one program meet: every collective is a meeting of all of them."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.barrier = threading.Barrier(mesh.device_count, timeout=20)
+        self.shown: list[Any] = [None] * mesh.device_count
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """Show `value` and see what every rank shows."""
+        self.shown[rank] = value
+        self.barrier.wait()
+        seen = list(self.shown)
+        self.barrier.wait()
+        return seen
+
+
+class ThreadCommunicator:
+    """
+    The runtime's communicator for one rank of a `Meeting`, written anew and as plainly as can be.
+
+    A donated operand is overwritten, and an operand of `start` must be unchanged at `wait`: a program that
+    reads what it gave away gives wrong numbers, or fails.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.mesh, self.rank = meeting, meeting.mesh, rank
+
+    def all_reduce(
+        self, x: torch.Tensor, axes: tuple[str, ...], op: str = "sum", *, donate: bool = False
+    ) -> torch.Tensor:
+        result = _REDUCE[op](torch.stack(self._parts("all_reduce", x, axes)), dim=0)
+        return x.copy_(result) if donate else result
+
+    def all_gather(
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None = None
+    ) -> torch.Tensor:
+        parts = self._parts("all_gather", x, axes)
+        assert tuple(part.shape[dim] for part in parts) == (sizes or (x.shape[dim],) * len(parts))
+        return torch.cat(parts, dim)
+
+    def reduce_scatter(
+        self,
+        x: torch.Tensor,
+        dim: int,
+        axes: tuple[str, ...],
+        sizes: tuple[int, ...] | None = None,
+        op: str = "sum",
+    ) -> torch.Tensor:
+        whole = _REDUCE[op](torch.stack(self._parts("reduce_scatter", x, axes)), dim=0)
+        return self._cut(whole, dim, axes, sizes).contiguous()
+
+    def all_to_all(
+        self,
+        x: torch.Tensor,
+        split_dim: int,
+        concat_dim: int,
+        axes: tuple[str, ...],
+        split_sizes: tuple[int, ...] | None = None,
+        concat_sizes: tuple[int, ...] | None = None,
+    ) -> torch.Tensor:
+        parts = self._parts("all_to_all", x, axes)
+        assert tuple(p.shape[concat_dim] for p in parts) == (
+            concat_sizes or (x.shape[concat_dim],) * len(parts)
+        )
+        return torch.cat([self._cut(part, split_dim, axes, split_sizes) for part in parts], concat_dim)
+
+    def slice(
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], offsets: tuple[int, ...] | None = None
+    ) -> torch.Tensor:
+        sizes = None if offsets is None else _differences(offsets)
+        return self._cut(x, dim, axes, sizes)
+
+    def partial(self, x: torch.Tensor, axes: tuple[str, ...]) -> torch.Tensor:
+        return x if self.mesh.part(self.rank, axes) == 0 else torch.zeros_like(x)
+
+    def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: tuple[str, ...], **options: Any) -> Any:
+        donate = options.pop("donate", False)
+        results = []
+        for i, tensor in enumerate(tensors):
+            own = {name: value[i] if _is_each(name, value) else value for name, value in options.items()}
+            results.append(getattr(self, kind)(tensor, axes=axes, **own))
+        shown = [tensor.clone() for tensor in tensors]
+        if donate:
+            for tensor in tensors:
+                tensor.fill_(torch.nan)
+        return None if donate else tensors, shown, results
+
+    def wait(self, token: Any) -> tuple[torch.Tensor, ...]:
+        tensors, shown, results = token
+        for tensor, before in zip(tensors or (), shown, strict=bool(tensors)):
+            assert torch.equal(tensor, before), "an operand changed while its collective was under way"
+        return tuple(results)
+
+    def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
+        seen = self.meeting.exchange(self.rank, (kind, axes, x.clone()))
+        assert {(other, along) for other, along, _ in seen} == {(kind, axes)}, (
+            "the ranks run different programs"
+        )
+        return [seen[rank][2] for rank in self.mesh.group(self.rank, axes)]
+
+    def _cut(
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None
+    ) -> torch.Tensor:
+        count, part = self.mesh.parts(axes), self.mesh.part(self.rank, axes)
+        if sizes is None:
+            bounds = [i * x.shape[dim] // count for i in range(count + 1)]
+            sizes = _differences(bounds)
+        assert len(sizes) == count, f"{sizes} for {count} parts"
+        return x.split(sizes, dim)[part]
+
+
+def _differences(offsets: Sequence[int]) -> tuple[int, ...]:
+    return tuple(after - before for before, after in pairwise(offsets))
+
+
+def _is_each(name: str, value: Any) -> bool:
+    """Whether an option of `start` is one value per tensor."""
+    if not isinstance(value, tuple):
+        return False
+    return name.endswith("dim") or any(item is None or isinstance(item, tuple) for item in value)
+
+
+def run_ranks(mesh: Mesh, body: Callable[[ThreadCommunicator], Any]) -> list[Any]:
+    """Run `body` on every rank and return what each returned; the first error of any of them is raised."""
+    meeting = Meeting(mesh)
+    results: list[Any] = [None] * mesh.device_count
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = body(ThreadCommunicator(meeting, rank))
+        except BaseException as error:
+            errors.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(mesh.device_count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+    return results
