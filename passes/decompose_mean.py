@@ -59,7 +59,7 @@ class DecomposeMeanPass(ModulePass):
     }
     ```
 
-    Source: DESIGN 4; HAP 5.1 needs it for uneven shares, HiDup 3 for micro-batches.
+    Source: HAP 5.1 (uneven shares need it) and HiDup 3 (micro-batches do).
     """
 
     name = "decompose-mean"

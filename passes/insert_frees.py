@@ -42,7 +42,7 @@ class InsertFreesPass(ModulePass):
     }
     ```
 
-    Source: DESIGN 5 (memory is liveness over the scheduled program).
+    Source: liveness over straight-line code.
     """
 
     name = "insert-frees"

@@ -41,7 +41,7 @@ class StripReshardingPass(ModulePass):
     }
     ```
 
-    Source: DESIGN of the iteration of search, ratios and collectives (HAP 3.1).
+    Source: HAP 3.1 (search, ratios and collectives are decided in turn, again and again).
     """
 
     name = "strip-resharding"
