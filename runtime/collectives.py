@@ -133,8 +133,7 @@ def _reduce_scatter_direct(group: Group, request: Request) -> Pending:
     mine = rows[group.part]
     outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
     incoming = [
-        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine]
-        for _ in range(group.size)
+        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine] for _ in range(group.size)
     ]
     exchange = Exchange(group, outgoing, incoming)
     incoming[group.part] = mine

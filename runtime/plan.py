@@ -69,6 +69,11 @@ class Spread:
         """The shape of the part that `rank` holds."""
         return local_shape(self.shape, self.spread, mesh, rank)
 
+    def partial_axes(self) -> dict[str, Axes]:
+        """By reduction, the axes over which the value is still to be reduced."""
+        pairs = self.spread.partial
+        return {kind.value: tuple(axis for axis, k in pairs if k is kind) for _, kind in pairs}
+
     def __str__(self) -> str:
         shape = "x".join((*map(str, self.shape), self.dtype))
         return f"{self.role} {self.name!r} ({shape}{', ' if self.sharding else ''}{self.sharding})"
@@ -146,9 +151,9 @@ class Plan:
 
     def process_groups(self) -> tuple[Axes, ...]:
         """The axes that its collectives run along, and those that its values are gathered along."""
-        spreads = [value.spread for value in (*self.inputs, *self.outputs)]
-        split = [dim.axes for spread in spreads for dim in spread.dims if dim.axes]
-        partial = [spread.partial_axes for spread in spreads if spread.partial]
+        values = (*self.inputs, *self.outputs)
+        split = [dim.axes for value in values for dim in value.spread.dims if dim.axes]
+        partial = [axes for value in values for axes in value.partial_axes().values()]
         return tuple(dict.fromkeys((*self.groups, *split, *partial)))
 
 

@@ -1,0 +1,208 @@
+"""`Executor`: holds this rank's part of everything a program needs, and runs its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .communicator import Communicator
+from .initialize import initialize
+from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
+
+StepFunction = Callable[..., Any]
+Batch = Mapping[str, Any] | Sequence[Any]
+
+
+class Executor:
+    """
+    One rank's run of a program.
+
+    Args:
+        plan: the program's plan.
+        step_fn: its function, of the communicator and the plan's inputs to the plan's outputs, on local
+            tensors.
+        comm: connects this rank; made with ``plan.process_groups()`` where values are to be gathered.
+
+    Between steps `results` holds the local gradients that the program returns, by parameter name.
+    """
+
+    def __init__(self, plan: Plan, step_fn: StepFunction, comm: Communicator) -> None:
+        self.plan = plan
+        self.comm = comm
+        self.results: dict[str, torch.Tensor] = {}
+        self._step_fn = step_fn
+        self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
+        self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
+        self._rates = [i for i, value in enumerate(plan.inputs) if value.role == "learning_rate"]
+        updated = {result.updates for result in plan.outputs}
+        self._counts = [
+            i for i, value in enumerate(plan.inputs) if value.role == "step_count" and i not in updated
+        ]
+
+    def _at_first(self, value: Value) -> torch.Tensor | None:
+        """What an input holds before the first step, where that takes no model."""
+        if value.role == "constant":
+            if value.value is None:
+                raise PlanError(f"plan {self.plan.name!r}: {value} has no numbers; plan the step again")
+            whole = torch.tensor(value.value, dtype=value.torch_dtype).reshape(value.shape)
+            return self._local(value, whole)
+        if value.role in ("state", "step_count"):
+            shape = value.local_shape(self.comm.mesh, self.comm.rank)
+            return torch.zeros(shape, dtype=value.torch_dtype, device=self.comm.device)
+        return None
+
+    def _local(self, value: Spread, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a whole tensor, in memory of its own."""
+        part = whole[value.slices(self.comm.mesh, self.comm.rank)]
+        local = torch.empty(part.shape, dtype=value.torch_dtype, device=self.comm.device)
+        return local.copy_(part)
+
+    def initialize(self, model: nn.Module | Callable[[], nn.Module], seed: int | None = 0) -> None:
+        """
+        Give parameters and buffers their first values: those that `model` has on one device.
+
+        Args:
+            model: a function that makes the model, of which no more than this rank's parts are ever kept;
+                or the module itself.
+            seed: for torch's generator, before the model is made; None leaves it alone.
+
+        Raises:
+            PlanError: the model lacks a tensor of the plan, or has it in another shape.
+        """
+        wanted = {value.name: value for value in self.plan.inputs if value.role in ("param", "buffer")}
+
+        def keep(name: str, whole: torch.Tensor) -> torch.Tensor | None:
+            value = wanted.get(name)
+            if value is None:
+                return None
+            if tuple(whole.shape) != value.shape:
+                raise PlanError(
+                    f"plan {self.plan.name!r} has {value}, the model has it in shape {tuple(whole.shape)}: "
+                    "plan the step again"
+                )
+            return self._local(value, whole)
+
+        kept = initialize(model, seed, keep)
+        for index, value in enumerate(self.plan.inputs):
+            if value.role in ("param", "buffer"):
+                if value.name not in kept:
+                    raise PlanError(
+                        f"plan {self.plan.name!r} has {value}, which the model lacks: plan the step again"
+                    )
+                self._held[index] = kept[value.name]
+
+    def step(self, batch: Batch, lr: float | None = None) -> torch.Tensor:
+        """
+        Run one training step.
+
+        Args:
+            batch: the global batch, the same on every rank: a mapping by name or a sequence. What is not a
+                tensor in it was fixed by the plan.
+            lr: the learning rate of this step; None is the one that the optimizer was made with.
+
+        Returns:
+            The loss, a tensor of no dims, the same on every rank.
+
+        Raises:
+            PlanError: the batch does not fit the plan, or `initialize` was not called.
+        """
+        items = batch if isinstance(batch, Mapping) else {str(i): item for i, item in enumerate(batch)}
+        arguments = list(self._held)
+        for index in self._batch:
+            arguments[index] = self._batch_part(self.plan.inputs[index], items)
+        for index in self._rates:
+            arguments[index] = self._rate(self.plan.inputs[index], lr)
+        for index in self._counts:
+            arguments[index] = self._held[index] = self.local(self.plan.inputs[index]) + 1
+        self._require_held(arguments)
+        with torch.no_grad():
+            outputs = self._step_fn(self.comm, *arguments)
+        return self._take(outputs)
+
+    def _take(self, outputs: Any) -> torch.Tensor:
+        """Put the program's results where they belong, and return the loss."""
+        if isinstance(outputs, torch.Tensor):
+            outputs = (outputs,)
+        loss: torch.Tensor | None = None
+        for result, tensor in zip(self.plan.outputs, outputs, strict=True):
+            if result.updates is not None:
+                self._held[result.updates] = tensor
+            elif result.role == "grad":
+                self.results[result.name] = tensor
+            elif result.role == "loss":
+                loss = tensor if result.spread.is_replicated else gather(result, tensor, self.comm)
+        if loss is None:
+            raise PlanError(f"plan {self.plan.name!r} has no output of role 'loss'")
+        return loss
+
+    def _batch_part(self, value: Value, items: Mapping[str, Any]) -> torch.Tensor:
+        found = items.get(value.name)
+        if not isinstance(found, torch.Tensor):
+            raise PlanError(
+                f"the batch has {'no' if found is None else type(found).__name__} entry {value.name!r}; "
+                f"the plan expects {value}, its entries are {', '.join(map(repr, items))}"
+            )
+        if tuple(found.shape) != value.shape or found.dtype != value.torch_dtype:
+            raise PlanError(
+                f"batch entry {value.name!r} has shape {list(found.shape)} and dtype {found.dtype}, the plan "
+                f"expects the global batch, {list(value.shape)} and {value.torch_dtype}"
+            )
+        part = found[value.slices(self.comm.mesh, self.comm.rank)]
+        return part.to(self.comm.device).contiguous()
+
+    def _rate(self, value: Value, lr: float | None) -> torch.Tensor:
+        if lr is None:
+            if not self.plan.optimizer:
+                raise PlanError(f"plan {self.plan.name!r} names no optimizer: give step() a learning rate")
+            lr = self.plan.optimizer["lr"]
+        return torch.tensor(lr, dtype=value.torch_dtype)
+
+    def _require_held(self, arguments: Sequence[torch.Tensor | None]) -> None:
+        for value, argument in zip(self.plan.inputs, arguments, strict=True):
+            if argument is None:
+                raise self._missing(value)
+
+    def _missing(self, value: Value) -> PlanError:
+        return PlanError(f"{value} has no value yet: call initialize() before the first step")
+
+    def local(self, value: Value) -> torch.Tensor:
+        """This rank's part of an input."""
+        held = self._held[self.plan.inputs.index(value)]
+        if held is None:
+            raise self._missing(value)
+        return held
+
+    def gather(self, value: Value | Result) -> torch.Tensor:
+        """
+        The whole of an input, or of a gradient of the last step, on every rank; all ranks must call it.
+
+        Raises:
+            KeyError: a gradient that the program does not return.
+        """
+        if isinstance(value, Result) and value.updates is not None:
+            value = self.plan.inputs[value.updates]
+        local = self.local(value) if isinstance(value, Value) else self.results[value.name]
+        return gather(value, local, self.comm)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and persistent buffers, whole, by their single-device names; all ranks must call it."""
+        state: dict[str, torch.Tensor] = {}
+        for value in self.plan.inputs:
+            if value.role == "param" or (value.role == "buffer" and value.persistent):
+                whole = self.gather(value)
+                state |= dict.fromkeys((value.name, *value.tied), whole)
+        return state
+
+
+def gather(value: Spread, local: torch.Tensor, comm: Communicator) -> torch.Tensor:
+    """The whole of a value of which each rank holds its part, in memory of its own on every rank."""
+    whole = local.clone()
+    for dim, spread in enumerate(value.spread.dims):
+        if spread.axes:
+            whole = comm.all_gather(whole, dim, spread.axes, part_sizes(value, dim, comm.mesh))
+    for reduction, axes in value.partial_axes().items():
+        whole = comm.all_reduce(whole, axes, reduction)
+    return whole

@@ -1,0 +1,164 @@
+"""
+Ranks on this machine: one function in several processes with a gloo process group, for tools and tests.
+
+The processes are forked from a server that has torch loaded, so that only the first launch pays for its
+import. Whatever ends one rank early ends them all, with one message that names it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+Returned = TypeVar("Returned")
+
+# After a first failure: long enough for the rank that caused it to be seen, if it was another.
+_GRACE_SECONDS = 0.5
+
+
+class RankError(RuntimeError):
+    """A rank raised, died or did not finish; the message names it and has its traceback."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a rank ended: `at` is when, by the clock that all processes share."""
+
+    rank: int
+    at: float
+    text: str
+    lost_peer: bool
+
+
+def run_ranks(
+    fn: Callable[..., Returned], world_size: int, *args: Any, timeout: float = 120.0
+) -> list[Returned]:
+    """
+    Run `fn(*args)` on `world_size` local gloo ranks and return what each returned, by rank.
+
+    Args:
+        fn: a function that the processes can import by name; it and `args` are pickled, as are the results.
+        world_size: how many ranks.
+        args: the same for all ranks.
+        timeout: seconds until the ranks are ended.
+
+    Raises:
+        RankError: a rank raised an exception, was killed or was still running after `timeout`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", __name__])
+    processes: list[BaseProcess] = []
+    pipes: list[Connection] = []
+    with tempfile.TemporaryDirectory(prefix="shardwright-ranks-") as folder, _one_thread_each():
+        try:
+            for rank in range(world_size):
+                receiver, sender = context.Pipe(duplex=False)
+                place = (str(Path(folder, "store")), rank, world_size, timeout)
+                call = pickle.dumps((fn, args))
+                process = context.Process(target=_rank_main, args=(sender, place, call), daemon=True)
+                process.start()
+                sender.close()
+                processes.append(process)
+                pipes.append(receiver)
+            return _collect(processes, pipes, timeout)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """While ranks start, the environment in which their libraries use one thread: they share the cores."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: bytes) -> None:
+    store, rank, world_size, timeout = place
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=timeout),
+        )
+        fn, args = pickle.loads(call)
+        outcome: Any = fn(*args)
+        dist.barrier()
+        # torch's own pickling of tensors for processes shares memory that ends with this one.
+        sender.send_bytes(pickle.dumps(outcome))
+    except BaseException as error:
+        failure = _Failure(rank, time.monotonic(), traceback.format_exc(), is_lost_peer(error))
+        sender.send_bytes(pickle.dumps(failure))
+        # Keep the sockets open until the launcher has read this: it is not the peers' fault.
+        time.sleep(2 * _GRACE_SECONDS)
+        os._exit(1)
+    dist.destroy_process_group()
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed because another rank was gone or late: a consequence, not a cause."""
+    words = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "epitaph")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+def _collect(processes: list[BaseProcess], pipes: list[Connection], timeout: float) -> list[Any]:
+    deadline = time.monotonic() + timeout
+    results: dict[int, Any] = {}
+    failures: dict[int, _Failure] = {}
+    waiting = dict(zip(pipes, range(len(pipes)), strict=True))
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for pipe in wait(list(waiting), timeout=left):
+            assert isinstance(pipe, Connection)
+            rank = waiting.pop(pipe)
+            outcome = _outcome(pipe, processes[rank], rank)
+            (failures if isinstance(outcome, _Failure) else results)[rank] = outcome
+        if failures:
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    if failures:
+        cause = min(failures.values(), key=lambda failure: (failure.lost_peer, failure.at))
+        raise RankError(f"rank {cause.rank} of {len(processes)} {cause.text}")
+    if waiting:
+        late = ", ".join(map(str, sorted(waiting.values())))
+        raise RankError(f"rank {late} of {len(processes)} was still running after {timeout:.0f} s")
+    return [results[rank] for rank in range(len(processes))]
+
+
+def _outcome(pipe: Connection, process: BaseProcess, rank: int) -> Any:
+    """What a rank sent, or how it died without a word."""
+    try:
+        outcome = pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return _Failure(rank, 0.0, f"{how} before it returned", lost_peer=False)
+    if isinstance(outcome, _Failure):
+        return _Failure(rank, outcome.at, f"failed:\n{outcome.text}", outcome.lost_peer)
+    return outcome
