@@ -123,9 +123,10 @@ class _Importer:
                 for state in self.step.optimizer.states:
                     pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
                     states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
-        scalar = TensorType(element_type(torch.float32), [])
-        states["", "step"] = self._argument("step_count", scalar, {train.STEP_COUNT: UnitAttr()})
-        states["", "lr"] = self._argument("lr", scalar, {train.LEARNING_RATE: UnitAttr()})
+        count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
+        states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
+        # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
+        states["", "lr"] = self._argument("lr", rate, {train.LEARNING_RATE: UnitAttr()})
         return states
 
     def _node(self, node: Node) -> None:

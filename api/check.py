@@ -1,0 +1,203 @@
+"""
+Does a plan train as one device would? Losses, gradients and everything that is kept, step by step.
+
+`check_on_ranks` runs lowered programs on local gloo processes, `check_interpreted` runs the IR for all ranks
+in this process; both compare with eager PyTorch by the measure of `comparison`. Every step has another batch.
+
+In float32 the parameters and buffers of AdamW are not compared: it divides a gradient by its own size, and so
+makes a whole step out of the noise of a gradient that should be zero.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from ..ir.cluster import Cluster
+from ..ir.mesh import Mesh
+from ..lowering.calling import Batch
+from .comparison import StepValues, Worst, largest, measure
+from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
+from .reference import EagerRun, vary_batch, with_optimizer
+from .steps import find_cluster, find_step
+from .training_step import TrainingStep
+
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+SEED = 0
+DEFAULT_CLUSTER = "local-4"
+
+
+@dataclass(frozen=True)
+class CheckCase:
+    """
+    One plan to check.
+
+    Args:
+        step: what `find_step` takes, or a function that makes the training step (and can be pickled).
+        mesh: what the plan is for.
+        pins: a pin file, the name of a preset, or pins as TOML text; None leaves all to the search.
+        dtype: what every floating-point parameter, buffer and batch item becomes.
+        optimizer: ``sgd`` (with momentum) or ``adamw``; None is the step's own.
+        cluster: whose devices and links are put on `mesh`; None is a generic one.
+        algorithm: of the search; None as in `PlanOptions`.
+        pipeline: a pass pipeline in place of the usual one.
+    """
+
+    step: str | Callable[[], TrainingStep]
+    mesh: Mesh
+    pins: Path | str | None = None
+    dtype: torch.dtype = torch.float32
+    optimizer: str | None = None
+    steps: int = 5
+    cluster: Cluster | None = None
+    algorithm: str | None = None
+    pipeline: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step if isinstance(self.step, str) else getattr(self.step, "__name__", "step")
+
+    def training_step(self) -> TrainingStep:
+        """The step with the optimizer that was asked for."""
+        step = find_step(self.step) if isinstance(self.step, str) else self.step()
+        return with_optimizer(step, self.optimizer)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batch of every step."""
+        example = self.training_step().batch
+        return (vary_batch(example, number, self.dtype) for number in range(self.steps))
+
+    def __str__(self) -> str:
+        mesh = "x".join(str(axis.size) for axis in self.mesh.axes)
+        dtype = str(self.dtype).removeprefix("torch.")
+        named = isinstance(self.pins, Path) or self.pins in _PRESETS
+        pins = self.pins if named else "pinned" if self.pins else "searched"
+        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """
+    How far a plan is from one device.
+
+    Args:
+        errors: the largest error of every kind of value that was compared.
+        message: empty, or what went wrong before there was anything to compare.
+    """
+
+    case: CheckCase
+    errors: tuple[Worst, ...] = ()
+    message: str = ""
+    tolerance: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything agrees."""
+        return not self.message and all(worst.error <= self.tolerance for worst in self.errors)
+
+    def __str__(self) -> str:
+        told = self.message or "; ".join(
+            f"{worst.kind} {worst.error:.2g} ({worst.name}, step {worst.step})" for worst in self.errors
+        )
+        return f"{self.case}: {'agrees' if self.passed else 'DIFFERS'}: {told} (tolerance {self.tolerance:g})"
+
+
+class Run(Protocol):
+    """Something that trains: on one device, on ranks or interpreted."""
+
+    def step(self, batch: Batch) -> StepValues:
+        """Train one step and return what it computed, whole."""
+        ...
+
+
+def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckResult:
+    """Run the IR of a case for all ranks in this process; CaptureError, PassError: there is no plan."""
+    from .interpreted import InterpretedRun
+
+    step = case.training_step()
+    compiled = compile_case(case, imported(case))
+    run = InterpretedRun(compiled.module, EagerRun(step, case.dtype, SEED).model)
+    reference = EagerRun(step, case.dtype, SEED)
+    worst: dict[str, Worst] = {}
+    for number, batch in enumerate(case.batches(), 1):
+        expected = reference.step(batch)
+        worst = largest((*worst.values(), *measure(run.step(batch), expected, number).values()))
+    return result_of(case, worst, tolerance)
+
+
+def check_on_ranks(
+    cases: Sequence[CheckCase], world_size: int, tolerance: float | None = None, timeout: float = 600.0
+) -> list[CheckResult]:
+    """
+    Run the programs of all cases, one after the other, in one launch of `world_size` gloo processes.
+
+    A case that cannot be planned is a result with a message.
+
+    Args:
+        tolerance: by default that of the case's dtype.
+        timeout: seconds for all cases together.
+
+    Raises:
+        ValueError: a case whose mesh has another number of devices.
+        RankError: a rank failed while running; the message names the case.
+    """
+    from ..runtime.spawn import run_ranks
+    from .check_ranks import check_all
+
+    for case in cases:
+        if case.mesh.device_count != world_size:
+            raise ValueError(f"{case}: its mesh has {case.mesh.device_count} devices, expected {world_size}")
+    found = run_ranks(check_all, world_size, tuple(cases), timeout=timeout)[0]
+    return [
+        CheckResult(case, message=each) if isinstance(each, str) else result_of(case, each, tolerance)
+        for case, each in zip(cases, found, strict=True)
+    ]
+
+
+def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
+    """The result of a comparison."""
+    skipped = () if case.dtype is torch.float64 or not _is_adamw(case) else ("parameter", "buffer")
+    errors = tuple(each for kind, each in worst.items() if kind not in skipped)
+    return CheckResult(case, errors, tolerance=TOLERANCES[case.dtype] if tolerance is None else tolerance)
+
+
+def _is_adamw(case: CheckCase) -> bool:
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    return isinstance(case.training_step().optimizer([parameter]), torch.optim.Adam)
+
+
+def imported(case: CheckCase) -> ModuleOp:
+    """The IR of a case's step, before any cluster."""
+    return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
+
+
+def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
+    """Plan a case on its imported step, which is changed."""
+    cluster = on_mesh(case.cluster or find_cluster(DEFAULT_CLUSTER), case.mesh)
+    with pin_file(case.pins) as pins:
+        options = PlanOptions(case.algorithm, pins, case.dtype, gradients=True, pipeline=case.pipeline)
+        return lower(module, cluster, options, name=case.name, step_spec=None, seconds={})
+
+
+_PRESETS = ("dp", "tp", "zero3")
+
+
+@contextmanager
+def pin_file(pins: Path | str | None) -> Iterator[str | None]:
+    """The path of a file with the given pins, while they are needed."""
+    if pins is None or isinstance(pins, Path):
+        yield str(pins) if pins is not None else None
+        return
+    text = f'[[pin]]\npreset = "{pins}"\n' if pins in _PRESETS else pins
+    with tempfile.TemporaryDirectory(prefix="shardwright-pins-") as folder:
+        path = Path(folder, "pins.toml")
+        path.write_text(text, encoding="utf-8")
+        yield str(path)

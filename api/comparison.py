@@ -1,0 +1,71 @@
+"""
+How far two runs of a training step are apart.
+
+The error of a tensor is ``|found - expected| / max(|expected|, 1e-3 * |all expected of its kind|)`` in the
+2-norm: some gradients (that of an attention's key bias) are zero but for noise, and no relative error of
+noise is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+StepValues = Mapping[tuple[str, str], torch.Tensor]
+"""What one step computes, by kind (loss, gradient, parameter, buffer, or a state's name) and name."""
+
+FLOOR = 1e-3
+"""No tensor counts as smaller than this share of all of its kind together."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """
+    The largest error among the tensors of one kind.
+
+    Args:
+        error: by the module's measure; infinite for a tensor that is missing, misshapen or not finite.
+        name: the tensor that has it.
+        step: the step, counted from 1.
+    """
+
+    kind: str
+    error: float
+    name: str
+    step: int
+
+
+def measure(found: StepValues, expected: StepValues, step: int) -> dict[str, Worst]:
+    """The largest error of each kind in `expected` after step number `step`."""
+    squares: dict[str, float] = {}
+    for (kind, _), value in expected.items():
+        squares[kind] = squares.get(kind, 0.0) + _norm(value) ** 2
+    errors = (
+        Worst(kind, _error(found.get((kind, name)), value, FLOOR * squares[kind] ** 0.5), name, step)
+        for (kind, name), value in expected.items()
+    )
+    return largest(errors)
+
+
+def largest(errors: Iterable[Worst]) -> dict[str, Worst]:
+    """The largest error of each kind, the first of equals."""
+    worst: dict[str, Worst] = {}
+    for each in errors:
+        if each.kind not in worst or each.error > worst[each.kind].error:
+            worst[each.kind] = each
+    return worst
+
+
+def _error(found: torch.Tensor | None, expected: torch.Tensor, floor: float) -> float:
+    if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    distance = _norm(found.double() - expected.double())
+    if not distance < float("inf"):
+        return float("inf")
+    return distance / max(_norm(expected), floor) if distance else 0.0
+
+
+def _norm(value: torch.Tensor) -> float:
+    return torch.linalg.vector_norm(value.double()).item()

@@ -1,0 +1,82 @@
+"""A run of a planned step by the interpreter: all ranks in this process, values fed back after every step."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.ir import Attribute
+
+from ..dialects import train
+from ..dialects.compute import python_value
+from ..lowering.calling import Batch, batch_items
+from ..lowering.interpreter import argument_attributes, find_function, interpret, result_attributes
+from ..lowering.random_inputs import random_inputs
+from .comparison import StepValues
+
+
+class InterpretedRun:
+    """
+    A run of a step function, as `EagerRun` is one of a model.
+
+    Args:
+        model: whose parameters and buffers it begins with, in the step's dtype.
+    """
+
+    def __init__(self, module: ModuleOp, model: nn.Module) -> None:
+        self._module = module
+        func = find_function(module)
+        self._arguments = argument_attributes(func)
+        self._results = result_attributes(func)
+        optimizer = func.attributes["train.optimizer"]
+        assert isinstance(optimizer, DictionaryAttr)
+        learning_rate = float(python_value(optimizer.data["lr"]))
+        self._values = [
+            _first(roles, drawn, model, learning_rate)
+            for roles, drawn in zip(self._arguments, random_inputs(func), strict=True)
+        ]
+
+    def step(self, batch: Batch) -> StepValues:
+        """Train one step."""
+        items = batch_items(batch)
+        for index, roles in enumerate(self._arguments):
+            if train.BATCH in roles:
+                self._values[index] = items[str(python_value(roles[train.BATCH]))]
+        outputs = interpret(self._module, self._values, check_replicas=True, explicit=True)
+        found: dict[tuple[str, str], torch.Tensor] = {}
+        for roles, value in zip(self._results, outputs, strict=True):
+            if train.LOSS in roles:
+                found["loss", "loss"] = value
+            elif train.GRAD in roles:
+                found["gradient", str(python_value(roles[train.GRAD]))] = value
+            else:
+                self._values[python_value(roles[train.UPDATES])] = value
+        return found | self._kept()
+
+    def _kept(self) -> dict[tuple[str, str], torch.Tensor]:
+        kept: dict[tuple[str, str], torch.Tensor] = {}
+        for roles, value in zip(self._arguments, self._values, strict=True):
+            if train.PARAM in roles:
+                kept["parameter", str(python_value(roles[train.PARAM]))] = value
+            elif train.BUFFER in roles:
+                kept["buffer", str(python_value(roles[train.BUFFER]))] = value
+            elif train.STATE in roles:
+                parameter, state = python_value(roles[train.STATE])
+                kept[state, parameter] = value
+        return kept
+
+
+def _first(
+    roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, learning_rate: float
+) -> torch.Tensor:
+    """What an argument is before the first step; the batch comes with each step."""
+    if train.PARAM in roles:
+        return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()
+    if train.BUFFER in roles:
+        owner, _, name = str(python_value(roles[train.BUFFER])).rpartition(".")
+        return getattr(model.get_submodule(owner), name).detach()
+    if train.STATE in roles:
+        return torch.zeros_like(drawn)
+    if train.LEARNING_RATE in roles:
+        return torch.full_like(drawn, learning_rate)
+    return drawn

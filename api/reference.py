@@ -1,0 +1,89 @@
+"""Training on one device in eager PyTorch, which every plan must agree with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..lowering.calling import Batch, batch_items
+from .comparison import StepValues
+from .training_step import TrainingStep
+
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3),
+}
+"""What a check can put in the place of a step's own optimizer."""
+
+
+class EagerRun:
+    """
+    A run of a training step on one device, from the weights that `seed` gives.
+
+    Args:
+        dtype: what every floating-point parameter and buffer becomes; None keeps each.
+    """
+
+    def __init__(self, step: TrainingStep, dtype: torch.dtype | None, seed: int) -> None:
+        torch.manual_seed(seed)
+        model = copy.deepcopy(step.model) if isinstance(step.model, nn.Module) else step.build_model()
+        self.model = model.to(dtype) if dtype is not None else model
+        self._step = step
+        self._optimizer = step.optimizer(self.model.parameters())
+
+    def step(self, batch: Batch) -> StepValues:
+        """Train one step and return everything that it computed."""
+        self._optimizer.zero_grad()
+        loss = self._step.compute_loss(self.model, batch)
+        loss.backward()
+        self._optimizer.step()
+        values = {("loss", "loss"): loss.detach()}
+        for name, parameter in self.model.named_parameters():
+            values["parameter", name] = parameter.detach()
+            if parameter.grad is not None:
+                values["gradient", name] = parameter.grad
+            values |= {
+                (state, name): value
+                for state, value in self._optimizer.state.get(parameter, {}).items()
+                if state != "step" and isinstance(value, torch.Tensor)
+            }
+        return values | {("buffer", name): value for name, value in self.model.named_buffers()}
+
+
+def with_optimizer(step: TrainingStep, name: str | None) -> TrainingStep:
+    """The step with one of `OPTIMIZERS`, or with its own where `name` is None."""
+    return step if name is None else replace(step, optimizer=OPTIMIZERS[name])
+
+
+def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
+    """
+    The batch of step `number`, made from an example so that the loss and the gradients change with it.
+
+    Floats are drawn anew with the example's mean and deviation, integers shuffled, booleans shuffled by whole
+    rows (a mask that hides a whole row has no gradient). Each item is shuffled by itself.
+
+    Args:
+        dtype: what every floating-point item becomes; None keeps each.
+    """
+    generator = torch.Generator().manual_seed(1000 + number)
+    items = {name: _varied(item, generator, dtype) for name, item in batch_items(batch).items()}
+    return items if isinstance(batch, dict) else type(batch)(items.values())
+
+
+def _varied(item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
+    if not isinstance(item, torch.Tensor):
+        return item
+    if item.is_floating_point() and item.numel() < 2:
+        return item.to(dtype or item.dtype)
+    if item.is_floating_point():
+        drawn = torch.randn(item.shape, generator=generator, dtype=torch.float64)
+        return (drawn * item.double().std() + item.double().mean()).to(dtype or item.dtype)
+    if item.dtype is torch.bool and item.dim() > 0:
+        return item[torch.randperm(len(item), generator=generator)]
+    return item.flatten()[torch.randperm(item.numel(), generator=generator)].reshape(item.shape)
