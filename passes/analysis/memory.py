@@ -1,0 +1,210 @@
+"""
+What a step function holds in memory on each rank, op by op: liveness over the scheduled program.
+
+Arguments are alive throughout, at their home. A result is alive from the op that makes it (a started
+collective's from its start) to the last use of any value that looks at the same memory; a `spmd.free` stands
+right there, so it changes nothing. Views make no memory. An op that can overwrite an operand does so where
+nothing else needs that operand's memory: updates, a sum, an all-reduce. Work space inside a kernel and the
+staging buffers of a collective are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from ...dialects.aten import AtenOp
+from ...dialects.compute import element_bytes, shape_of
+from ...dialects.spmd import AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
+from ...dialects.step import sharding_of
+from ...dialects.train import AdamWOp, SgdOp
+from ...ir.collectives import CollectiveKind
+from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding
+from ..search.step_view import value_label
+
+Bytes = NDArray[np.int64]
+"""Bytes by rank."""
+
+_LISTED = 8
+"""How many of the largest values a peak names."""
+
+
+@dataclass(frozen=True)
+class AliveValue:
+    """A value whose memory is held at a peak, and its bytes on the rank concerned."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """
+    The most that each rank holds at any time, in bytes; on `rank`, where and by which values (largest first).
+
+    `op` is the op during which the peak occurs, None for a function that has no ops.
+    """
+
+    by_rank: tuple[int, ...]
+    rank: int
+    op: Operation | None
+    alive: tuple[AliveValue, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The peak on `rank`."""
+        return self.by_rank[self.rank]
+
+
+@dataclass
+class Buffer:
+    """A piece of memory: the value it was made for, and the indices of the first and last op that need it."""
+
+    value: SSAValue
+    first: int
+    last: int
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether the memory is the caller's, and so held throughout."""
+        return isinstance(self.value, BlockArgument)
+
+    def is_held(self, index: int) -> bool:
+        """Whether the memory is held during the op of `index`."""
+        return self.is_argument or self.first <= index <= self.last
+
+
+def peak_memory(func: FuncOp, mesh: Mesh, limits: Sequence[float] | None = None) -> MemoryPeak:
+    """
+    The peak of every rank of `mesh`, in bytes.
+
+    The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
+    exceeds its own by most (or comes closest).
+    """
+    ops = list(func.body.block.ops)
+    buffers = live_buffers(func)
+    held = _held(buffers, len(ops), mesh)
+    peaks = held.max(axis=0)
+    rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
+    index = int(np.argmax(held[:, rank]))
+    alive = [
+        AliveValue(value_label(buffer.value), int(_buffer_bytes(buffer, mesh)[rank]))
+        for buffer in buffers
+        if buffer.is_held(index)
+    ]
+    alive.sort(key=lambda value: -value.bytes)
+    by_rank = tuple(int(peak) for peak in peaks)
+    return MemoryPeak(by_rank, rank, ops[index] if ops else None, tuple(alive[:_LISTED]))
+
+
+def live_buffers(func: FuncOp) -> list[Buffer]:
+    """The memory that a function uses: one buffer per argument, and per result that needs its own."""
+    block = func.body.block
+    order = {op: index for index, op in enumerate(block.ops)}
+    last = _last_uses(order)
+    buffers = [Buffer(argument, 0, last.get(argument, 0)) for argument in block.args]
+    found: dict[SSAValue, Buffer] = dict(zip(block.args, buffers, strict=True))
+    for op, index in order.items():
+        for position, result in enumerate(_results(op)):
+            buffer = _reused(op, position, found, _end(op, order))
+            if buffer is None:
+                buffer = Buffer(result, index, index)
+                buffers.append(buffer)
+            buffer.last = max(buffer.last, last.get(result, index))
+            found[result] = buffer
+    return buffers
+
+
+def _last_uses(order: Mapping[Operation, int]) -> dict[SSAValue, int]:
+    """The index of the op up to which each value is needed."""
+    last: dict[SSAValue, int] = {}
+    for op in order:
+        for value in () if isinstance(op, FreeOp) else op.operands:
+            last[value] = max(last.get(value, 0), _end(op, order))
+    return last
+
+
+def _end(op: Operation, order: Mapping[Operation, int]) -> int:
+    """The index of the op up to which `op` needs its operands: a started collective does until its wait."""
+    if isinstance(op, StartOp):
+        return max((order[use.operation] for use in op.token.uses), default=order[op])
+    return order[op]
+
+
+def _results(op: Operation) -> Iterator[SSAValue]:
+    """The values for which `op` may need memory: a start makes room for what its wait gives."""
+    if isinstance(op, StartOp):
+        for use in op.token.uses:
+            yield from use.operation.results
+    elif not isinstance(op, WaitOp):
+        yield from op.results
+
+
+def _reused(op: Operation, position: int, found: Mapping[SSAValue, Buffer], end: int) -> Buffer | None:
+    """The buffer of an operand in which the result at `position` lies; None where it needs one of its own."""
+    if isinstance(op, SliceOp) or (isinstance(op, AtenOp) and op.spec.view):
+        return found[op.operands[0]]
+    if (overwritten := _overwritten(op, position)) is None:
+        return None
+    buffer = found[op.operands[overwritten]]
+    shared = sum(found.get(operand) is buffer for operand in op.operands) > 1
+    lent = buffer.is_argument and not isinstance(op, SgdOp | AdamWOp)
+    return None if shared or lent or buffer.last > end else buffer
+
+
+def _overwritten(op: Operation, position: int) -> int | None:
+    """The position of the operand over which the result at `position` may be written."""
+    match op:
+        case SgdOp() | AdamWOp():
+            # (param, grad, *states, step, lr) -> (param, *states)
+            return position + bool(position)
+        case AllReduceOp():
+            return 0
+        case StartOp() if op.collective is CollectiveKind.ALL_REDUCE:
+            return position
+        case AtenOp() if op.overload == "add.Tensor":
+            return 0 if _alike(op.args[0], op.outs[0]) else None
+        case _:
+            return None
+
+
+def _alike(value: SSAValue, other: SSAValue) -> bool:
+    """Whether two values take the same room on every rank."""
+    return value.type == other.type and sharding_of(value).dims == sharding_of(other).dims
+
+
+def _held(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
+    """The bytes held during each op (rows) on each rank (columns)."""
+    change = np.zeros((ops + 2, mesh.device_count), np.int64)
+    for buffer in buffers:
+        size = _buffer_bytes(buffer, mesh)
+        change[buffer.first] += size
+        change[-1 if buffer.is_argument else buffer.last + 1] -= size
+    return change.cumsum(axis=0)[: max(ops, 1)]
+
+
+def _buffer_bytes(buffer: Buffer, mesh: Mesh) -> Bytes:
+    value = buffer.value
+    return local_bytes_by_rank(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+
+
+@lru_cache(maxsize=65536)
+def local_bytes_by_rank(shape: tuple[int, ...], element_bytes: int, sharding: Sharding, mesh: Mesh) -> Bytes:
+    """The bytes that each rank holds of a value of global `shape`."""
+    found = np.full(mesh.device_count, element_bytes, np.int64)
+    for size, dim in zip(shape, sharding.dims, strict=True):
+        found *= np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
+    """Which part each rank holds of a dim split along `axes`."""
+    return np.array([mesh.part(rank, axes) for rank in range(mesh.device_count)], np.int64)
