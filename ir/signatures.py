@@ -56,7 +56,8 @@ def signature(
     rule: Rule, mesh: Mesh, chosen: Sequence[Choice], offsets: Mapping[str, Offsets] | None = None
 ) -> Signature | None:
     """
-    The signature of one choice per mesh axis; None where a factor has fewer elements than parts.
+    The signature of one choice per mesh axis; None where a factor has fewer elements than parts, or where a
+    device would be left without a part that it needs.
 
     `offsets` gives the boundaries of the factors that are not split evenly (those may leave parts empty).
     """
@@ -69,6 +70,8 @@ def signature(
         elif isinstance(choice, Linear):
             passed.append((axis.name, choice.operands))
     if any(mesh.parts(split) > rule.sizes[f] and f not in uneven for f, split in axes.items()):
+        return None
+    if any(_needs_all_parts(rule, f) and _has_empty_part(uneven[f]) for f in axes if f in uneven):
         return None
     reduced = {
         axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split
@@ -90,6 +93,20 @@ def signature(
     return Signature(
         tuple(operand(i, value) for i, value in enumerate(rule.operands)), tuple(map(result, rule.results))
     )
+
+
+def _needs_all_parts(rule: Rule, factor: str) -> bool:
+    """
+    Whether some result does not depend on `factor`: a device with no part of it must still compute that.
+
+    An example is the bias' gradient of a convolution that is split by input channels.
+    """
+    apart = any(all(factor not in dim for dim in value) for value in rule.results)
+    return apart and factor not in rule.reductions
+
+
+def _has_empty_part(offsets: Offsets) -> bool:
+    return any(a == b for a, b in itertools.pairwise(offsets))
 
 
 def _dim(

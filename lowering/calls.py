@@ -69,16 +69,20 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     Raises:
         VerifyException: the op lacks an argument that its schema requires, or torch has no such op.
     """
+    if op.overload in _RESHAPES:
+        return Call("aten.reshape.default", (Operand(0), _local_size(op, "result0", mesh, rank)))
     given = _arguments(op, mesh, rank)
     if isinstance(op, TrainOp):
         return _update_call(op, given)
     target = _target(op.overload)
-    positional, keywords = _bind(op, target, given)
-    return Call(_RESHAPES.get(target, target), positional, keywords)
+    return Call(target, *_bind(op, target, given))
 
 
-_RESHAPES = {f"aten.{name}.default": "aten.reshape.default" for name in ("view", "_unsafe_view")}
-"""A collective's result need not have the strides that a view asks for."""
+_RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims"})
+"""
+Run as a reshape to the local size: a collective's result need not have the strides that a view asks for, and
+a squeeze would take out a dim of which a rank happens to have one element.
+"""
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 

@@ -48,20 +48,22 @@ def results_without_call(op: ComputeOp, mesh: Mesh, rank: int) -> tuple[Constant
     if signature is None:
         return None
     results = _local_shapes(op.outs, signature.results, mesh, rank)
-    if results and all(0 in shape for shape in results):
-        return tuple(Constant(shape, 0.0) for shape in results)
     operands = _local_shapes(op.args, signature.operands, mesh, rank)
-    if not any(0 in shape and 0 not in shape_of(v) for shape, v in zip(operands, op.args, strict=True)):
+    pairs = zip((*results, *operands), (*op.outs, *op.args), strict=True)
+    if not any(0 in shape and 0 not in shape_of(value) for shape, value in pairs):
         return None
-    if any(0 not in shape and not s.partial for shape, s in zip(results, signature.results, strict=True)):
+    # Results that the op is told not to compute are placeholders.
+    wanted = op.arguments().get("output_mask", [True] * len(results))
+    kinds = [dict(sharding.partial).values() for sharding in signature.results]
+    needed = zip(wanted, results, kinds, strict=True)
+    if any(asked and 0 not in shape and not kind for asked, shape, kind in needed):
         return None
     rule = op.rule()
-    kinds = [dict(sharding.partial).values() for sharding in signature.results]
     beta = float(op.arguments().get("beta", 1))
     addends = tuple(Addend(i, _aligned(rule, i, operands[i]), beta) for i in sorted(rule.additive))
     return tuple(
-        Constant(shape, next((IDENTITY[kind] for kind in found), 0.0), addends)
-        for shape, found in zip(results, kinds, strict=True)
+        Constant(shape, next((IDENTITY[each] for each in kind), 0.0), addends)
+        for shape, kind in zip(results, kinds, strict=True)
     )
 
 

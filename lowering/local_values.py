@@ -54,7 +54,8 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
         slices, chosen = local_slices(value.shape, sharding, mesh, rank), tuple(place[name] for name in names)
         key = (tuple((s.start, s.stop) for s in slices), chosen)
         if key not in parts:
-            parts[key] = contributions[chosen][slices]
+            # As what a rank would hold: some of torch's kernels take strides for granted.
+            parts[key] = contributions[chosen][slices].contiguous()
         return parts[key]
 
     return Spread(tuple(value.shape), sharding, tuple(map(part, range(mesh.device_count))))
@@ -159,7 +160,7 @@ def _own_part(step: Step, part: torch.Tensor, shape: Sequence[int], mesh: Mesh, 
     assert dim is not None
     before = local_slices(shape, step.source, mesh, rank)[dim]
     after = local_slices(shape, step.target, mesh, rank)[dim]
-    return part.narrow(dim, after.start - before.start, after.stop - after.start)
+    return part.narrow(dim, after.start - before.start, after.stop - after.start).contiguous()
 
 
 def _by_group(

@@ -67,7 +67,7 @@ def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
 
 
 def _last_names(roles: dict[str, Attribute]) -> list[str]:
-    """The last parts of the names that an argument's roles give it: the state's, or the buffer's in its layer."""
+    """The last parts of the names that an argument's roles give it."""
     names: list[str] = []
     for role in (train.STATE, train.BUFFER):
         named = python_value(roles[role]) if role in roles else ""

@@ -1,4 +1,4 @@
-"""Whether a pass kept what a program computes: both run on the same random inputs, all ranks in one process."""
+"""Whether a pass kept what a program computes: before and after run on the same random inputs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ def check_pass(before: ModuleOp, after: ModuleOp, pass_name: str, seed: int = 0)
         if (found := left.get(name)) is None:
             raise NumericsError(f"'{pass_name}' left no function @{name} to compare with")
         if found.function_type != func.function_type:
-            raise NumericsError(
-                f"'{pass_name}' changed the type of @{name} from {func.function_type} to {found.function_type}"
-            )
+            types = f"from {func.function_type} to {found.function_type}"
+            raise NumericsError(f"'{pass_name}' changed the type of @{name} {types}")
         inputs = [_widened(value) for value in random_inputs(func, seed)]
         expected = _results(before, func, inputs, check_replicas=False)
         for old, new in zip(expected, _results(after, found, inputs, check_replicas=True), strict=True):

@@ -161,8 +161,12 @@ def squeeze(op: OpInstance) -> Rule:
     return Rule((value,), (kept,), sizes)
 
 
-def cut(*, drop: bool = False, results: bool = False) -> RuleFunction:
-    """A part along `dim` (slice, select, split, unbind): that dim stays whole; `drop` where it disappears."""
+def cut(*, drop: bool = False, sized: bool = False) -> RuleFunction:
+    """
+    A part along `dim` (slice, select, split, unbind): that dim stays whole, unless the part is all of it.
+
+    With `drop` the dim disappears; with `sized` an argument gives the parts' exact sizes.
+    """
 
     def rule(op: OpInstance) -> Rule:
         shape = op.operands[0]
@@ -173,7 +177,7 @@ def cut(*, drop: bool = False, results: bool = False) -> RuleFunction:
             if drop:
                 outs.append((*value[:at], *value[at + 1 :]))
                 continue
-            if out[at] == shape[at]:
+            if out[at] == shape[at] and not sized:
                 outs.append(value)
                 continue
             sizes[f"c{i}"] = out[at]
@@ -264,8 +268,11 @@ def embedding_backward(op: OpInstance) -> Rule:
     """The gradient of `embedding`: rows summed by index."""
     indices, sizes = named(op.operands[1], "b")
     sizes |= {"v": op.results[0][0], "e": op.results[0][1]}
-    reductions = dict.fromkeys((dim[0] for dim in indices), Reduction.SUM)
-    return Rule(((*indices, ("e",)), indices), ((("v",), ("e",)),), sizes, reductions, frozenset({"v"}))
+    factors = [dim[0] for dim in indices]
+    # The frequency by which rows are scaled is that among all indices.
+    whole = {"v", *(factors if op.argument("scale_grad_by_freq", False) else ())}
+    reductions = dict.fromkeys(factors, Reduction.SUM)
+    return Rule(((*indices, ("e",)), indices), ((("v",), ("e",)),), sizes, reductions, frozenset(whole))
 
 
 def layer_norm(op: OpInstance) -> Rule:
@@ -301,56 +308,42 @@ def _wanted(op: OpInstance) -> tuple[bool, ...]:
 
 def convolution(op: OpInstance) -> Rule:
     """(input, weight, bias?) -> output: batch and channels may be split, windows not."""
-    sizes = {"n": op.operands[0][0], "i": op.operands[0][1], "o": op.operands[1][0]}
-    window, kernel, output = _windows(op.operands[0], op.operands[1], op.results[0], sizes)
-    operands: tuple[Value, ...] = ((("n",), ("i",), *window), (("o",), ("i",), *kernel), (("o",),))[
-        : len(op.operands)
-    ]
-    sizes, operands, whole = _grouped(op, sizes, operands)
-    result: Value = (("n",), ("o",), *output)
-    return Rule(
-        operands,
-        (result,),
-        sizes,
-        {"i": Reduction.SUM},
-        whole,
-        additive=frozenset({2} if len(operands) > 2 else ()),
-    )
+    x, w, y, sizes, whole = _convolved(op, op.operands[0], op.operands[1], op.results[0])
+    bias: list[Value] = [(("o",),)] if len(op.operands) > 2 else []
+    additive = frozenset({2} if bias else ())
+    return Rule((x, w, *bias), (y,), sizes, {"i": Reduction.SUM}, whole, additive=additive)
 
 
 def convolution_backward(op: OpInstance) -> Rule:
     """(grad_output, input, weight) -> (grad_input, grad_weight, grad_bias)."""
-    sizes = {"n": op.operands[1][0], "i": op.operands[1][1], "o": op.operands[2][0]}
-    window, kernel, output = _windows(op.operands[1], op.operands[2], op.operands[0], sizes)
-    value: Value = (("n",), ("i",), *window)
-    operands: tuple[Value, ...] = ((("n",), ("o",), *output), value, (("o",), ("i",), *kernel))
-    sizes, operands, whole = _grouped(op, sizes, operands, weight=2)
-    full = (value, operands[2], (("o",),))
-    results = tuple(v if wanted else () for v, wanted in zip(full, _wanted(op), strict=True))
-    return Rule(operands, results, sizes, {"n": Reduction.SUM, "o": Reduction.SUM}, whole)
+    x, w, y, sizes, whole = _convolved(op, op.operands[1], op.operands[2], op.operands[0])
+    results = tuple(v if wanted else () for v, wanted in zip((x, w, (("o",),)), _wanted(op), strict=True))
+    return Rule((y, x, w), results, sizes, {"n": Reduction.SUM, "o": Reduction.SUM}, whole)
 
 
-def _windows(x: Shape, w: Shape, y: Shape, sizes: dict[str, int]) -> tuple[Value, Value, Value]:
-    """Factors of the spatial dims of input, kernel and output, entered in `sizes`."""
-    values: list[Value] = []
+def _convolved(
+    op: OpInstance, x: Shape, w: Shape, y: Shape
+) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
+    """
+    Input, weight and output of a convolution, the factors' sizes and those that stay whole.
+
+    With groups the channels of input, weight and output are not one another's: all of them stay whole.
+    """
+    sizes = {"n": x[0], "i": x[1], "o": y[1]}
+    windows: list[Value] = []
     for prefix, shape in (("h", x), ("k", w), ("y", y)):
-        value, more = named(shape[2:], prefix)
+        window, more = named(shape[2:], prefix)
         sizes |= more
-        values.append(value)
-    return values[0], values[1], values[2]
-
-
-def _grouped(
-    op: OpInstance, sizes: dict[str, int], operands: tuple[Value, ...], weight: int = 1
-) -> tuple[dict[str, int], tuple[Value, ...], frozenset[str]]:
-    """With groups the channels of input, kernel and output are not one another's: all of them stay whole."""
-    whole = {f for f in sizes if f[0] in "hky"}
-    if op.argument("groups", 1) == 1:
-        return sizes, operands, frozenset(whole)
-    sizes = {**sizes, "g": op.operands[weight][1]}
-    value = operands[weight]
-    operands = (*operands[:weight], (value[0], ("g",), *value[2:]), *operands[weight + 1 :])
-    return sizes, operands, frozenset(whole | {"g", "i", "o"})
+        windows.append(window)
+    whole = {factor for factor in sizes if factor[0] in "hky"}
+    outer, inner = ("i", "o") if op.argument("transposed", False) else ("o", "i")
+    if op.argument("groups", 1) != 1:
+        inner = "g"
+        sizes["g"] = w[1]
+        whole |= {"g", "i", "o"}
+    before, kernel, after = windows
+    values = (("n",), ("i",), *before), ((outer,), (inner,), *kernel), (("n",), ("o",), *after)
+    return (*values, sizes, frozenset(whole))
 
 
 def pooling(op: OpInstance) -> Rule:

@@ -42,12 +42,13 @@ def _elementwise() -> Iterator[OpSpec]:
     yield from _rows("add.Tensor sub.Tensor", "self other", linear="self+other")
     yield from _rows("add.Scalar sub.Scalar rsub.Scalar fmod.Scalar remainder.Scalar", "self")
     yield from _rows("pow.Scalar", "exponent")
+    yield from _rows("pow.Tensor_Tensor", "self exponent")
     yield from _rows("mul.Tensor", "self other", linear="self other")
     yield from _rows("mul.Scalar div.Scalar neg", "self", linear="self")
     yield from _rows("div.Tensor", "self other", linear="self")
     yield from _rows("where.self", "condition self other", linear="self+other")
     yield from _rows("masked_fill.Scalar", "self mask")
-    yield from _rows("pow.Tensor_Tensor minimum maximum floor_divide div.Tensor_mode atan2", "self other")
+    yield from _rows("minimum maximum floor_divide div.Tensor_mode atan2", "self other")
     yield from _rows("eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor", "self other")
     yield from _rows("logical_and logical_or logical_xor bitwise_and.Tensor bitwise_or.Tensor", "self other")
     yield from _rows("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar", "self")
@@ -99,17 +100,20 @@ def _factories() -> Iterator[OpSpec]:
 
 def _views() -> Iterator[OpSpec]:
     """Views and parts of a dim."""
-    yield from _rows("view _unsafe_view reshape", "self", f.reshape, linear="self", localize=_SIZE, view=True)
+    yield from _rows("view _unsafe_view", "self", f.reshape, linear="self", localize=_SIZE, view=True)
+    yield from _rows("reshape", "self", f.reshape, linear="self", localize={"shape": "result0"}, view=True)
     yield from _rows("permute", "self", f.permuted(f.permutation), linear="self", view=True)
     yield from _rows("t transpose.int", "self", f.permuted(f.swap), linear="self", view=True)
     yield from _rows("expand", "self", f.expand, linear="self", localize=_SIZE, view=True)
     yield from _rows("unsqueeze", "self", f.unsqueeze, linear="self", view=True)
-    yield from _rows("squeeze squeeze.dim squeeze.dims", "self", f.squeeze, linear="self", view=True)
+    # Run as a reshape to the local size: a rank may have one element of a dim that is not of size 1.
+    yield from _rows(
+        "squeeze squeeze.dim squeeze.dims", "self", f.squeeze, linear="self", localize=_SIZE, view=True
+    )
     yield from _rows("slice.Tensor", "self", f.cut(), linear="self", view=True)
     yield from _rows("select.int", "self", f.cut(drop=True), linear="self", view=True)
-    yield from _rows(
-        "split.Tensor split_with_sizes chunk", "self", f.cut(), linear="self", view=True, results=0
-    )
+    yield from _rows("split.Tensor chunk", "self", f.cut(), linear="self", view=True, results=0)
+    yield from _rows("split_with_sizes", "self", f.cut(sized=True), linear="self", view=True, results=0)
     yield from _rows("unbind.int", "self", f.cut(drop=True), linear="self", view=True, results=0)
     yield from _rows(
         "slice_backward", "grad_output", f.uncut(), linear="grad_output", localize={"input_sizes": "result0"}

@@ -1,0 +1,63 @@
+"""The uses of ops in `op_samples.txt` as modules, one function with one op each."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+UNDEFINED = frozenset({"empty.memory_format", "new_empty", "empty_like"})
+"""Ops whose values are anything; only their shapes are compared."""
+
+_LINE = re.compile(
+    r"(?P<name>\S+) (?P<arguments>\{.*\} )?(?:!(?P<absent>\S+) )?: ?(?P<operands>.*?) ?-> (?P<results>.*)"
+)
+_TYPE = re.compile(r"(?P<shape>scalar|[\dx]+)(?::(?P<element>\w+))?(?P<positive>\+)?(?:<(?P<high>\d+))?")
+
+
+@dataclass(frozen=True)
+class OpSample:
+    """One use of an op: the overload, the line that says so, and a module that makes this use alone."""
+
+    overload: str
+    line: str
+    module: str
+
+
+def op_samples() -> list[OpSample]:
+    """Return every sample, in the order of the file."""
+    lines = Path(__file__).with_name("op_samples.txt").read_text().splitlines()
+    return [_sample(line) for line in lines if line and not line.startswith("#")]
+
+
+def _sample(line: str) -> OpSample:
+    match = _LINE.fullmatch(line)
+    assert match is not None, f"not a sample: {line}"
+    operands, results = ([t for t in match[side].split(", ") if t] for side in ("operands", "results"))
+    attributes = (match["arguments"] or "{}").strip()[1:-1]
+    if match["absent"]:
+        absent = ", ".join(f'"{name}"' for name in match["absent"].split(","))
+        attributes = ", ".join(filter(None, (attributes, f"absent = [{absent}]")))
+    arguments = ", ".join(f"%x{i}: {_type(t)}{_role(t)}" for i, t in enumerate(operands))
+    given = ", ".join(f"%x{i}" for i in range(len(operands)))
+    made = ", ".join(f"%y{i}" for i in range(len(results)))
+    ins, outs = (", ".join(map(_type, types)) for types in (operands, results))
+    module = f"""
+func.func @op({arguments}) -> ({outs}) {{
+  {made} = aten.{match["name"]} {given} {{{attributes}}} : ({ins}) -> ({outs})
+  func.return {made} : {outs}
+}}"""
+    return OpSample(match["name"], line, module)
+
+
+def _type(text: str) -> str:
+    match = _TYPE.fullmatch(text)
+    assert match is not None, f"not a type: {text}"
+    shape = "" if match["shape"] == "scalar" else match["shape"] + "x"
+    return f"tensor<{shape}{match['element'] or 'f64'}>"
+
+
+def _role(text: str) -> str:
+    match = _TYPE.fullmatch(text)
+    assert match is not None
+    if match["high"]:
+        return f' {{train.batch = "x", train.range = [0, {match["high"]}]}}'
+    return ' {train.buffer = "running_var"}' if match["positive"] else ' {train.batch = "x"}'
