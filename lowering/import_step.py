@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -166,7 +167,7 @@ class _Importer:
     def _place(self, op: Operation, origin: Origin, node: Node) -> None:
         op.location = _location(origin)
         for result in op.results:
-            result.name_hint = value_name(origin.name or node.name)
+            result.name_hint = value_name(_KERNEL.sub("attention", origin.name or node.name))
         self.block.add_op(op)
 
     def _updates(
@@ -231,6 +232,10 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 def _location(origin: Origin) -> NameLoc:
     place = FileLineColLoc(StringAttr(origin.file), IntAttr(origin.line), IntAttr(0))
     return NameLoc(StringAttr(origin.layer), place)
+
+
+_KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
+"""The names of torch's attention kernels: which one runs is the runtime's business, not the program's."""
 
 
 def value_name(text: str) -> str:

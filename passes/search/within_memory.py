@@ -1,4 +1,7 @@
-"""The cheapest strategy that fits in memory: prices on bytes at the points where it does not, raised until it does."""
+"""
+The cheapest strategy that fits in memory: prices on bytes at the points where it does not, raised until it
+does.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,11 @@ from .problem import Solution
 from .step_view import StepView
 from .strategy import StrategyProblem
 
-_ROUNDS = 16
+_ROUNDS = 12
 """How often prices are tried after the first that does not fit."""
+
+_CLOSE = 0.01
+"""A gap, relative to the cost, at which no more prices are tried."""
 
 Build = Callable[[Prices], StrategyProblem]
 Solve = Callable[[StrategyProblem], Solution]
@@ -27,7 +33,10 @@ Solve = Callable[[StrategyProblem], Solution]
 
 @dataclass(frozen=True)
 class Found:
-    """A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak (bytes)."""
+    """
+    A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak
+    (bytes).
+    """
 
     problem: StrategyProblem
     solution: Solution
@@ -37,10 +46,12 @@ class Found:
 
 
 def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Found:
-    """The cheapest strategy found whose memory stays under `limit` bytes on every device.
+    """
+    The cheapest strategy found whose memory stays under `limit` bytes on every device.
 
-    Exact where the unconstrained optimum fits; else the gap between `cost` and `lower_bound` says how far from the
-    optimum it may be. PassFailedException, with the amount that is missing, where nothing was found that fits.
+    Exact where the unconstrained optimum fits; else the gap between `cost` and `lower_bound` says how far
+    from the optimum it may be. PassFailedException, with the amount that is missing, where nothing was found
+    that fits.
     """
     lifetimes = Lifetimes(view)
     free = build(Prices())
@@ -82,7 +93,7 @@ class _Pricing:
             else:
                 low = price
             price = price * 8 if high is None else (low + high) / 2
-            if high is not None and low and high / low < 1.05:
+            if self.best is not None and self.best.cost - self.bound <= _CLOSE * self.best.cost:
                 break
         if self.best is None:
             short = self.least - self.limit
@@ -91,7 +102,11 @@ class _Pricing:
                 f" {_size(self.limit)}, {_size(short)} too much; use more devices or a smaller batch"
             )
         return Found(
-            self.best.problem, self.best.solution, self.best.cost, min(self.bound, self.best.cost), self.best.peak_bytes
+            self.best.problem,
+            self.best.solution,
+            self.best.cost,
+            min(self.bound, self.best.cost),
+            self.best.peak_bytes,
         )
 
     def _try(self, price: float) -> Found:
@@ -132,7 +147,8 @@ def _found(
 
 
 def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:
-    """The seconds of a strategy without what its bytes were charged: its cost in the problem without prices.
+    """
+    The seconds of a strategy without what its bytes were charged: its cost in the problem without prices.
 
     Regathering, which is never worthwhile there, is charged by the second resharding that it takes.
     """

@@ -1,0 +1,75 @@
+"""What benchmarks share: results as a table on the screen, a JSON file and a plot beside it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str) -> Path:
+    """Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`."""
+    table = Table(title=f"{name}  ({command})")
+    for column in rows[0]:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=140).print(table)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": _cores()}
+    path.write_text(json.dumps({"command": command, "machine": machine, "rows": list(rows)}, indent=2) + "\n")
+    return path
+
+
+def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+    """Write a stacked bar chart to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    bottom = [0.0] * len(labels)
+    for title, heights in series.items():
+        axes.bar(labels, heights, bottom=bottom, label=title)
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
+def plot_intervals(
+    name: str, labels: Sequence[str], middles: Sequence[float], bounds: Sequence[tuple[float, float]], *, xlabel: str
+) -> None:
+    """Write medians with their intervals, one line each, to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 0.6 * len(labels) + 1.5))
+    below = [m - low for m, (low, _) in zip(middles, bounds, strict=True)]
+    above = [high - m for m, (_, high) in zip(middles, bounds, strict=True)]
+    axes.errorbar(middles, range(len(labels)), xerr=[below, above], fmt="o", capsize=4)
+    axes.axvline(1.0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xlabel(xlabel)
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,170 @@
+"""
+Our data-parallel plan against DistributedDataParallel, and our ZeRO-3 plan against FSDP2 (`fully_shard`).
+
+    python benchmarks/parity.py [--ranks 2 4] [--pairs 120] [--step gpt2|mlp]
+
+Both sides train the same model on the same batch in the same processes, step by step in turn (A B A B ...), so that
+the machine's noise hits both. The figure is the median of the paired ratios ours / theirs, with a bootstrap interval
+of 95 %; the control is the peer against a second copy of itself. AdamW, float32, gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from _report import plot_intervals, publish
+from torch import nn
+
+from shardwright.api.compile import PlanOptions, compile_step, on_mesh
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster_file import load_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.lowering.load_program import load_text
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
+from shardwright.runtime import Communicator, Executor, run_ranks
+
+_SMALL_GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=2048, positions=128)
+STEPS: dict[str, Callable[[], TrainingStep]] = {
+    "gpt2": lambda: gpt2_step(_SMALL_GPT2, batch=8, length=128),
+    "mlp": lambda: mlp_step((512, 1024, 1024, 1024, 128), batch=256),
+}
+PRESETS = {"ddp": "dp", "fsdp2": "zero3"}
+
+
+def plan_text(step: TrainingStep, ranks: int, preset: str) -> str:
+    """The program of `step` pinned to a preset on one axis of `ranks` devices."""
+    import tempfile
+
+    cluster = on_mesh(load_cluster("examples/clusters/local-4.toml"), Mesh.of(gpu=ranks))
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as pins:
+        pins.write(f'[[pin]]\npreset = "{preset}"\n')
+        pins.flush()
+        return compile_step(step, cluster, PlanOptions(pins=pins.name), name=preset).program
+
+
+def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
+    """One step of our program."""
+    plan, function = load_text(text, "program.py")
+    executor = Executor(plan, function, Communicator(plan.mesh, plan.process_groups()))
+    executor.initialize(step.model, 0)
+    batch = {str(i): item for i, item in enumerate(step.batch)}
+
+    def run() -> None:
+        executor.step(batch)
+
+    return run
+
+
+def their_side(step: TrainingStep, _text: str, peer: str) -> Callable[[], None]:
+    """One step of the peer: its wrapper around the eager model on this rank's part of the batch."""
+    torch.manual_seed(0)
+    model = step.build_model()
+    wrapped = _wrapped(model, peer)
+    optimizer = step.optimizer(wrapped.parameters())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    batch = tuple(item.chunk(world)[rank] for item in step.batch)
+    local = replace(step, model=wrapped, batch=batch)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        local.compute_loss(wrapped).backward()
+        optimizer.step()
+
+    return run
+
+
+def _wrapped(model: nn.Module, peer: str) -> nn.Module:
+    if peer == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in getattr(model, "h", []) or getattr(model, "layers", []):
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, float, float]]:
+    """Seconds of each triple of steps: ours, the peer, the peer's control."""
+    torch.set_num_threads(1)
+    step = STEPS[step_name]()
+    sides = [make(step, text, peer) for make in (our_side, their_side, their_side)]
+    for _ in range(5):
+        for side in sides:
+            side()
+    rows: list[tuple[float, float, float]] = []
+    order = list(range(3))
+    generator = random.Random(0)
+    for _ in range(pairs):
+        generator.shuffle(order)
+        seconds = [0.0] * 3
+        for index in order:
+            dist.barrier()
+            start = time.perf_counter()
+            sides[index]()
+            dist.barrier()
+            seconds[index] = time.perf_counter() - start
+        rows.append((seconds[0], seconds[1], seconds[2]))
+    return rows
+
+
+def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the median."""
+    generator = random.Random(1)
+    medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]
+
+
+def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:
+    """One row: our plan against one peer on one number of ranks."""
+    text = plan_text(STEPS[step_name](), ranks, PRESETS[peer])
+    rows = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)[0]
+    ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
+    low, high = interval(ratios)
+    control_low, control_high = interval(control)
+    return {
+        "step": step_name,
+        "ranks": ranks,
+        "ours": PRESETS[peer],
+        "peer": peer,
+        "pairs": pairs,
+        "ours ms": 1e3 * statistics.median(a for a, _, _ in rows),
+        "peer ms": 1e3 * statistics.median(b for _, b, _ in rows),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "A/A": statistics.median(control),
+        "A/A low": control_low,
+        "A/A high": control_high,
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--pairs", type=int, default=120)
+    parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
+    parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
+    options = parser.parse_args()
+    rows = [compare(options.step, ranks, peer, options.pairs) for peer in options.peers for ranks in options.ranks]
+    command = f"python benchmarks/parity.py --step {options.step} --pairs {options.pairs}"
+    publish(f"parity-{options.step}", rows, command=command)
+    labels = [f"{row['ours']} / {row['peer']}, {row['ranks']} ranks" for row in rows]
+    middles = [row["ratio"] for row in rows]
+    bounds = [(row["low"], row["high"]) for row in rows]
+    plot_intervals(f"parity-{options.step}", labels, middles, bounds, xlabel="step time, ours / peer")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""
+How long planning takes: from `nn.Module` to the emitted program, GPT-2 on an 8x8 mesh of H100.
+
+    python benchmarks/planning.py [--repeat N] [STEP ...]
+
+Each run is a process of its own; the time is that of `compile_step` (capture, import, passes, emission), without the
+start of Python and torch, which is given beside it. The best of N runs is reported with the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from _report import plot_bars, publish
+
+_ONE = """
+import json, sys, time
+start = time.perf_counter()
+from shardwright.api.compile import compile_step
+from shardwright.ir.cluster_file import load_cluster
+from shardwright.models.registry import training_step
+step, cluster = training_step(sys.argv[1]), load_cluster(sys.argv[2])
+import shardwright.lowering.capture
+started = time.perf_counter()
+plan = compile_step(step, cluster, name=sys.argv[1], step_spec=sys.argv[1])
+print(json.dumps({**plan.report, "wall": time.perf_counter() - started, "start": started - start}))
+"""
+
+
+def measure(step: str, cluster: str) -> dict[str, Any]:
+    """Plan `step` once in a fresh process and return its report."""
+    out = subprocess.run([sys.executable, "-c", _ONE, step, cluster], capture_output=True, text=True, check=True)
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--cluster", default="examples/clusters/h100-8x8.toml")
+    parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    parts: dict[str, list[float]] = {"import": [], "search": [], "other passes": [], "emit": []}
+    for step in options.steps:
+        runs = sorted((measure(step, options.cluster) for _ in range(options.repeat)), key=lambda run: run["wall"])
+        best, seconds = runs[0], runs[0]["pass_seconds"]
+        searches = [run["pass_seconds"]["search-strategy"] for run in runs]
+        known = seconds["import"] + seconds["search-strategy"] + seconds["emit"]
+        rows.append(
+            {
+                "step": step,
+                "total s (best)": best["wall"],
+                "total s (median)": statistics.median(run["wall"] for run in runs),
+                "search s (best)": min(searches),
+                "search s (median)": statistics.median(searches),
+                "import s": seconds["import"],
+                "emit s": seconds["emit"],
+                "cost s": best["cost_s"],
+                "gap": best["gap"],
+                "start of Python and torch s": best["start"],
+            }
+        )
+        values = (seconds["import"], seconds["search-strategy"], best["wall"] - known, seconds["emit"])
+        for part, value in zip(parts.values(), values, strict=True):
+            part.append(value)
+    publish("planning", rows, command="python benchmarks/planning.py " + " ".join(options.steps))
+    plot_bars("planning", options.steps, parts, ylabel="seconds to plan (best run)")
+
+
+if __name__ == "__main__":
+    main()
