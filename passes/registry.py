@@ -12,11 +12,13 @@ from xdsl.passes import ModulePass
 PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
 _HOMES: dict[str, str] = {
+    "add-cluster": "add_cluster:AddClusterPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "insert-frees": "insert_frees:InsertFreesPass",
+    "check-memory": "check_memory:CheckMemoryPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",
 }
 """Pass -> "module:Class", both named as the pass is."""

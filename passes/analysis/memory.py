@@ -49,12 +49,12 @@ class MemoryPeak:
     """
     The most that each rank holds at any time, in bytes; on `rank`, where and by which values (largest first).
 
-    `op` is the op during which the peak occurs, None for a function that has no ops.
+    `op` is the op during which the peak occurs.
     """
 
     by_rank: tuple[int, ...]
     rank: int
-    op: Operation | None
+    op: Operation
     alive: tuple[AliveValue, ...]
 
     @property
@@ -101,7 +101,7 @@ def peak_memory(func: FuncOp, mesh: Mesh, limits: Sequence[float] | None = None)
     ]
     alive.sort(key=lambda value: -value.bytes)
     by_rank = tuple(int(peak) for peak in peaks)
-    return MemoryPeak(by_rank, rank, ops[index] if ops else None, tuple(alive[:_LISTED]))
+    return MemoryPeak(by_rank, rank, ops[index], tuple(alive[:_LISTED]))
 
 
 def live_buffers(func: FuncOp) -> list[Buffer]:
@@ -187,7 +187,7 @@ def _held(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
         size = _buffer_bytes(buffer, mesh)
         change[buffer.first] += size
         change[-1 if buffer.is_argument else buffer.last + 1] -= size
-    return change.cumsum(axis=0)[: max(ops, 1)]
+    return change.cumsum(axis=0)[:ops]
 
 
 def _buffer_bytes(buffer: Buffer, mesh: Mesh) -> Bytes:
@@ -208,3 +208,11 @@ def local_bytes_by_rank(shape: tuple[int, ...], element_bytes: int, sharding: Sh
 def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
     """Which part each rank holds of a dim split along `axes`."""
     return np.array([mesh.part(rank, axes) for rank in range(mesh.device_count)], np.int64)
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for messages: `1.50 GiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,189 @@
+"""
+When each op of a scheduled step runs, and so how long the step takes.
+
+A device has a compute stream, and a communication stream for each group of axes. Ops take their streams in
+program order: an op that computes takes its roofline time on the compute stream; a collective holds up
+both; `spmd.start` hands its collective to the communication stream and goes on, and `spmd.wait` holds up the
+compute stream until that collective is over. Every rank runs the same program, so one timeline, that of the
+slowest device with the largest share, stands for all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import NameLoc
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import ComputeOp
+from ...dialects.spmd import CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
+from ...dialects.step import sharding_of
+from ...ir.cluster import Cluster, sent_bytes
+from ...ir.collectives import CollectiveKind, Step, find_step
+from ...ir.mesh import Mesh
+from ...ir.signatures import Signature
+from ..errors import fail
+from .compute import local_bytes, op_seconds
+
+COMPUTE = "compute"
+"""The name of the compute stream; a communication stream is named after its axes."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One op or collective on one stream, in seconds from the start of the step; `layer` is its module."""
+
+    name: str
+    layer: str
+    start: float
+    end: float
+    stream: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """
+    The predicted course of one step, in seconds and bytes.
+
+    seconds                from the first op to the last
+    compute_seconds        how long the compute stream works
+    communication_seconds  how long collectives run, summed
+    exposed_seconds        how long the compute stream waits for collectives
+    collective_bytes       by kind of collective, what each rank sends
+    """
+
+    seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    exposed_seconds: float
+    collective_bytes: Mapping[CollectiveKind, float]
+    events: tuple[Event, ...]
+
+
+def predict(func: FuncOp, cluster: Cluster) -> Timeline:
+    """
+    The timeline of a step function on `cluster`.
+
+    OpFailure where an op has no signature, or a resharding no collective yet.
+    """
+    clock = _Clock(cluster)
+    for op in func.body.block.ops:
+        clock.run(op)
+    return clock.timeline()
+
+
+@dataclass(frozen=True)
+class Communication:
+    """A collective; `whole_bytes` is what a rank handles of the values, gathered or not yet scattered."""
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    whole_bytes: float
+
+    def seconds(self, cluster: Cluster) -> float:
+        """How long it takes."""
+        return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes)
+
+
+def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
+    """What a collective op communicates."""
+    if isinstance(op, CollectiveOp):
+        steps = [op.step(sharding_of(op.operand), mesh)]
+    else:
+        steps = [_started(op, index, mesh) for index in range(len(op.args))]
+    sizes = (
+        local_bytes(value, step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
+        for value, step in zip(op.operands, steps, strict=True)
+    )
+    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)))
+
+
+def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
+    source, target = sharding_of(op.args[index]), op.out_shardings.data[index].sharding
+    step = find_step(op.collective, source, target, mesh)
+    if step is None:
+        fail(op, f"no {op.collective} leads from {source} to {target}")
+    return step
+
+
+class _Clock:
+    """Runs ops in program order; one use."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.free: dict[str, float] = {COMPUTE: 0.0}
+        self.done: dict[SSAValue, float] = {}
+        self.events: list[Event] = []
+        self.sent: defaultdict[CollectiveKind, float] = defaultdict(float)
+        self.costs: dict[tuple[object, Signature], float] = {}
+        self.launch = max(device.launch for device in cluster.kinds_used)
+        self.bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
+
+    def run(self, op: Operation) -> None:
+        """Take the streams that `op` needs for as long as it needs them."""
+        match op:
+            case ComputeOp():
+                self._take(op, (COMPUTE,), self._compute_seconds(op))
+            case SliceOp():
+                pass
+            case PartialOp():
+                moved = local_bytes(op.result, op.sharding, self.cluster.mesh)
+                self._take(op, (COMPUTE,), self.launch + moved / self.bandwidth)
+            case CollectiveOp():
+                self._communicate(op, blocking=True)
+            case StartOp():
+                self._take(op, (COMPUTE,), self.launch)
+                self.done[op.token] = self._communicate(op, blocking=False)
+            case WaitOp():
+                self.free[COMPUTE] = max(self.free[COMPUTE], self.done[op.token])
+            case ReshardOp():
+                fail(op, "has no collective yet; run select-collectives before predicting the time")
+            case _:
+                pass
+
+    def _compute_seconds(self, op: ComputeOp) -> float:
+        if (signature := op.signature) is None:
+            fail(op, "has no signature; run search-strategy before predicting the time")
+        key = (op.use_key(), signature)
+        if key not in self.costs:
+            self.costs[key] = op_seconds(op, signature, self.cluster)
+        return self.costs[key]
+
+    def _communicate(self, op: CollectiveOp | StartOp, *, blocking: bool) -> float:
+        """When the collective is over."""
+        what = communication_of(op, self.cluster.mesh)
+        stream = " ".join(what.axes)
+        self.sent[what.kind] += sent_bytes(what.kind, self.cluster.mesh.parts(what.axes), what.whole_bytes)
+        self.free[stream] = max(self.free.get(stream, 0.0), self.free[COMPUTE])
+        self._take(op, (stream, COMPUTE) if blocking else (stream,), what.seconds(self.cluster))
+        return self.free[stream]
+
+    def _take(self, op: Operation, streams: tuple[str, ...], seconds: float) -> None:
+        """Occupy `streams` from when the first of them is free; the event is on that one."""
+        if not seconds:
+            return
+        start = self.free[streams[0]]
+        self.free.update(dict.fromkeys(streams, start + seconds))
+        self.events.append(Event(_name(op), layer_of(op), start, start + seconds, streams[0]))
+
+    def timeline(self) -> Timeline:
+        """What was recorded."""
+        seconds = max(self.free.values())
+        busy = sum(event.end - event.start for event in self.events if event.stream == COMPUTE)
+        talking = sum(event.end - event.start for event in self.events if event.stream != COMPUTE)
+        return Timeline(seconds, busy, talking, seconds - busy, dict(self.sent), tuple(self.events))
+
+
+def layer_of(op: Operation) -> str:
+    """The module of the user's model that `op` is from; empty where not known."""
+    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
+
+
+def _name(op: Operation) -> str:
+    if isinstance(op, StartOp):
+        return f"{op.collective} of {len(op.args)}"
+    hint = op.results[0].name_hint if op.results else None
+    return f"{op.name} %{hint}" if hint else op.name

@@ -1,0 +1,83 @@
+"""The pass `check-memory`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from ..ir.cluster import Cluster
+from .analysis.memory import MemoryPeak, peak_memory, size_text
+from .errors import fail
+from .search.step_view import cluster_of_module, step_functions
+
+
+@dataclass(frozen=True)
+class CheckMemoryPass(ModulePass):
+    """
+    Refuse a program that needs more memory than the devices have.
+
+    Requires: a cluster; run it last, for passes that move ops move peaks.
+    Ensures: on every rank what is alive at any time fits into the device's memory, or `limit`. Nothing is
+    changed.
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh
+      devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 384.0, launch = 0.0>]
+      placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
+    func.func @f(%x: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<64xf32> {
+      %y = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, [{}]> : tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh
+      devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 384.0, launch = 0.0>]
+      placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
+    func.func @f(%x: tensor<64xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<64xf32> {
+      %y = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, [{}]> : tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+    ```
+
+    Source: DESIGN 5 (a plan that does not fit is not a plan, and the error says by how much).
+    """
+
+    name = "check-memory"
+
+    limit: int | float | None = None
+    """Bytes that each rank may use; by default the memory of its device."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Check every step function of the module."""
+        for func in step_functions(op):
+            check_memory(func, cluster_of_module(op), self.limit)
+
+
+def check_memory(func: FuncOp, cluster: Cluster, limit: float | None = None) -> MemoryPeak:
+    """
+    The peak of every rank, which fits.
+
+    OpFailure at the op where a rank needs more than `limit` bytes, by default than the memory of its device.
+    """
+    ranks = range(cluster.mesh.device_count)
+    limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
+    peak = peak_memory(func, cluster.mesh, limits)
+    if (excess := peak.bytes - limits[peak.rank]) > 0:
+        allowed = "whose device has" if limit is None else "which may use"
+        alive = ", ".join(f"{value.name} ({size_text(value.bytes)})" for value in peak.alive)
+        fail(
+            peak.op,
+            f"here the plan needs {size_text(peak.bytes)} on rank {peak.rank},"
+            f" {allowed} {size_text(limits[peak.rank])}: {size_text(excess)} too much; the largest alive"
+            f' here: {alive}; ask for ZeRO (pin preset "zero3"), a smaller batch, or more devices',
+        )
+    return peak

@@ -1,0 +1,134 @@
+"""Peak memory: what each op adds and when it goes, checked by hand on a few ops."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ir_files import context, parse
+from xdsl.dialects.func import FuncOp
+
+from shardwright.dialects.spmd import MeshOp
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.sharding import DimSharding, Sharding, local_shape
+from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_rank, peak_memory, size_text
+
+KIB = 1024
+
+
+def vector(text: str) -> str:
+    """Spell out the short forms: `!t` for the type of all values, `#half` and so on for their spread."""
+    spreads = {"#whole": "[{}]", "#half": '[{"gpu"}]', "#sum": '[{}], unreduced={"gpu"}'}
+    for short, spread in spreads.items():
+        text = text.replace(short, spread)
+    return text.replace("!t", "tensor<256xf32>")
+
+
+def peak(body: str, arguments: str = "%x: !t") -> MemoryPeak:
+    """Return the peak of a function on two ranks whose values take 1 KiB each where they are whole."""
+    text = f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f({arguments}) -> !t {{\n{body}\n}}'
+    module = parse(vector(text), context())
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    return peak_memory(func, next(op.mesh for op in module.ops if isinstance(op, MeshOp)))
+
+
+def relu(result: str, operand: str) -> str:
+    """Return an op that makes new memory, on whole values."""
+    signature = "#spmd.sig<@mesh, (#whole) -> (#whole)>"
+    return f"%{result} = aten.relu %{operand} {{spmd.signature = {signature}}} : (!t) -> !t"
+
+
+def add(result: str, left: str, right: str, spread: str = "#whole") -> str:
+    """Return a sum."""
+    signature = f"#spmd.sig<@mesh, ({spread}, {spread}) -> ({spread})>"
+    return f"%{result} = aten.add.Tensor %{left}, %{right} {{spmd.signature = {signature}}} : (!t, !t) -> !t"
+
+
+def returned(value: str) -> str:
+    """Return the last op."""
+    return f"func.return %{value} : !t"
+
+
+def test_a_value_dies_after_its_last_use():
+    lines = [relu("a", "x"), relu("b", "a"), relu("c", "b"), returned("c")]
+    # %x all the time, and two neighbours.
+    assert peak("\n".join(lines)).by_rank == (3 * KIB, 3 * KIB)
+
+
+def test_the_peak_names_its_op_and_the_values_alive():
+    found = peak(
+        "\n".join([relu("a", "x"), relu("b", "a"), add("c", "a", "b"), relu("d", "c"), returned("d")])
+    )
+    assert found.op.results[0].name_hint == "b"
+    assert {value.name for value in found.alive} == {"%x", "%a", "%b"}
+    assert found.bytes == sum(value.bytes for value in found.alive) == 3 * KIB
+
+
+def test_a_sum_is_written_over_an_operand_that_nothing_else_needs():
+    assert peak("\n".join([relu("a", "x"), add("b", "a", "x"), returned("b")])).bytes == 2 * KIB
+
+
+@pytest.mark.parametrize("left", ["x", "v"])
+def test_a_sum_leaves_arguments_and_memory_with_another_view_alone(left: str):
+    view = "%v = aten.view %a {size = [256 : i64], spmd.signature = #spmd.sig<@mesh, (#whole) -> (#whole)>}"
+    lines = [relu("a", "x"), f"{view} : (!t) -> !t", add("b", left, "a"), add("c", "b", "a"), returned("c")]
+    assert peak("\n".join(lines)).bytes == 3 * KIB
+
+
+def test_an_update_is_in_place():
+    update = '%y = train.sgd %x, %g, %lr {absent = ["momentum_buffer", "step"]} : (!t, !t, tensor<f32>) -> !t'
+    found = peak(f"{update}\n{returned('y')}", "%x: !t, %g: !t, %lr: tensor<f32>")
+    assert found.bytes == 2 * KIB + 4
+
+
+def summed(result: str) -> str:
+    """Return an op whose result is partial, a copy of the argument `%x` on the first rank."""
+    return f'%{result} = spmd.partial [{{"gpu"}}] %x out_sharding = <@mesh, #sum> : !t'
+
+
+def test_an_all_reduce_is_in_place():
+    reduce = '%b = spmd.all_reduce [{"gpu"}] %a out_sharding = <@mesh, #whole> : !t'
+    assert peak("\n".join([summed("a"), reduce, returned("b")])).bytes == 2 * KIB
+
+
+def test_a_gather_makes_the_whole_and_a_slice_nothing():
+    half = "%x: !t {spmd.sharding = #spmd.sharding<@mesh, #half>}"
+    gather = '%a = spmd.all_gather [{"gpu"}] %x out_sharding = <@mesh, #whole> : !t'
+    narrow = '%b = spmd.slice [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
+    assert peak("\n".join([gather, narrow, returned("b")]), half).bytes == 1.5 * KIB
+
+
+def test_results_of_a_started_collective_live_from_its_start():
+    start = '%t = spmd.start "all_gather" %x out_shardings = [#spmd.sharding<@mesh, #whole>] : !t'
+    half = "%x: !t {spmd.sharding = #spmd.sharding<@mesh, #half>}, %y: !t"
+    lines = [start, relu("a", "y"), "%b = spmd.wait %t : !t", add("c", "a", "b"), returned("c")]
+    found = peak("\n".join(lines), half)
+    assert (found.op.name, found.bytes) == ("aten.relu", 3.5 * KIB)
+
+
+def test_a_started_all_reduce_is_in_place():
+    start = '%t = spmd.start "all_reduce" %a out_shardings = [#spmd.sharding<@mesh, #whole>] : !t'
+    lines = [summed("a"), start, "%b = spmd.wait %t : !t", returned("b")]
+    assert peak("\n".join(lines)).bytes == 2 * KIB
+
+
+OFFSETS = st.lists(st.integers(0, 12), min_size=3, max_size=3).map(lambda inner: (0, *sorted(inner), 12))
+
+
+@given(st.booleans(), st.none() | OFFSETS)
+def test_bytes_by_rank_are_those_of_the_local_shapes(both: bool, offsets: tuple[int, ...] | None):
+    mesh = Mesh.of(node=2, gpu=2)
+    dims = (
+        (DimSharding(("node", "gpu"), offsets), DimSharding())
+        if both
+        else (DimSharding(("gpu",)), DimSharding())
+    )
+    sharding = Sharding(dims)
+    found = local_bytes_by_rank((12, 7), 4, sharding, mesh)
+    expected = [4 * math.prod(local_shape((12, 7), sharding, mesh, rank)) for rank in range(4)]
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(("count", "text"), [(17, "17 bytes"), (1536, "1.50 KiB"), (5 * 2**30, "5.00 GiB")])
+def test_sizes_are_written_with_a_unit(count: int, text: str):
+    assert size_text(count) == text

@@ -1,0 +1,79 @@
+"""The predicted timeline: which stream each op takes, and when it may start."""
+
+import pytest
+from ir_files import context, parse
+from xdsl.dialects.func import FuncOp
+
+from shardwright.ir.collectives import CollectiveKind
+from shardwright.passes.analysis.timeline import Timeline, predict
+from shardwright.passes.errors import OpFailure
+from shardwright.passes.search.step_view import cluster_of_module
+
+# A relu of 500 floats moves 4,000 bytes: 4 s. A collective starts in 1 s and sends 1,000 bytes in 1 s.
+HEAD = """
+spmd.mesh @mesh = <["dp"=2, "tp"=2]>
+spmd.cluster @c on @mesh
+  devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>]
+  placement [0, 0, 0, 0]
+  links [#spmd.link<"dp", alpha = 1.0, beta = 1.0e-3>, #spmd.link<"tp", alpha = 1.0, beta = 1.0e-3>]
+"""
+RELU = "{spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<500xf32>) -> tensor<500xf32>"
+SUM = "out_sharding = <@mesh, [{}]> : tensor<500xf32>"
+
+
+def timeline(*lines: str, over: str = '"dp"') -> Timeline:
+    """Return the timeline of a function of `%p`, partial over the axes `over`, and `%x`."""
+    spread = f"spmd.sharding = #spmd.sharding<@mesh, [{{}}], unreduced={{{over}}}>"
+    head = f"func.func @f(%p: tensor<500xf32> {{{spread}}}, %x: tensor<500xf32>)"
+    module = parse("\n".join([HEAD, f"{head} {{", *lines, "func.return", "}"]), context())
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    return predict(func, cluster_of_module(module))
+
+
+def start(token: str, operand: str = "%p", sharding: str = "[{}]") -> str:
+    """Return the start of an all-reduce."""
+    shardings = f"out_shardings = [#spmd.sharding<@mesh, {sharding}>]"
+    return f'%{token} = spmd.start "all_reduce" {operand} {shardings} : tensor<500xf32>'
+
+
+def test_compute_takes_its_roofline_time():
+    found = timeline(f"%a = aten.relu %x {RELU}")
+    assert (found.seconds, found.compute_seconds, found.exposed_seconds) == (4.0, 4.0, 0.0)
+
+
+def test_a_collective_holds_up_both_streams():
+    found = timeline(f'%a = spmd.all_reduce [{{"dp"}}] %p {SUM}', f"%b = aten.relu %a {RELU}")
+    assert found.communication_seconds == found.exposed_seconds == pytest.approx(3.0)
+    assert found.seconds == pytest.approx(7.0)
+    assert found.collective_bytes == {CollectiveKind.ALL_REDUCE: 2000.0}
+    assert [(event.stream, event.start) for event in found.events] == [("dp", 0.0), ("compute", 3.0)]
+
+
+def test_a_started_collective_is_hidden_behind_compute():
+    found = timeline(start("t"), f"%b = aten.relu %x {RELU}", "%a = spmd.wait %t : tensor<500xf32>")
+    assert found.seconds == pytest.approx(4.0)
+    assert found.exposed_seconds == pytest.approx(0.0)
+
+
+def test_a_wait_holds_up_compute():
+    found = timeline(start("t"), "%a = spmd.wait %t : tensor<500xf32>", f"%b = aten.relu %x {RELU}")
+    assert found.seconds == pytest.approx(7.0)
+
+
+def test_what_nobody_waits_for_still_takes_its_time():
+    assert timeline(start("t")).seconds == pytest.approx(3.0)
+
+
+def test_collectives_over_the_same_axes_queue_and_over_others_do_not():
+    same = timeline(start("s"), start("t"))
+    first = start("s", sharding='[{}], unreduced={"tp"}')
+    other = timeline(first, start("t", sharding='[{}], unreduced={"dp"}'), over='"dp", "tp"')
+    assert (same.seconds, other.seconds) == (pytest.approx(6.0), pytest.approx(3.0))
+    assert {event.stream for event in other.events} == {"dp", "tp"}
+
+
+def test_what_is_not_decided_yet_is_refused():
+    with pytest.raises(OpFailure, match="run search-strategy"):
+        timeline("%a = aten.relu %x : (tensor<500xf32>) -> tensor<500xf32>")
+    with pytest.raises(OpFailure, match="run select-collectives"):
+        timeline("%a = spmd.reshard %p to <@mesh, [{}]> : tensor<500xf32>")
