@@ -78,7 +78,7 @@ class Communicator:
         self.device = torch.device(device)
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self._groups = make_groups(mesh, groups)
-        self._sequence = CheckedSequence() if checked else None
+        self._sequence = CheckedSequence(mesh) if checked else None
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
     def group(self, axes: Axes) -> Group:
@@ -208,7 +208,7 @@ class Communicator:
     def _checked(self, request: Request) -> Group:
         group = self.group(request.axes)
         if self._sequence is not None:
-            self._sequence.check(group, request)
+            self._sequence.check(request)
         return group
 
     def _start(self, request: Request) -> Token:

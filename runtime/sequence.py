@@ -12,7 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .groups import Group
+from ..ir.mesh import Mesh
+from .groups import Axes
 from .requests import Request
 
 
@@ -23,31 +24,40 @@ class SequenceError(RuntimeError):
 class Sequence:
     """Counts the collectives of a program and compares each over all ranks, before it starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
         self._count = 0
 
-    def check(self, group: Group, request: Request) -> None:
+    def check(self, request: Request) -> None:
         """
-        Compare a request with every other rank's.
+        Compare the requests of all ranks.
 
         Raises:
-            SequenceError: one differs; the message names both.
+            SequenceError: on every rank, if two differ; the message names both.
         """
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world == 1:
             return
-        everywhere, here = request.tag()
         tags: list[Any] = [None] * world
-        dist.all_gather_object(tags, (self._count, everywhere, here, str(request)))
-        mine = dist.get_rank()
-        for rank, (_, others, theirs, text) in enumerate(tags):
-            if others != everywhere or (rank in group.ranks and theirs != here):
-                raise SequenceError(
-                    f"collective number {self._count} differs: rank {mine} is about to start {request} with "
-                    f"{_told(everywhere, here)}, rank {rank} {text} with {_told(others, theirs)}; "
-                    "the ranks run different programs"
-                )
+        dist.all_gather_object(tags, (*request.tag(), str(request)))
+        if (pair := self._difference(tags, request.axes)) is not None:
+            one, other = (f"{tags[rank][2]} with {_told(*tags[rank][:2])}" for rank in pair)
+            raise SequenceError(
+                f"collective number {self._count} differs: rank {pair[0]} is about to start {one}, "
+                f"rank {pair[1]} {other}; the ranks run different programs"
+            )
         self._count += 1
+
+    def _difference(self, tags: list[Any], axes: Axes) -> tuple[int, int] | None:
+        """Two ranks whose tags differ where they may not."""
+        for rank, (everywhere, _, _) in enumerate(tags):
+            if everywhere != tags[0][0]:
+                return 0, rank
+        for group in self._mesh.groups(axes):
+            for rank in group:
+                if tags[rank][1] != tags[group[0]][1]:
+                    return group[0], rank
+        return None
 
 
 def _told(everywhere: Any, here: Any) -> str:

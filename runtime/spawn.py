@@ -109,10 +109,10 @@ def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: byt
             timeout=timedelta(seconds=timeout),
         )
         fn, args = pickle.loads(call)
-        outcome: Any = fn(*args)
-        dist.barrier()
         # torch's own pickling of tensors for processes shares memory that ends with this one.
-        sender.send_bytes(pickle.dumps(outcome))
+        sender.send_bytes(pickle.dumps(fn(*args)))
+        # Keep the sockets open for those that are not done.
+        dist.barrier()
     except BaseException as error:
         failure = _Failure(rank, time.monotonic(), traceback.format_exc(), is_lost_peer(error))
         sender.send_bytes(pickle.dumps(failure))

@@ -1,0 +1,69 @@
+"""What goes wrong on ranks: mismatched programs, refused calls, and ranks that raise, die or hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from shardwright.ir.mesh import Mesh
+from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.sequence import SequenceError
+
+
+def mismatched(how: str) -> str:
+    """All ranks but the first do something else than it in their second collective; what the check says."""
+    comm = Communicator(Mesh.of(dp=2, tp=2), [("dp",), ("tp",)], checked=True)
+    comm.all_reduce(torch.ones(3), ("dp",))
+    first = dist.get_rank() == 0
+    others: dict[str, Callable[[], torch.Tensor]] = {
+        "shape": lambda: comm.all_reduce(torch.ones(2, 3), ("dp",)),
+        "dtype": lambda: comm.all_reduce(torch.ones(6, dtype=torch.int32), ("dp",)),
+        "order": lambda: comm.all_gather(torch.ones(6), 0, ("dp",)),
+        "axes": lambda: comm.all_reduce(torch.ones(6), ("tp",)),
+    }
+    try:
+        _ = comm.all_reduce(torch.ones(6), ("dp",)) if first else others[how]()
+    except SequenceError as error:
+        return str(error)
+    return "nothing"
+
+
+def refused() -> list[str]:
+    """What calls that cannot be made raise."""
+    comm = Communicator(Mesh.of(dp=2), [("dp",)])
+    x, dp = torch.ones(2), ("dp",)
+    calls: list[Callable[[], object]] = [
+        lambda: comm.all_reduce(x, ("tp",)),
+        lambda: comm.start("slice", (x,), dp),
+        lambda: comm.start("all_reduce", (x,), dp, dim=0),
+        lambda: comm.all_gather(x, 0, dp, method="ring"),
+        lambda: comm.all_gather(x, 0, dp, sizes=(3, 1)),
+        lambda: comm.start("all_reduce", (x, x.double()), dp),
+    ]
+    messages: list[str] = []
+    for call in calls:
+        try:
+            call()
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
+
+
+def raises_on(rank: int, by: str = "") -> None:
+    """One rank divides by zero, or is killed, while the others wait for it in a collective."""
+    if dist.get_rank() == rank:
+        if by:
+            os.kill(os.getpid(), signal.Signals[by])
+        _ = 1 / 0
+    dist.all_reduce(torch.ones(1))
+
+
+def sleeps_on(rank: int) -> None:
+    """One rank never ends."""
+    if dist.get_rank() == rank:
+        time.sleep(1000)

@@ -1,0 +1,163 @@
+"""An executor of one rank: what it holds and what it refuses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shardwright import runtime as rt
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.launch import load_step
+from shardwright.runtime.plan import PlanError, plan_hash
+
+ALONE = rt.Mesh.of(dp=1)
+
+
+def plan(**changes: Any) -> rt.Plan:
+    given: dict[str, Any] = {
+        "name": "scale",
+        "mesh": ALONE,
+        "inputs": (
+            rt.Value(role="param", name="weight", shape=(3,), sharding='[{"dp"}]', tied=("head",)),
+            rt.Value(role="buffer", name="offset", shape=(3,)),
+            rt.Value(role="buffer", name="scratch", shape=(1,), persistent=False),
+            rt.Value(role="step_count"),
+            rt.Value(role="batch", name="x", shape=(4, 3)),
+            rt.Value(role="learning_rate", dtype="float64"),
+        ),
+        "outputs": (rt.Result(role="loss"), rt.Result(role="param", updates=0)),
+        "optimizer": {"lr": 0.5},
+    }
+    return rt.Plan(**{**given, **changes})
+
+
+def step(comm: rt.Communicator, weight: Any, offset: Any, scratch: Any, count: Any, x: Any, lr: Any) -> Any:
+    return (x * weight).sum() + count, weight - lr * x.sum(0)
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.head = self.weight
+        self.register_buffer("offset", torch.arange(3.0))
+        self.scratch = torch.zeros(1)
+
+
+def executor(given: rt.Plan | None = None) -> Executor:
+    given = given or plan()
+    return Executor(given, step, rt.Communicator(ALONE, given.process_groups()))
+
+
+def ready() -> Executor:
+    made = executor()
+    made.initialize(Scale)
+    return made
+
+
+def test_a_step_updates_and_counts():
+    made = ready()
+    batch = {"x": torch.ones(4, 3), "mode": "train"}
+    assert made.step(batch).item() == 12 + 1
+    assert made.step(batch, lr=1.0).item() == 12 * (1 - 0.5 * 4) + 2
+    assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 2.0 - 4.0))
+
+
+def test_the_state_dict_has_single_device_names():
+    state = ready().state_dict()
+    assert list(state) == ["weight", "head", "offset"]
+    assert torch.equal(state["offset"], torch.arange(3.0))
+
+
+def test_a_program_that_only_returns_its_loss():
+    made = Executor(plan(outputs=(rt.Result(role="loss"),)), lambda *_: torch.ones(()), ready().comm)
+    made.initialize(Scale)
+    assert made.step({"x": torch.ones(4, 3)}).item() == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            {"y": torch.ones(4, 3)},
+            r"no entry 'x'; the plan expects batch 'x' \(4x3xfloat32\).* entries are 'y'",
+        ),
+        ({"x": 3.0}, "float entry 'x'"),
+        ({"x": torch.ones(2, 3)}, r"'x' has shape \[2, 3\] and dtype torch.float32, .* \[4, 3\] and"),
+        (
+            {"x": torch.ones(4, 3).long()},
+            "dtype torch.int64, the plan expects the global batch, .* torch.float32",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit(batch: Mapping[str, Any], message: str):
+    with pytest.raises(PlanError, match=message):
+        ready().step(batch)
+
+
+def test_a_step_before_the_weights():
+    with pytest.raises(PlanError, match=r"param 'weight' .* has no value yet: call initialize\(\)"):
+        executor().step({"x": torch.ones(4, 3)})
+
+
+def test_a_model_that_is_not_the_planned_one():
+    with pytest.raises(PlanError, match=r"buffer 'offset' \(3xfloat32\), which the model lacks"):
+        executor().initialize(lambda: nn.LayerNorm(3, bias=False))
+    with pytest.raises(PlanError, match=r"the model has it in shape \(4,\): plan the step again"):
+        executor().initialize(lambda: nn.LayerNorm(4))
+
+
+def test_a_plan_without_a_learning_rate():
+    made = executor(plan(optimizer=None))
+    made.initialize(Scale)
+    with pytest.raises(PlanError, match="names no optimizer"):
+        made.step({"x": torch.ones(4, 3)})
+
+
+def test_plans_are_checked_when_made():
+    with pytest.raises(ValueError, match='no axis "tp"'):
+        plan(inputs=(rt.Value(role="param", name="w", shape=(4,), sharding='[{"tp"}]'),))
+    with pytest.raises(ValueError, match="updates input 9 of 6"):
+        plan(outputs=(rt.Result(role="param", updates=9),))
+
+
+def test_the_hash_depends_on_text_and_plan():
+    hashes = {plan_hash("a", plan()), plan_hash("b", plan()), plan_hash("a", plan(name="other"))}
+    assert len(hashes) == 3
+    assert plan_hash("a", plan()) in hashes
+
+
+def test_groups_for_gathering():
+    mesh = rt.Mesh.of(a=2, b=2)
+    value = rt.Value(role="param", shape=(8, 8), sharding='[{"a"}, {}], unreduced={"b" max}')
+    assert plan(mesh=mesh, inputs=(value,), outputs=(), groups=(("a", "b"),)).process_groups() == (
+        ("a", "b"),
+        ("a",),
+        ("b",),
+    )
+
+
+def test_values_know_their_parts():
+    value = rt.Value(role="param", shape=(7, 2), sharding='[{"a"}, {}]')
+    mesh = rt.Mesh.of(a=2)
+    assert [value.local_shape(mesh, rank) for rank in (0, 1)] == [(3, 2), (4, 2)]
+    assert value.slices(mesh, 1) == (slice(3, 7), slice(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (None, "does not say where"),
+        ("no.such:thing", "'no.such:thing': No module"),
+        ("math:nothing", "nothing"),
+    ],
+)
+def test_a_model_that_cannot_be_found(spec: str | None, message: str):
+    with pytest.raises(PlanError, match=message):
+        load_step(spec)
+
+
+def test_shipped_models_by_name():
+    assert load_step("mlp-tiny").batch[0].shape == (8, 12)

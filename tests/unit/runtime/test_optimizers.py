@@ -1,0 +1,86 @@
+"""Updates in place against `torch.optim`'s single-tensor ones."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shardwright.runtime.optimizers import adamw_, increment, sgd_
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = TOLERANCE[found.dtype]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * 1e-3)
+
+
+def gradients(shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, dtype=dtype, generator=generator) for _ in range(6)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(), (5,), (33, 7), (0, 4)])
+@pytest.mark.parametrize("settings", [{}, {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3}])
+@pytest.mark.parametrize("as_tensor", [True, False])
+def test_adamw(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any], as_tensor: bool):
+    given = gradients(shape, dtype)
+    reference = nn.Parameter(given[0].clone())
+    optimizer = torch.optim.AdamW([reference], lr=0.02, foreach=False, fused=False, **settings)
+    param, exp_avg, exp_avg_sq = given[0].clone(), torch.zeros_like(given[0]), torch.zeros_like(given[0])
+    for number, grad in enumerate(given, 1):
+        reference.grad = grad.clone()
+        optimizer.step()
+        step = torch.tensor(float(number)) if as_tensor else number
+        lr = torch.tensor(0.02, dtype=torch.float64) if as_tensor else 0.02
+        results = adamw_(param, grad, exp_avg, exp_avg_sq, step, lr, **settings)
+        assert all(a is b for a, b in zip(results, (param, exp_avg, exp_avg_sq), strict=True))
+    assert_close(param, reference.detach())
+    assert_close(exp_avg_sq, optimizer.state[reference]["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(), (33, 7), (0, 4)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weight_decay": 0.1},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"momentum": 0.9, "dampening": 0.4},
+    ],
+)
+def test_sgd(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any]):
+    given = gradients(shape, dtype)
+    reference = nn.Parameter(given[0].clone())
+    optimizer = torch.optim.SGD([reference], lr=0.1, foreach=False, fused=False, **settings)
+    param = given[0].clone()
+    buffer = torch.zeros_like(param) if "momentum" in settings else None
+    for number, grad in enumerate(given, 1):
+        reference.grad = grad.clone()
+        optimizer.step()
+        results = sgd_(param, grad, buffer, number, 0.1, **settings)
+        assert results is param if buffer is None else results[1] is buffer
+    assert_close(param, reference.detach())
+
+
+def test_a_gradient_is_not_changed():
+    grad = torch.ones(3)
+    sgd_(torch.ones(3), grad, torch.zeros(3), 1, 0.1, momentum=0.9, weight_decay=0.5)
+    assert torch.equal(grad, torch.ones(3))
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ValueError, match=r"momentum 0.9 needs a momentum buffer"):
+        sgd_(torch.ones(3), torch.ones(3), None, 1, 0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=r"dampening 0.5 needs the step"):
+        sgd_(torch.ones(3), torch.ones(3), torch.zeros(3), None, 0.1, momentum=0.9, dampening=0.5)
+
+
+def test_increment_makes_a_new_count():
+    count = torch.zeros(())
+    assert increment(count).item() == 1
+    assert count.item() == 0
