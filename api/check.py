@@ -21,12 +21,13 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
+from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..lowering.calling import Batch
 from .comparison import StepValues, Worst, largest, measure
 from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
 from .reference import EagerRun, vary_batch, with_optimizer
-from .steps import find_cluster, find_step
+from .steps import find_step
 from .training_step import TrainingStep
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}

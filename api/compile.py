@@ -15,7 +15,6 @@ import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 
-from ..dialects.spmd import ClusterOp, MeshOp
 from ..dialects.step import SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster, Link
@@ -24,6 +23,7 @@ from ..lowering.calling import batch_items
 from ..lowering.capture import capture_step
 from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
+from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import peak_memory
 from ..passes.analysis.timeline import predict
 from ..passes.pipeline import run_pipeline
@@ -40,7 +40,8 @@ PIPELINE = (
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What a user can ask of a plan.
+    """
+    What a user can ask of a plan.
 
     Args:
         algorithm: of `search-strategy`; by default `fixed` where there are pins, else `eliminate`.
@@ -91,18 +92,9 @@ def import_training_step(
     return import_step(captured, batch=batch_items(step.batch), gradients=gradients)
 
 
-def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
-    """Put the mesh and the cluster at the head of a module."""
-    block = module.body.block
-    head = [MeshOp(cluster.mesh), ClusterOp(cluster)]
-    if block.first_op is None:
-        block.add_ops(head)
-    else:
-        block.insert_ops_before(head, block.first_op)
-
-
 def on_mesh(cluster: Cluster, mesh: Mesh) -> Cluster:
-    """The cluster's devices and links on another mesh of as many ranks or of any number, for checks and what-ifs.
+    """
+    The cluster's devices and links on another mesh of as many ranks or of any number, for checks and what-ifs.
 
     Devices are repeated or cut to the number of ranks; an axis takes the link of the same name, else the slowest.
     """

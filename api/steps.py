@@ -1,18 +1,13 @@
-"""Finding what a command line names: training steps and clusters."""
+"""Finding the training step that a command line names."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 
-from ..ir.cluster import Cluster
-from ..ir.cluster_file import ClusterFileError, load_cluster, parse_cluster
 from .training_step import TrainingStep
-
-CLUSTERS = "shardwright.examples.clusters"
 
 
 class StepNotFound(ValueError):
@@ -63,26 +58,3 @@ def _callable(spec: str) -> Callable[[], object]:
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise StepNotFound(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
     return found
-
-
-def shipped_clusters() -> tuple[str, ...]:
-    """The names of the cluster files that are installed."""
-    names = (Path(entry.name) for entry in files(CLUSTERS).iterdir())
-    return tuple(sorted(path.stem for path in names if path.suffix == ".toml"))
-
-
-def find_cluster(name: str | Path) -> Cluster:
-    """
-    The cluster of a file, or the shipped one of that name.
-
-    Raises:
-        ClusterFileError: there is none such, or the file is wrong; the message says where.
-    """
-    if str(name) in shipped_clusters():
-        entry = files(CLUSTERS) / f"{name}.toml"
-        return parse_cluster(entry.read_text(encoding="utf-8"), str(entry))
-    path = Path(name)
-    if not path.suffix and not path.exists():
-        known = ", ".join(shipped_clusters())
-        raise ClusterFileError(f"{name}: neither a cluster file nor the name of a shipped one ({known})")
-    return load_cluster(path)

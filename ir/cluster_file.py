@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,10 +46,30 @@ _UNITS = {
     **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
 }
 _Table = Mapping[str, Any]
+_SHIPPED = "shardwright.examples.clusters"
 
 
 class ClusterFileError(ValueError):
     """A cluster file that cannot be used; the message names the file, the line and the field."""
+
+
+def shipped_clusters() -> dict[str, str]:
+    """The texts of the cluster files that come with the package, by name."""
+    entries = sorted((Path(entry.name), entry) for entry in files(_SHIPPED).iterdir())
+    return {path.stem: entry.read_text(encoding="utf-8") for path, entry in entries if path.suffix == ".toml"}
+
+
+def find_cluster(name: str | Path) -> Cluster:
+    """The cluster of a file, or the shipped one of that name; ClusterFileError where there is none or it is wrong."""
+    path = Path(name)
+    if path.suffix or path.exists():
+        return load_cluster(path)
+    shipped = shipped_clusters()
+    if str(name) not in shipped:
+        raise ClusterFileError(
+            f"{name}: neither a cluster file nor the name of a shipped one ({', '.join(shipped)})"
+        )
+    return parse_cluster(shipped[str(name)], f"{name}.toml")
 
 
 def load_cluster(path: str | Path) -> Cluster:

@@ -1,0 +1,70 @@
+"""The pass `add-cluster`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ..dialects.spmd import ClusterOp, MeshOp
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import ClusterFileError, find_cluster
+
+
+@dataclass(frozen=True)
+class AddClusterPass(ModulePass):
+    """
+    Put the mesh, devices and links of a cluster file at the head of the module.
+
+    Requires: nothing.
+    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced.
+
+    Pipeline: add-cluster{file="local-4"}
+
+    Before:
+    ```mlir
+    func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+      func.return %x : tensor<4xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=4]>
+    spmd.cluster @"local-4" on @mesh devices [#spmd.device<"cpu", flops = {float32 = 25000000000.0, float64 = 12000000000.0}, bandwidth = 5000000000.0, memory = 5368709120.0, launch = 4.0e-06>] placement [0, 0, 0, 0] links [#spmd.link<"gpu", alpha = 0.00025, beta = 8.333333333333334e-10>]
+    func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+      func.return %x : tensor<4xf32>
+    }
+    ```
+
+    Source: DESIGN 3 (a pass on a file has costs to work with).
+    """
+
+    name = "add-cluster"
+
+    file: str
+    """A cluster file, or the name of a shipped one."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Read the file and add its ops."""
+        try:
+            add_cluster(op, find_cluster(self.file))
+        except ClusterFileError as error:
+            raise PassFailedException(str(error)) from error
+
+
+def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
+    """Put the mesh and the cluster at the head of a module, in the place of those that it has."""
+    block = module.body.block
+    for op in list(block.ops):
+        if isinstance(op, MeshOp | ClusterOp):
+            op.detach()
+            op.erase()
+    head = [MeshOp(cluster.mesh), ClusterOp(cluster)]
+    if block.first_op is None:
+        block.add_ops(head)
+    else:
+        block.insert_ops_before(head, block.first_op)
