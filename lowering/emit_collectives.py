@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import shape_of
@@ -53,6 +52,13 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
     CollectiveKind.ALL_TO_ALL: (_Parts("split_sizes", made=True), _Parts("concat_sizes", made=False)),
 }
 
+_USUAL = "flat"
+_METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
+    "padded": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
+    "grouped_broadcast": (CollectiveKind.ALL_GATHER,),
+}
+"""The methods that the communicator is told of, by kind; otherwise it takes what suits its backend."""
+
 
 class Collectives:
     """Writes collectives, and notes the axes that they run along."""
@@ -69,8 +75,12 @@ class Collectives:
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
         """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
         step = self._step(op, op.KIND, op.operand, op.sharding)
-        keywords = self._keywords([(step, shape_of(op.operand))], key) | _options(op.method, donate)
-        return call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+        kind = op.KIND
+        keywords = self._keywords([(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
+        made = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+        # Some of torch's kernels read statistics as if they were contiguous, which an inner part is not.
+        inner = step.kind is CollectiveKind.SLICE and step.dim
+        return replace(made, closing=").contiguous()") if inner else made
 
     def start(self, op: StartOp, key: str, *, donate: bool) -> Group:
         """`comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple."""
@@ -81,7 +91,8 @@ class Collectives:
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
             raise EmitError(op, "its operands communicate over different axes, or by different reductions")
         operands = tuple_of(self._names[arg] for arg in op.args)
-        keywords = self._keywords(steps, key) | _options(op.method, donate)
+        kind = op.collective
+        keywords = self._keywords(steps, key) | _options(op, kind, donate=donate)
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
@@ -120,8 +131,14 @@ class Collectives:
         return "None" if assumed else self._sizes.entry(key, tuple(map(parts.form, rows)))
 
 
-def _options(method: StringAttr | None, donate: bool) -> dict[str, Doc]:
-    named: dict[str, Doc] = {"method": f'"{method.data}"'} if method is not None else {}
+def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
+    named: dict[str, Doc] = {}
+    if op.method is not None and (method := op.method.data) != _USUAL:
+        if method not in _METHODS:
+            known = ", ".join((_USUAL, *_METHODS))
+            raise EmitError(op, f"has a method '{method}'; the communicator knows {known}")
+        if kind in _METHODS[method]:
+            named["method"] = f'"{method}"'
     return named | ({"donate": "True"} if donate else {})
 
 

@@ -30,6 +30,6 @@ def place(op: Operation) -> str:
     text = layer
     if isinstance(file, FileLineColLoc) and file.filename.data:
         path = "/".join(file.filename.data.replace("\\", "/").split("/")[-2:])
-        text = f"{layer}  ({path}:{file.line.data})".strip()
+        text = f"{layer}  ({path}:{file.line.data})" if layer else f"{path}:{file.line.data}"
     text = "".join(c if c.isprintable() else " " for c in text)
     return f"{text}, backward" if text and BACKWARD in op.attributes else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 WIDTH = 110
@@ -67,6 +67,25 @@ def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
         for item in doc.items:
             yield from lines(item, inner, comma)
     yield indent + doc.closing.lstrip(",") + suffix
+
+
+def assignment(targets: Sequence[str], value: Group, indent: str, *, unpacked: bool = False) -> Iterator[str]:
+    """
+    `targets = value`.
+
+    Args:
+        unpacked: whether the value is a sequence even where there is one target.
+    """
+    left = ", ".join(targets)
+    left = f"({left},)" if unpacked and len(targets) == 1 else left
+    if not targets or len(f"{indent}{left} = {value.opening}") <= WIDTH:
+        opening = f"{left} = {value.opening}" if targets else value.opening
+    else:
+        yield f"{indent}("
+        inner = indent + INDENT
+        yield from (inner + line for line in filled(targets, len(inner), ","))
+        opening = f") = {value.opening}"
+    yield from lines(replace(value, opening=opening), indent)
 
 
 def filled(atoms: Sequence[str], indent: int, end: str = "") -> Iterator[str]:

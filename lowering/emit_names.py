@@ -8,8 +8,11 @@ import re
 
 from xdsl.ir import SSAValue
 
+from ..ir.collectives import CollectiveKind
+
 _AMBIGUOUS = {"l", "O", "I"}
 _PROGRAM = {"MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
+_FORM = re.compile(rf"([._](\d+|{'|'.join(CollectiveKind)}))+$")
 _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 
 
@@ -68,5 +71,5 @@ def identifier(hint: str) -> str:
 
 
 def base_name(value: SSAValue) -> str | None:
-    """The hint of `value` without the number that tells it from others of that name."""
-    return None if value.name_hint is None else re.sub(r"[._]\d+$", "", value.name_hint)
+    """The hint of `value` without what tells it from its earlier forms: numbers and collectives."""
+    return None if value.name_hint is None else _FORM.sub("", value.name_hint)

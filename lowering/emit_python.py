@@ -10,7 +10,6 @@ Updates, and sums of values that nothing else reads, are written into the memory
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -24,7 +23,7 @@ from .emit_checks import check_lowered, the_mesh, the_step
 from .emit_collectives import Collectives
 from .emit_effects import overwritten_operands, roles_of_arguments
 from .emit_errors import EmitError, place
-from .emit_layout import INDENT, WIDTH, Group, call, filled, lines, tuple_of
+from .emit_layout import INDENT, WIDTH, assignment, call, filled, lines, tuple_of
 from .emit_names import Names, base_name
 from .emit_plan import argument_name, docstring, mesh_doc, plan_doc
 from .emit_sizes import RANK, Sizes
@@ -99,7 +98,7 @@ class _Step:
                 yield from self._free(op)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp():
                 yield from self._comment(op)
-                yield from lines(self._assignment(op), INDENT)
+                yield from self._assignment(op)
                 if isinstance(op, WaitOp):
                     yield from self._end(op.token)
             case _:
@@ -109,13 +108,14 @@ class _Step:
         """A line that says which layer and line of the model follows, where that changes."""
         if (here := place(op)) and here != self.place:
             self.place = here
-            yield ""
+            if op is not self.block.first_op:
+                yield ""
             yield f"{INDENT}# {here}"
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# read again below: {names}"
 
-    def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp) -> Group:
+    def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp) -> Iterator[str]:
         """`results = call(...)`."""
         targets = [self._target(op, index) for index in range(len(op.results))]
         key = next((name for name in targets if name != _UNUSED), op.name)
@@ -128,9 +128,8 @@ class _Step:
                 expression = self.collectives.start(op, key, donate=len(self.overwritten[op]) == len(op.args))
             case WaitOp():
                 expression = call("comm.wait", [self.names[op.token]])
-        listed = isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
-        left = f"({targets[0]},)" if listed and len(targets) == 1 else ", ".join(targets)
-        return replace(expression, opening=f"{left} = {expression.opening}") if left else expression
+        unpacked = isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
+        yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
     def _target(self, op: Operation, index: int) -> str:
         """The name of a result: that of the operand whose memory it takes or, by a collective, place."""

@@ -51,7 +51,12 @@ class ThreadCommunicator:
         return x.copy_(result) if donate else result
 
     def all_gather(
-        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None = None
+        self,
+        x: torch.Tensor,
+        dim: int,
+        axes: tuple[str, ...],
+        sizes: tuple[int, ...] | None = None,
+        method: str | None = None,
     ) -> torch.Tensor:
         parts = self._parts("all_gather", x, axes)
         assert tuple(part.shape[dim] for part in parts) == (sizes or (x.shape[dim],) * len(parts))
@@ -64,6 +69,7 @@ class ThreadCommunicator:
         axes: tuple[str, ...],
         sizes: tuple[int, ...] | None = None,
         op: str = "sum",
+        method: str | None = None,
     ) -> torch.Tensor:
         whole = _REDUCE[op](torch.stack(self._parts("reduce_scatter", x, axes)), dim=0)
         return self._cut(whole, dim, axes, sizes).contiguous()

@@ -5,78 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from emitted import check_numbers, emit
 from ir_files import context, parse
-from rank_threads import ThreadCommunicator, run_ranks
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.ir.sharding import Sharding
 from shardwright.lowering.emit_errors import EmitError
-from shardwright.lowering.emit_python import emit_python
-from shardwright.lowering.interpreter import interpret
-from shardwright.lowering.load_program import load_text
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = sorted(path.stem for path in GOLDEN.glob("*.mlir"))
-VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}
-
-
-def emit(module: ModuleOp, name: str = "test") -> str:
-    return emit_python(module, name=name, step_spec=None, versions=VERSIONS)
 
 
 def golden_module(name: str) -> ModuleOp:
     path = GOLDEN / f"{name}.mlir"
     return parse(path.read_text(), context(), str(path))
-
-
-def inputs_of(plan) -> list[torch.Tensor]:
-    """Random global inputs for a plan; constants as it says."""
-    torch.manual_seed(0)
-    made: list[torch.Tensor] = []
-    for value in plan.inputs:
-        if value.value is not None:
-            made.append(torch.tensor(value.value, dtype=value.torch_dtype).reshape(value.shape))
-        elif value.role in ("learning_rate", "step_count"):
-            made.append(torch.tensor({"learning_rate": 0.1, "step_count": 0.0}[value.role]))
-        elif value.state == "exp_avg_sq":
-            made.append(torch.rand(value.shape))
-        else:
-            made.append(torch.randn(value.shape))
-    return made
-
-
-def run_program(text: str, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """The results of a program on each rank of its mesh, from global inputs, which it must not change."""
-    plan, step = load_text(text, "<emitted>")
-    replaced = {result.updates for result in plan.outputs}
-
-    def body(comm: ThreadCommunicator) -> tuple[torch.Tensor, ...]:
-        mine = [
-            whole[value.slices(plan.mesh, comm.rank)].clone()
-            for value, whole in zip(plan.inputs, inputs, strict=True)
-        ]
-        before = [value.clone() for value in mine]
-        results = step(comm, *mine)
-        for index, (found, original) in enumerate(zip(mine, before, strict=True)):
-            assert index in replaced or torch.equal(found, original), f"input {index} was overwritten"
-        return results
-
-    return run_ranks(plan.mesh, body)
-
-
-def check_numbers(module: ModuleOp, text: str) -> None:
-    """Compare a program, on all ranks, with the interpreter of its IR."""
-    plan, _ = load_text(text, "<emitted>")
-    inputs = inputs_of(plan)
-    expected = interpret(module, inputs, check_replicas=True)
-    for rank, results in enumerate(run_program(text, inputs)):
-        assert len(results) == len(expected)
-        for output, found, whole in zip(plan.outputs, results, expected, strict=True):
-            spread = output if output.updates is None else plan.inputs[output.updates]
-            sharding = spread.spread if spread.shape else Sharding.replicated(0)
-            part = whole[spread.slices(plan.mesh, rank)] if sharding.dims else whole
-            torch.testing.assert_close(found, part, msg=lambda text, at=(rank, output): f"{at}: {text}")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
