@@ -1,4 +1,5 @@
-"""Import: from a captured step (an fx graph of forward and backward) to one IR function with the update.
+"""
+Import: from a captured step (an fx graph of forward and backward) to one IR function with the update.
 
 The function is `@step(parameters, states, buffers, constants, batch, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
@@ -84,7 +85,7 @@ class _Importer:
             if node.op == "call_function":
                 self._node(node)
             elif node.op not in ("placeholder", "output"):
-                raise CaptureError(f"the captured graph has a node '{node.name}' of kind {node.op}, which cannot be imported")
+                raise CaptureError(f"node '{node.name}' of the captured graph is a {node.op}, which cannot be imported")
         if self.opaque:
             names = ", ".join(sorted(self.opaque))
             log.warning("no sharding rule for %s: these run replicated on every device", names)
@@ -119,7 +120,8 @@ class _Importer:
                 role["train.value"] = constant_attribute(given.value, type)
             if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
-            self.values[node] = self._argument(given.name if given.role != "batch" else f"batch_{given.name}", type, role)
+            hint = f"batch_{given.name}" if given.role == "batch" else given.name
+            self.values[node] = self._argument(hint, type, role)
             if given.role == "param" and given.name in grads:
                 for state in self.step.optimizer.states:
                     pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
@@ -134,7 +136,8 @@ class _Importer:
         if node.target is operator.getitem:
             source, index = node.args
             parts = self.values[source]  # pyright: ignore[reportArgumentType]
-            assert isinstance(parts, tuple) and isinstance(index, int)
+            assert isinstance(parts, tuple)
+            assert isinstance(index, int)
             self.values[node] = parts[index]
             return
         origin: Origin = node.meta[ORIGIN]
