@@ -14,8 +14,7 @@ from xdsl.passes import ModulePass, PassPipeline
 from xdsl.universe import Universe
 
 STEP = """
-func.func @step(%x: tensor<64x784xf32>, %w: tensor<784x512xf32>) -> tensor<64x512xf32> {
-  %unused = aten.relu %x : (tensor<64x784xf32>) -> tensor<64x784xf32>
+func.func @step(%x: tensor<64x784xf32> {train.batch = "0"}, %w: tensor<784x512xf32>) -> tensor<64x512xf32> {
   %h = aten.mm %x, %w : (tensor<64x784xf32>, tensor<784x512xf32>) -> tensor<64x512xf32>
   func.return %h : tensor<64x512xf32>
 }
@@ -33,8 +32,8 @@ def main() -> None:
     for name, load in universe.all_dialects.items():
         ctx.register_dialect(name, load)
     module = Parser(ctx, STEP).parse_module()
-    pipeline = PassPipeline.parse_spec(universe.all_passes, "canonicalize,cse", verify_between)
-    pipeline.apply(ctx, module)
+    passes = 'canonicalize,add-cluster{file="local-4"},search-strategy,insert-resharding,select-collectives'
+    PassPipeline.parse_spec(universe.all_passes, passes, verify_between).apply(ctx, module)
     print(module)
 
 
