@@ -10,80 +10,59 @@ the bound.
 Nodes of equal rank are not adjacent and are visited together, as stacked arrays: equal nodes of equal layers
 share a rank, so that a sweep takes as many steps as a layer has nodes. Any order gives valid bounds.
 
+So does any start. The messages of a larger graph are one for what pruning left of it. The messages of a
+*fold*, in which one node stands for all those whose surroundings look alike far enough (the middle layers of
+many), are one for the whole; most of the ascent then happens on a few layers.
+
 Source: sequential tree-reweighted message passing, Kolmogorov (2006), in the form of "A new look at
 reweighted message passing" (2015).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .problem import Costs
+from .messages import Family, Messages, Seen
+from .problem import Costs, States
 from .reduction import Graph
 from .tables import Handle
 
-Edges = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pull:
-    """The same edge of every node of a group: `table` from the neighbour (rows) to the node (columns)."""
-
-    table: Costs
-    inward: Edges
-    outward: Edges
-
-
-@dataclass(frozen=True, slots=True)
-class _Direction:
-    """What a group of nodes does in one direction of a sweep."""
-
-    pulls: tuple[_Pull, ...]
-    push: Edges
-    """Messages into each node from nodes yet unvisited; shape (nodes, neighbours ahead)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """
-    Nodes visited together: their costs (nodes, states) and the messages into them (nodes, neighbours).
-
-    Each hands `share` of its costs to every edge ahead.
-    """
-
-    nodes: tuple[int, ...]
-    unary: Costs
-    inward: Edges
-    share: float
-    forward: _Direction
-    backward: _Direction
+FOLD = 4
+"""A fold has at most one node per this many of the graph."""
 
 
 class DualAscent:
-    """The messages of a connected graph without dead states, improved sweep by sweep."""
+    """
+    The messages of a connected graph without dead states, improved sweep by sweep.
 
-    def __init__(self, graph: Graph) -> None:
-        self._edge_ids = {
-            (u, v): number
-            for number, (u, v) in enumerate((u, v) for u, tables in graph.adjacency.items() for v in tables)
+    `start` is the ascent of a graph that this one was pruned from.
+    """
+
+    def __init__(self, graph: Graph, start: DualAscent | None = None) -> None:
+        self._graph = graph
+        self._families = _families(graph)
+        slots = {
+            (node, other): slot
+            for family in self._families
+            for node, *others in family.members
+            for slot, other in enumerate(others)
         }
-        self._groups = _groups(graph, self._edge_ids)
-        self._messages = np.zeros((len(self._edge_ids), max(map(graph.size, graph.unary))))
-        self._excess: list[Costs] = []
+        self._messages = Messages(graph, self._families, slots, {node: node for node in graph.unary})
+        self._seen: list[Seen] = []
         self._base = -np.inf
         self.bound = -np.inf
         """No assignment costs less."""
+        if start is not None:
+            self._inherit(start)
 
     def sweep(self, times: int = 1) -> None:
         """Visit all nodes forward and backward, `times` over."""
         for _ in range(times):
-            self._base = self._visit(self._groups, backward=False, excess=None)
-            self._excess = []
-            self.bound = self._visit(self._groups[::-1], backward=True, excess=self._excess)
+            self._base = self._messages.forward()
+            self.bound, self._seen = self._messages.backward()
 
     def floors(self) -> dict[int, Costs]:
         """
@@ -93,37 +72,81 @@ class DualAscent:
         come on top of the bound of that moment, which is no lower than the one the previous pass ended with.
         """
         return {
-            node: row + self._base
-            for group, excess in zip(self._groups[::-1], self._excess, strict=True)
-            for node, row in zip(group.nodes, excess, strict=True)
+            node: floors
+            for nodes, costs in self._seen
+            for node, floors in zip(nodes, (costs - costs.min(axis=0) + self._base).T, strict=True)
         }
 
-    def _visit(self, groups: Sequence[_Group], *, backward: bool, excess: list[Costs] | None) -> float:
-        """Visit `groups` in order and return the bound; collect each group's costs above their minimum."""
-        messages, bound = self._messages, 0.0
-        for group in groups:
-            direction = group.backward if backward else group.forward
-            states = group.unary.shape[1]
-            for pull in direction.pulls:
-                rows = messages[pull.outward, : pull.table.shape[0]]
-                messages[pull.inward, :states] = (pull.table - rows[:, :, None]).min(axis=1)
-            costs = group.unary + messages[group.inward, :states].sum(axis=1)
-            minima = costs.min(axis=1)
-            ahead = direction.push.shape[1]
-            bound += (1 - group.share * ahead) * float(minima.sum())
-            if ahead:
-                messages[direction.push, :states] -= group.share * costs[:, None, :]
-            if excess is not None:
-                excess.append(costs - minima[:, None])
-        return bound
+    def sweep_folded(self, times: int) -> None:
+        """
+        Start from the messages of a fold of the graph, where there is one.
+
+        It takes `times` sweeps, or fewer if they stop improving what would be its bound.
+        """
+        stands_for = _fold(self._families)
+        if not stands_for:
+            return
+        members = ([m for m in family.members if stands_for[m[0]] == m[0]] for family in self._families)
+        families = [
+            replace(family, members=tuple(kept)) for family, kept in zip(self._families, members, strict=True) if kept
+        ]
+        folded = Messages(self._graph, families, self._messages.slots, stands_for)
+        reached = -np.inf
+        for _ in range(times):
+            folded.forward()
+            before, (reached, _) = reached, folded.backward()
+            if reached <= before:
+                break
+        for node, place in self._messages.places.items():
+            self._messages.flat[place] = folded.flat[folded.places[stands_for[node]]]
+
+    def _inherit(self, start: DualAscent) -> None:
+        """Take over the messages of `start` along the edges that are left, for the states that are."""
+        graph, source, target = self._graph, start._messages, self._messages
+        known: dict[tuple[Handle, Handle], States] = {}
+        for node, places in target.places.items():
+            key = before, now = start._graph.states[node], graph.states[node]
+            if key not in known:
+                known[key] = np.searchsorted(graph.store[before], graph.store[now])
+            edges = [(node, other) for other in graph.adjacency[node] if (node, other) in source.slots]
+            old, new = [source.slots[edge] for edge in edges], [target.slots[edge] for edge in edges]
+            target.flat[places[new]] = source.flat[source.places[node][old][:, known[key]]]
+
+
+def _fold(families: Sequence[Family]) -> dict[int, int]:
+    """
+    Return for each node the one that stands for it in a fold; nothing where there is no fold.
+
+    Nodes are classed by their surroundings, farther and farther, as long as the classes are few enough. The
+    middle node of a class stands for it.
+    """
+    members = [member for family in families for member in family.members]
+    nodes = np.array([node for node, *_ in members])
+    position = {node: number for number, node in enumerate(nodes.tolist())}
+    around = np.full((len(members), max(map(len, members))), len(members))
+    for number, member in enumerate(members):
+        around[number, : len(member)] = [position[node] for node in member]
+    family = np.repeat(np.arange(len(families)), [len(family.members) for family in families])
+    mixers = np.random.default_rng(0).integers(2**63, size=around.shape[1])
+    classes, finer, count = family, family, 0
+    while count < finer.max() + 1 <= len(members) // FOLD:
+        classes, count = finer, int(finer.max()) + 1
+        mixed = np.append(classes, -1)[around] @ mixers >> 1
+        finer = np.unique(mixed - mixed % len(families) + family, return_inverse=True)[1]
+    if not count:
+        return {}
+    order = np.lexsort((nodes, classes))
+    first = np.searchsorted(classes[order], np.arange(count + 1))
+    middle = nodes[order[(first[:-1] + first[1:]) // 2]]
+    return dict(zip(nodes.tolist(), middle[classes].tolist(), strict=True))
 
 
 _Slot = tuple[bool, Handle]
 """An edge of a node: whether the neighbour comes later in the order, and the table from it to the node."""
 
 
-def _groups(graph: Graph, edge_ids: Mapping[tuple[int, int], int]) -> list[_Group]:
-    """Return the nodes in groups of equal rank, number of states and tables, in order of rank."""
+def _families(graph: Graph) -> list[Family]:
+    """Return the nodes by rank, number of states and tables, in order of rank."""
     ranks = _ranks(graph)
     members: dict[tuple[int, int, tuple[_Slot, ...]], list[tuple[int, ...]]] = {}
     for node in graph.unary:
@@ -135,31 +158,10 @@ def _groups(graph: Graph, edge_ids: Mapping[tuple[int, int], int]) -> list[_Grou
         key = (ranks[node], graph.size(node), slots)
         members.setdefault(key, []).append((node, *(other for *_, other in incident)))
     ordered = sorted(members.items(), key=lambda item: (item[0][0], item[1][0]))
-    return [_group(graph, slots, nodes, edge_ids) for (_, _, slots), nodes in ordered]
-
-
-def _group(
-    graph: Graph,
-    slots: Sequence[_Slot],
-    members: Sequence[tuple[int, ...]],
-    edge_ids: Mapping[tuple[int, int], int],
-) -> _Group:
-    """Return the group of `members`, each a node and then its neighbours in the order of `slots`."""
-    inward = np.array([[edge_ids[other, node] for other in others] for node, *others in members])
-    outward = np.array([[edge_ids[node, other] for other in others] for node, *others in members])
-    pulls = [
-        _Pull(graph.store[table], inward[:, slot], outward[:, slot]) for slot, (_, table) in enumerate(slots)
+    return [
+        Family(sum(not later for later, _ in slots), tuple(table for _, table in slots), tuple(nodes))
+        for (_, _, slots), nodes in ordered
     ]
-    behind = [slot for slot, (later, _) in enumerate(slots) if not later]
-    ahead = [slot for slot, (later, _) in enumerate(slots) if later]
-    return _Group(
-        tuple(node for node, *_ in members),
-        np.stack([graph.store[graph.unary[node]] for node, *_ in members]),
-        inward,
-        1 / max(len(behind), len(ahead)),
-        _Direction(tuple(pulls[slot] for slot in behind), inward[:, ahead]),
-        _Direction(tuple(pulls[slot] for slot in ahead), inward[:, behind]),
-    )
 
 
 def _ranks(graph: Graph) -> dict[int, int]:

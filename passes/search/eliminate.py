@@ -8,7 +8,8 @@ The default search: the exact optimum of a pairwise model, with its proof.
 3. Otherwise dual ascent gives a lower bound, and a floor under the cost of every state (`dual_ascent.py`).
    The few states per node with the lowest floors make a small problem, solved exactly, whose optimum is an
    upper bound.
-4. States with floors above the upper bound go, and what remains starts again at 1.
+4. States with floors above the upper bound go, and what remains starts again at 1; its dual ascent goes on
+   from where this one ended.
 5. Where that takes nothing away, bucket elimination may cost more; after that, branch and bound.
 
 Every step keeps an optimal assignment or proves that one at hand is optimal, so the result is exact unless
@@ -46,12 +47,13 @@ class Limits:
 
     One bucket elimination keeps at most `entries` numbers and forms `cheap_work` without a try to do with
     less; all those that form more form `work` together. `sweeps` of dual ascent, one entry at least, go
-    before each try to prune.
+    before each try to prune, and `folded_sweeps` before the first where equal layers fold.
     """
 
     entries: int = 20_000_000
     cheap_work: int = 30_000_000
     work: int = 3_000_000_000
+    folded_sweeps: int = 64
     sweeps: tuple[int, ...] = (8, 8, 16, 32)
     branches: int = 200
 
@@ -132,8 +134,12 @@ class _Search:
         """Solve the whole problem."""
         return self.minimise(self.graph, np.inf, "reduced")
 
-    def minimise(self, graph: Graph, cutoff: float, step: str) -> _Outcome:
-        """Return the optimum of `graph`, which is used up; assignments above `cutoff` need not be found."""
+    def minimise(self, graph: Graph, cutoff: float, step: str, start: DualAscent | None = None) -> _Outcome:
+        """
+        Return the optimum of `graph`, which is used up; assignments above `cutoff` need not be found.
+
+        `start` has the bounds of a graph that this one was pruned from.
+        """
         try:
             with self.meter.timed("reduce"):
                 trail = reduce(graph)
@@ -142,20 +148,22 @@ class _Search:
         self.meter.count(step, graph)
         components = graph.components()
         remaining = cutoff - graph.offset if len(components) == 1 else np.inf
-        parts = [self.minimise_core(graph.part(component), remaining) for component in components]
+        parts = [self.minimise_core(graph.part(component), remaining, start) for component in components]
         cost = graph.offset + sum(part.cost for part in parts)
         bound = graph.offset + sum(part.bound for part in parts)
         chosen = {node: state for part in parts for node, state in part.chosen.items()}
         return self.recovered(graph, trail, _Outcome(cost, bound, chosen))
 
-    def minimise_core(self, graph: Graph, cutoff: float) -> _Outcome:
+    def minimise_core(self, graph: Graph, cutoff: float, start: DualAscent | None) -> _Outcome:
         """Return the optimum of a connected graph that `reduce` cannot shrink; `graph` stays as it is."""
         exact = self.by_buckets(graph, self.limits.cheap_work)
         if exact is not None:
             return exact
         best = _NOTHING
         with self.meter.timed("dual_ascent"):
-            ascent = DualAscent(graph)
+            ascent = DualAscent(graph, start)
+            if start is None:
+                ascent.sweep_folded(self.limits.folded_sweeps)
         for sweeps in self.limits.sweeps:
             with self.meter.timed("dual_ascent"):
                 ascent.sweep(sweeps)
@@ -167,9 +175,9 @@ class _Search:
                 return best
             pruned = graph.below(floors, ceiling)
             if pruned.total_states() <= PROGRESS * graph.total_states():
-                return best.settle(self.minimise(pruned, min(best.cost, cutoff), "pruned"))
+                return best.settle(self.minimise(pruned, min(best.cost, cutoff), "pruned", ascent))
         exact = self.by_buckets(graph, self.work)
-        return exact or best.settle(self.by_branching(graph, ascent.floors(), min(best.cost, cutoff)))
+        return exact or best.settle(self.by_branching(graph, ascent, min(best.cost, cutoff)))
 
     def by_buckets(self, graph: Graph, work: int) -> _Outcome | None:
         """Return the optimum of `graph` by bucket elimination, or None where that takes more than `work`."""
@@ -209,12 +217,11 @@ class _Search:
         core = self.by_buckets(graph, self.limits.cheap_work)
         if core is None or core.cost == np.inf:
             return core
-        return self.recovered(
-            graph, trail, _Outcome(core.cost + graph.offset, core.bound + graph.offset, core.chosen)
-        )
+        return self.recovered(graph, trail, _Outcome(core.cost + graph.offset, core.bound + graph.offset, core.chosen))
 
-    def by_branching(self, graph: Graph, floors: Mapping[int, Costs], cutoff: float) -> _Outcome:
+    def by_branching(self, graph: Graph, ascent: DualAscent, cutoff: float) -> _Outcome:
         """Return the optimum of `graph` by trying each state of one node; `cutoff` as in `minimise`."""
+        floors = ascent.floors()
         node = min(graph.unary, key=lambda node: (graph.size(node), -len(graph.adjacency[node]), node))
         best, bound = _NOTHING, np.inf
         for state in np.argsort(floors[node], kind="stable"):
@@ -224,7 +231,7 @@ class _Search:
             self.branches -= 1
             branch = graph.part(graph.unary)
             branch.keep({node: graph.store.intern(np.array([state]))})
-            outcome = self.minimise(branch, min(cutoff, best.cost), "branched")
+            outcome = self.minimise(branch, min(cutoff, best.cost), "branched", ascent)
             best = min(best, outcome, key=lambda outcome: outcome.cost)
             bound = min(bound, outcome.bound)
         return _Outcome(best.cost, min(bound, best.cost), best.chosen)

@@ -8,7 +8,8 @@ import numpy as np
 
 from shardwright.passes.search.dual_ascent import DualAscent
 from shardwright.passes.search.problem import Edge, Problem, brute_force
-from shardwright.passes.search.reduction import Graph
+from shardwright.passes.search.reduction import Graph, reduce
+from shardwright.passes.search.synthetic import layered_problem, perturbed
 
 
 def random_graph(seed: int) -> tuple[Problem, Graph]:
@@ -64,3 +65,38 @@ def test_graph_is_left_alone() -> None:
     before = (dict(graph.unary), {node: dict(tables) for node, tables in graph.adjacency.items()})
     DualAscent(graph).sweep(3)
     assert before == (graph.unary, graph.adjacency)
+
+
+def test_a_pruned_graph_starts_where_its_parent_ended() -> None:
+    """Dropping states above a ceiling leaves a bound that one sweep brings back."""
+    for seed in range(10):
+        problem, graph = random_graph(seed)
+        ascent = DualAscent(graph)
+        ascent.sweep(12)
+        kept = DualAscent(graph.below(ascent.floors(), brute_force(problem).cost + 1e-9), ascent)
+        kept.sweep()
+        assert ascent.bound - 1e-12 <= kept.bound <= brute_force(problem).cost + 1e-12
+
+
+def test_a_fold_gives_a_head_start() -> None:
+    """Sweeps on a few of many equal layers count for all of them, and the bound remains one."""
+    graph = Graph.of(layered_problem(24))
+    reduce(graph)
+    plain, folded = DualAscent(graph), DualAscent(graph)
+    folded.sweep_folded(16)
+    plain.sweep(4)
+    folded.sweep(4)
+    assert folded.bound > plain.bound
+    plain.sweep(200)
+    assert folded.bound <= plain.bound * (1 + 1e-9)
+
+
+def test_a_graph_of_unequal_nodes_has_no_fold() -> None:
+    """Then nothing is done."""
+    graph = Graph.of(perturbed(layered_problem(2), 0, shared=False))
+    reduce(graph)
+    plain, folded = DualAscent(graph), DualAscent(graph)
+    folded.sweep_folded(16)
+    plain.sweep()
+    folded.sweep()
+    assert folded.bound == plain.bound

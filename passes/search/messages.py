@@ -1,0 +1,146 @@
+"""
+The messages of dual ascent, laid out so that equal nodes of equal layers are visited as one array.
+
+A *family* is visited together: nodes of which no two are adjacent, with equal numbers of states and equal
+tables by *slot* (an edge of a node; the slots that lead backward in the order come first). Nodes are the last
+dim of every array, so that the arithmetic runs along many of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import Costs
+from .reduction import Graph
+from .tables import Handle
+
+Places = NDArray[np.int64]
+Slots = dict[tuple[int, int], int]
+"""The slot of each (node, neighbour)."""
+
+Seen = tuple[tuple[int, ...], Costs]
+"""Nodes visited together and what their states cost at that moment; shape (states, nodes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """
+    Nodes visited together; the first `behind` slots lead to nodes earlier in the order.
+
+    `tables` have a row per state of the neighbour; each of `members` is a node and its neighbours by slot.
+    """
+
+    behind: int
+    tables: tuple[Handle, ...]
+    members: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pull:
+    """
+    What arrives through one slot of a family: the least of `table` less the messages the other way.
+
+    `table` has shape (states of neighbour, states of node, 1), `outward` (states of neighbour, nodes) is
+    where those messages lie, and `inward` (states of node, nodes) takes the result.
+    """
+
+    table: Costs
+    outward: Places
+    inward: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """
+    A family's costs (states, nodes) and the messages into it (slots, states, nodes).
+
+    Each node hands `share` of its costs to every edge ahead, and counts `times` over in the bound.
+    """
+
+    nodes: tuple[int, ...]
+    times: NDArray[np.int64]
+    unary: Costs
+    inward: Costs
+    share: float
+    behind: int
+    pulls: tuple[_Pull, ...]
+
+
+class Messages:
+    """
+    The messages into the nodes of `families`, zero at first.
+
+    `stands_for` names, for every node of the graph, the node of a family whose messages it has; where that is
+    not always itself, what is called the bound is an estimate.
+    """
+
+    def __init__(self, graph: Graph, families: Sequence[Family], slots: Slots, stands_for: Mapping[int, int]) -> None:
+        self.slots = slots
+        self.places: dict[int, Places] = {}
+        """Where in `flat` the messages into a node lie; shape (slots, states)."""
+        blocks: list[Places] = []
+        size = 0
+        for family in families:
+            shape = len(family.tables), graph.size(family.members[0][0]), len(family.members)
+            blocks.append(np.arange(size, size + prod(shape)).reshape(shape))
+            size += prod(shape)
+            self.places.update((node, blocks[-1][:, :, i]) for i, (node, *_) in enumerate(family.members))
+        self.flat = np.zeros(size)
+        places = {node: self.places[other] for node, other in stands_for.items()}
+        times = Counter(stands_for.values())
+        self._groups = [
+            self._group(graph, family, block, places, times) for family, block in zip(families, blocks, strict=True)
+        ]
+
+    def _group(
+        self,
+        graph: Graph,
+        family: Family,
+        block: Places,
+        places: Mapping[int, Places],
+        times: Mapping[int, int],
+    ) -> _Group:
+        inward = self.flat[block.flat[0] : block.flat[0] + block.size].reshape(block.shape)
+        nodes = tuple(node for node, *_ in family.members)
+        pulls: list[_Pull] = []
+        for slot, table in enumerate(family.tables):
+            others = (member[slot + 1] for member in family.members)
+            outward = [places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)]
+            pulls.append(_Pull(graph.store[table][:, :, None], np.stack(outward, axis=1), inward[slot]))
+        return _Group(
+            nodes,
+            np.array([times[node] for node in nodes]),
+            np.stack([graph.store[graph.unary[node]] for node in nodes], axis=1),
+            inward,
+            1 / max(family.behind, len(family.tables) - family.behind),
+            family.behind,
+            tuple(pulls),
+        )
+
+    def forward(self) -> float:
+        """Visit all nodes in order and return the bound."""
+        return sum(self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups)
+
+    def backward(self) -> tuple[float, list[Seen]]:
+        """Visit all nodes in reverse order and return the bound and what was seen."""
+        bound, seen = 0.0, list[Seen]()
+        for group in reversed(self._groups):
+            gained, costs = self._visit(group, slice(group.behind, None), slice(group.behind))
+            bound += gained
+            seen.append((group.nodes, costs))
+        return bound, seen
+
+    def _visit(self, group: _Group, behind: slice, ahead: slice) -> tuple[float, Costs]:
+        """Visit the nodes of `group` and return what the bound gains, and their costs."""
+        for pull in group.pulls[behind]:
+            np.minimum.reduce(pull.table - self.flat[pull.outward][:, None, :], axis=0, out=pull.inward)
+        costs = group.unary + np.add.reduce(group.inward, axis=0)
+        pushed = group.inward[ahead]
+        pushed -= group.share * costs
+        return (1 - group.share * len(pushed)) * float(costs.min(axis=0) @ group.times), costs
