@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 from xdsl.passes import ModulePass
@@ -84,7 +84,7 @@ class SearchStrategyPass(ModulePass):
       %x: tensor<64x32xf32> {train.batch = "0", spmd.sharding = #rows},
       %w: tensor<32x16xf32> {train.param = "w", spmd.sharding = #whole}
     ) -> tensor<64x16xf32> attributes {spmd.search = {
-      algorithm = "eliminate", cost = 3.2768e-05, lower_bound = 3.2768e-05, peak_bytes = 8192.0
+      algorithm = "eliminate", cost = 3.2768e-05, lower_bound = 3.2768e-05, peak_bytes = 8192 : i64
     }} {
       %y = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
         : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
@@ -140,7 +140,7 @@ def search(
             "algorithm": StringAttr(algorithm),
             "cost": FloatAttr(found.cost, 64),
             "lower_bound": FloatAttr(found.lower_bound, 64),
-            "peak_bytes": FloatAttr(found.peak_bytes, 64),
+            "peak_bytes": IntegerAttr(int(found.peak_bytes), i64),
         }
     )
     return found
