@@ -42,7 +42,7 @@ class AtenOp(ComputeOp):
         if names and names[0].startswith("*"):
             return (names[0][1:],) * len(self.args)
         missing = {*self.attributes, *self.absent()}
-        return tuple(name for name in names if name not in missing)[: len(self.args)]
+        return tuple(name for name in names if name not in missing)
 
     def rule(self) -> Rule:
         """The table's rule for this use; the same object for equal uses."""
@@ -92,13 +92,6 @@ class OpaqueOp(ComputeOp):
     def _shapes(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         instance = self.instance()
         return instance.operands, instance.results
-
-    def verify_(self) -> None:
-        try:
-            self.rule()
-        except ValueError as error:
-            raise VerifyException(f"'aten.opaque \"{self.target.data}\"': {error}") from error
-        super().verify_()
 
 
 @lru_cache(maxsize=4096)

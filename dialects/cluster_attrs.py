@@ -67,9 +67,7 @@ class LinkAttr(Data[Link]):
     def print_parameter(self, printer: Printer) -> None:
         link = self.data
         extra = "".join(f", {kind} = ({_text(alpha)}, {_text(beta)})" for kind, alpha, beta in link.measured)
-        printer.print_string(
-            f'<"{link.axis}", alpha = {_text(link.alpha)}, beta = {_text(link.beta)}{extra}>'
-        )
+        printer.print_string(f'<"{link.axis}", alpha = {_text(link.alpha)}, beta = {_text(link.beta)}{extra}>')
 
 
 def _entry(parser: AttrParser) -> tuple[str, float]:

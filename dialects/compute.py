@@ -14,11 +14,10 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     IntegerType,
-    ModuleOp,
     StringAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import IRDLOperation, base, traits_def, var_operand_def, var_result_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -26,9 +25,11 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.mesh import Mesh
 from ..ir.ops.spec import OpInstance
 from ..ir.rules import Rule
+from ..ir.sharding import Sharding
 from ..ir.signatures import Signature, explain_mismatch
+from .placed import GivesShardings, shape_of
 from .sharding_attrs import SignatureAttr
-from .spmd import MeshOp
+from .spmd import find_mesh
 
 SIGNATURE = "spmd.signature"
 ABSENT = "absent"
@@ -40,7 +41,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class ComputeOp(IRDLOperation, ABC):
+class ComputeOp(IRDLOperation, GivesShardings, ABC):
     """An op on tensors with a sharding rule; `spmd.signature`, where present, is one that the rule allows."""
 
     args = var_operand_def(base(TensorType[Attribute]))
@@ -90,14 +91,22 @@ class ComputeOp(IRDLOperation, ABC):
         attribute = self.attributes.get(SIGNATURE)
         return attribute.signature if isinstance(attribute, SignatureAttr) else None
 
+    def result_sharding(self, index: int) -> Sharding | None:
+        """What the signature says."""
+        return self.signature.results[index] if self.signature is not None else None
+
     def verify_(self) -> None:
+        try:
+            rule = self.rule()
+        except (ValueError, TypeError, LookupError) as error:
+            raise VerifyException(f"its shapes and arguments do not fit '{self.overload}': {error}") from error
         attribute = self.attributes.get(SIGNATURE)
         if attribute is None:
             return
         if not isinstance(attribute, SignatureAttr):
             raise VerifyException(f"'{SIGNATURE}' must be a #spmd.sig, found {attribute}")
         mesh = find_mesh(self, attribute.data.mesh)
-        if (problem := signature_problem(self.rule(), attribute.signature, mesh)) is not None:
+        if (problem := signature_problem(rule, attribute.signature, mesh)) is not None:
             raise VerifyException(problem)
 
 
@@ -105,24 +114,6 @@ class ComputeOp(IRDLOperation, ABC):
 def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | None:
     """Why `rule` does not allow `signature` on `mesh`, or None where it does."""
     return explain_mismatch(rule, signature, mesh)
-
-
-def find_mesh(op: Operation, name: str) -> Mesh:
-    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
-    top: Operation | None = op
-    while top is not None and not isinstance(top, ModuleOp):
-        top = top.parent_op()
-    meshes = [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
-    for mesh in meshes:
-        if mesh.sym_name.data == name:
-            return mesh.mesh
-    known = ", ".join(f"@{m.sym_name.data}" for m in meshes) or "none"
-    raise VerifyException(f"there is no mesh @{name}; the module's meshes: {known}")
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The global shape of a tensor value."""
-    return cast("TensorType[Attribute]", value.type).get_shape()
 
 
 def dtype_of(value: SSAValue) -> str:

@@ -27,11 +27,15 @@ class MeshAttr(Data[Mesh]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Mesh:
         def axis() -> Axis:
+            at = parser.pos
             name = parser.parse_str_literal()
             parser.parse_punctuation("=")
             size = parser.parse_integer(allow_boolean=False, allow_negative=False)
             temporal = parser.parse_optional_keyword("temporal") is not None
-            return Axis(name, size, AxisKind.TEMPORAL if temporal else AxisKind.SPATIAL)
+            try:
+                return Axis(name, size, AxisKind.TEMPORAL if temporal else AxisKind.SPATIAL)
+            except ValueError as error:
+                parser.raise_error(str(error), at)
 
         with parser.in_angle_brackets():
             at = parser.pos
@@ -192,14 +196,10 @@ def parse_sharding_sequence(parser: AttrParser) -> list[Sharding]:
         while parser.parse_optional_punctuation(",") is not None:
             if parser.parse_optional_keyword("unreduced") is not None:
                 parser.parse_punctuation("=")
-                partial = parser.parse_comma_separated_list(
-                    parser.Delimiter.BRACES, lambda: _parse_partial(parser)
-                )
+                partial = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_partial(parser))
             elif parser.parse_optional_keyword("offsets") is not None:
                 parser.parse_punctuation("=")
-                pairs = parser.parse_comma_separated_list(
-                    parser.Delimiter.BRACES, lambda: _parse_offsets(parser)
-                )
+                pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_offsets(parser))
                 offsets = dict(pairs)
             else:
                 more = True

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
     I64,
     ArrayAttr,
     DenseArrayBase,
+    ModuleOp,
     StringAttr,
     SymbolNameConstraint,
     TensorType,
@@ -44,6 +45,7 @@ from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, LinkAttr
+from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RuleAttr, ShardingAttr, SignatureAttr
 
 
@@ -87,9 +89,7 @@ class ClusterOp(IRDLOperation):
 
     traits = traits_def(SymbolOpInterface())
 
-    assembly_format = (
-        "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links attr-dict"
-    )
+    assembly_format = "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links attr-dict"
 
     def __init__(self, cluster: Cluster):
         super().__init__(
@@ -102,6 +102,12 @@ class ClusterOp(IRDLOperation):
             }
         )
 
+    def verify_(self) -> None:
+        try:
+            self.cluster(find_mesh(self, self.mesh.data))
+        except ValueError as error:
+            raise VerifyException(str(error)) from error
+
     def cluster(self, mesh: Mesh) -> Cluster:
         """The cluster as a pure value."""
         return Cluster(
@@ -113,7 +119,33 @@ class ClusterOp(IRDLOperation):
         )
 
 
-class ReshardingOp(IRDLOperation, ABC):
+def find_mesh(op: Operation, name: str) -> Mesh:
+    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
+    top: Operation | None = op
+    while top is not None and not isinstance(top, ModuleOp):
+        top = top.parent_op()
+    meshes = [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
+    for mesh in meshes:
+        if mesh.sym_name.data == name:
+            return mesh.mesh
+    known = ", ".join(f"@{m.sym_name.data}" for m in meshes) or "none"
+    raise VerifyException(f"there is no mesh @{name}; the module's meshes: {known}")
+
+
+def verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute) -> Mesh:
+    """
+    The mesh of `given`, a sharding of a value of `value_type`; VerifyException where it is no such thing.
+    """
+    mesh = find_mesh(op, given.data.mesh)
+    shape = value_type.get_shape() if isinstance(value_type, TensorType) else None
+    try:
+        given.sharding.verify(mesh, shape)
+    except ValueError as error:
+        raise VerifyException(str(error)) from error
+    return mesh
+
+
+class ReshardingOp(IRDLOperation, GivesShardings, ABC):
     """An identity on the global value that gives it another sharding."""
 
     T: ClassVar = VarConstraint("T", base(TensorType[Attribute]))
@@ -129,14 +161,21 @@ class ReshardingOp(IRDLOperation, ABC):
         """The sharding of the result."""
         return self.out_sharding.sharding
 
+    def result_sharding(self, index: int) -> Sharding:
+        """The same, by index."""
+        return self.sharding
+
+    def verify_(self) -> None:
+        verify_sharding(self, self.out_sharding, self.result.type)
+
 
 @irdl_op_definition
 class ReshardOp(ReshardingOp):
     """
     A change of sharding whose collective is not chosen yet.
 
-    `keep` and `regather` mark the two copies of a value that forward and backward both need: a kept copy
-    lives from forward to backward, a regathered one is made again for backward.
+    `regather` marks one of the two copies of a value that are made for forward and, again, for backward;
+    without it the copy lives on from forward to backward.
     """
 
     name = "spmd.reshard"
@@ -190,6 +229,10 @@ class CollectiveOp(ReshardingOp, ABC):
                 "regather": UnitAttr() if regather else None,
             },
         )
+
+    def verify_(self) -> None:
+        mesh = verify_sharding(self, self.out_sharding, self.result.type)
+        self.step(sharding_of(self.operand), mesh)
 
     def step(self, source: Sharding, mesh: Mesh) -> Step:
         """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
@@ -316,9 +359,17 @@ class StartOp(IRDLOperation):
         if self.kind.data not in {kind.value for kind in CollectiveKind if not kind.is_local}:
             raise VerifyException(f"'spmd.start' of unknown collective {self.kind}")
         if len(self.args) != len(self.out_shardings):
-            raise VerifyException(
-                f"'spmd.start' has {len(self.args)} operands and {len(self.out_shardings)} shardings"
-            )
+            raise VerifyException(f"'spmd.start' has {len(self.args)} operands and {len(self.out_shardings)} shardings")
+        axes = {self._step(arg, out).axes for arg, out in zip(self.args, self.out_shardings, strict=True)}
+        if len(axes) > 1:
+            raise VerifyException(f"'spmd.start' works on different axes: {', '.join(map(str, sorted(axes)))}")
+
+    def _step(self, arg: SSAValue, out: ShardingAttr) -> Step:
+        mesh, source = verify_sharding(self, out, arg.type), sharding_of(arg)
+        step = find_step(self.collective, source, out.sharding, mesh)
+        if step is None:
+            raise VerifyException(f"'{self.kind.data}' does not lead from {source} to {out.sharding}")
+        return step
 
     @property
     def collective(self) -> CollectiveKind:
@@ -327,7 +378,7 @@ class StartOp(IRDLOperation):
 
 
 @irdl_op_definition
-class WaitOp(IRDLOperation):
+class WaitOp(IRDLOperation, GivesShardings):
     """The results of a collective, once it is over."""
 
     name = "spmd.wait"
@@ -346,6 +397,10 @@ class WaitOp(IRDLOperation):
             raise VerifyException("'spmd.wait' takes the token of a 'spmd.start'")
         if [arg.type for arg in start.args] != [out.type for out in self.outs]:
             raise VerifyException("'spmd.wait' has other types than the operands of its 'spmd.start'")
+
+    def result_sharding(self, index: int) -> Sharding | None:
+        """What the collective was started for."""
+        return self.start.out_shardings.data[index].sharding
 
     @property
     def start(self) -> StartOp:

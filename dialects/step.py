@@ -8,16 +8,15 @@ from typing import cast
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from ..ir.sharding import Sharding
-from .compute import ComputeOp, shape_of
+from .compute import ComputeOp
+from .placed import SHARDING as SHARDING
+from .placed import argument_attribute as argument_attribute
+from .placed import sharding_of as sharding_of
 from .sharding_attrs import ShardingAttr
-from .spmd import ReshardingOp, WaitOp
-
-SHARDING = "spmd.sharding"
-"""
-On an argument: its home, the sharding in which it is kept between steps. On a result: the sharding returned.
-"""
+from .spmd import verify_sharding
 
 WORKING = "spmd.working"
 """
@@ -25,37 +24,16 @@ On an argument: the sharding of the copy that its users share. On an op: the sam
 """
 
 REGATHER = "spmd.regather"
-"""On an argument with a working copy: whether the copy is made again for backward instead of kept from forward. On an
-op: the same per result."""
+"""
+On an argument with a working copy: whether the copy is made again for backward instead of kept from forward.
+On an op: the same per result.
+"""
 
 SEARCH = "spmd.search"
 """On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
 
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
-
-
-def argument_attribute(argument: BlockArgument, name: str) -> Attribute | None:
-    """An attribute of a function's argument, or None."""
-    func = argument.block.parent_op()
-    if not isinstance(func, FuncOp) or func.arg_attrs is None or argument.index >= len(func.arg_attrs):
-        return None
-    return func.arg_attrs.data[argument.index].data.get(name)
-
-
-def sharding_of(value: SSAValue) -> Sharding:
-    """The sharding that a value has where it is defined; replicated where nothing says otherwise."""
-    if isinstance(value, BlockArgument):
-        given = argument_attribute(value, SHARDING)
-    elif isinstance(value, OpResult) and isinstance(value.op, ReshardingOp):
-        given = value.op.out_sharding
-    elif isinstance(value, OpResult) and isinstance(value.op, WaitOp):
-        given = value.op.start.out_shardings.data[value.index]
-    elif isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and value.op.signature is not None:
-        return value.op.signature.results[value.index]
-    else:
-        given = None
-    return given.sharding if isinstance(given, ShardingAttr) else Sharding.replicated(len(shape_of(value)))
 
 
 def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
@@ -80,7 +58,9 @@ def _of_value(value: SSAValue, name: str) -> Attribute | None:
     if isinstance(value, BlockArgument):
         return argument_attribute(value, name)
     listed = value.op.attributes.get(name) if isinstance(value, OpResult) else None
-    return listed.data[value.index] if isinstance(listed, ArrayAttr) and isinstance(value, OpResult) else None
+    if not isinstance(listed, ArrayAttr) or not isinstance(value, OpResult):
+        return None
+    return cast("ArrayAttr[Attribute]", listed).data[value.index]
 
 
 def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[Sharding, bool]]) -> None:
@@ -101,6 +81,25 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
         if any(again for _, again in by_index.values()):
             flags = [BoolAttr.from_bool(i in by_index and by_index[i][1]) for i in range(count)]
             op.attributes[REGATHER] = ArrayAttr(flags)
+
+
+def verify_attributes(func: FuncOp) -> None:
+    """Raise VerifyException unless the shardings of a function's arguments and results fit their types."""
+    sides = (
+        ("argument", func.arg_attrs, func.function_type.inputs),
+        ("result", func.res_attrs, func.function_type.outputs),
+    )
+    for side, listed, types in sides:
+        for index, (entry, value_type) in enumerate(zip(listed or (), types, strict=False)):
+            for name in (SHARDING, WORKING):
+                if (given := entry.data.get(name)) is None:
+                    continue
+                if not isinstance(given, ShardingAttr):
+                    raise VerifyException(f"{name} of {side} {index} is {given}, expected a #spmd.sharding")
+                try:
+                    verify_sharding(func, given, value_type)
+                except VerifyException as error:
+                    raise VerifyException(f"{name} of {side} {index}: {error}") from error
 
 
 def merge_argument_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attribute | None]]) -> None:

@@ -21,9 +21,7 @@ from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Input, Span
 
 # A string as xDSL's lexer reads it, but possessive: where it does not close, nothing is tried again.
-_COMMENT_OR_STRING = re.compile(
-    r'//[^\n]*|(?P<string>"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+)(?P<end>")?'
-)
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|(?P<string>"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+)(?P<end>")?')
 
 
 def parse_module(ctx: Context, text: str, name: str = "<text>") -> ModuleOp:

@@ -44,9 +44,7 @@ class TrainOp(ComputeOp):
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]
-    ):
+    def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
         super().__init__(operands=[operands], result_types=[results], attributes=attributes)
 
     @property
@@ -65,15 +63,16 @@ class TrainOp(ComputeOp):
     def verify_(self) -> None:
         names = self.operand_names()
         if len(names) != len(self.args):
-            raise VerifyException(
-                f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})"
-            )
+            raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")
         super().verify_()
 
 
 @lru_cache(maxsize=4096)
 def _rule(operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]) -> Rule:
-    return update_rule(OpInstance("update", operands, results))
+    rule = update_rule(OpInstance("update", operands, results))
+    if (problem := rule.misfit(operands, results)) is not None:
+        raise ValueError(problem)
+    return rule
 
 
 @irdl_op_definition

@@ -72,9 +72,11 @@ class Cluster:
                 f"cluster @{self.name} places {len(self.placement)} devices, its mesh {self.mesh} has"
                 f" {self.mesh.device_count}"
             )
-        missing = [
-            axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}
-        ]
+        if unknown := [kind for kind in self.placement if not 0 <= kind < len(self.devices)]:
+            raise ValueError(
+                f"cluster @{self.name} places a device of kind {unknown[0]}, it describes {len(self.devices)} kinds"
+            )
+        missing = [axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}]
         if missing:
             raise ValueError(f'cluster @{self.name} has no link for mesh axis "{missing[0]}"')
 

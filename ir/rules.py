@@ -13,6 +13,7 @@ must be partial too, so that it is added once), and which factors must stay whol
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,18 @@ class Rule:
         """The factor of `dim` along which it can be split: the first of more than one element."""
         return next((factor for factor in dim if self.sizes[factor] > 1), None)
 
+    def misfit(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str | None:
+        """Why operands and results of these shapes are not those of this rule; None where they are."""
+        sides = (("operand", self.operands, operands), ("result", self.results, results))
+        for side, values, shapes in sides:
+            if len(values) != len(shapes):
+                return f"{len(shapes)} {side}s, the op's rule {self} has {len(values)}"
+            for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
+                sizes = [math.prod(self.sizes[factor] for factor in dim) for dim in value]
+                if sizes != list(shape):
+                    return f"{side} {index} has shape {list(shape)}, the op's rule {self} expects {sizes}"
+        return None
+
     def __str__(self) -> str:
         text = f"({_values_text(self.operands)}) -> ({_values_text(self.results)})"
         text += f" {{{', '.join(f'{f}={self.sizes[f]}' for f in self.factors)}}}" if self.factors else ""
@@ -97,9 +110,7 @@ class Notation:
         pairs = zip((*self.operands, *self.results), (*operands, *results), strict=True)
         for value, shape in pairs:
             if len(value) != len(shape):
-                raise ValueError(
-                    f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}"
-                )
+                raise ValueError(f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}")
             for dim, size in zip(value, shape, strict=True):
                 self._bind_dim(dim, size, sizes)
         linear = tuple(frozenset(map(int, group.split("+"))) for group in self.sets.get("linear", ()))
@@ -126,9 +137,7 @@ class Notation:
                 raise ValueError(f"rule '{self.text}': give the size of factor {factor}, as {{{factor}=4}}")
             product *= sizes[factor]
         if product != size:
-            raise ValueError(
-                f"rule '{self.text}': dim {'*'.join(dim) or '1'} is {product}, the value's is {size}"
-            )
+            raise ValueError(f"rule '{self.text}': dim {'*'.join(dim) or '1'} is {product}, the value's is {size}")
 
 
 def _reduction(text: str) -> tuple[str, Reduction]:
@@ -150,8 +159,7 @@ def parse_rule(text: str) -> Notation:
     while rest:
         if (entry := _SET.match(rest)) is None:
             raise ValueError(
-                f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear,"
-                " additive"
+                f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear, additive"
             )
         items = tuple(item.strip() for item in entry[2].split(",") if item.strip())
         if entry[1]:

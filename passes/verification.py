@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
-from xdsl.utils.exceptions import DiagnosticException
+from xdsl.utils.exceptions import DiagnosticException, VerifyException
+
+from ..dialects.step import verify_attributes
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,11 @@ def first_fault(module: Operation) -> Fault | None:
     """
     Return the first fault of `module`, None if it is valid.
 
-    Beyond xDSL's own verification, values in the straight-line code of a function are defined before they are
-    used: xDSL does not look, and a pass that inserts an op too early would go unnoticed.
+    Beyond xDSL's own verification, shardings of a function's arguments and results fit their types, and
+    values in straight-line code are defined before they are used: xDSL does not look, and a pass that inserts
+    an op too early would go unnoticed.
     """
-    return _innermost_fault(module) or next(_early_uses(module), None)
+    return _innermost_fault(module) or next(chain(_attribute_faults(module), _early_uses(module)), None)
 
 
 def _innermost_fault(op: Operation) -> Fault | None:
@@ -44,6 +48,16 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DiagnosticException | ValueError) and text:
         return text
     return f"its verifier raised {type(error).__name__}: {text}"
+
+
+def _attribute_faults(module: Operation) -> Iterator[Fault]:
+    """Yield the functions whose arguments or results carry shardings that do not fit them."""
+    for function in module.walk():
+        if isinstance(function, FuncOp):
+            try:
+                verify_attributes(function)
+            except VerifyException as error:
+                yield Fault(function, str(error))
 
 
 def _early_uses(module: Operation) -> Iterator[Fault]:

@@ -63,12 +63,13 @@ class OpSpec:
     results: int = 1
 
     def bind(self, op: OpInstance) -> Rule:
-        """The sharding rule of one use of the op."""
-        rule = (
-            parse_rule(self.rule).bind(op.operands, op.results)
-            if isinstance(self.rule, str)
-            else self.rule(op)
-        )
+        """The sharding rule of one use of the op; ValueError where its shapes do not go together."""
+        if isinstance(self.rule, str):
+            rule = parse_rule(self.rule).bind(op.operands, op.results)
+        else:
+            rule = self.rule(op)
+        if (problem := rule.misfit(op.operands, op.results)) is not None:
+            raise ValueError(problem)
         return replace(rule, linear=self._linear(op)) if self.linear else rule
 
     def _linear(self, op: OpInstance) -> tuple[frozenset[int], ...]:
@@ -90,9 +91,7 @@ class OpSpec:
             return 0.0
         if not self.flops:
             return float(sum(_elements(dim_factors, sizes) for dim_factors in rule.results))
-        return math.prod(
-            float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*")
-        )
+        return math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*"))
 
 
 def _elements(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, float]) -> float:

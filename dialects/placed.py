@@ -1,0 +1,52 @@
+"""
+Where the sharding of a value is read off: the attributes of a function's argument, or the op that gives it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import cast
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+
+from ..ir.sharding import Sharding
+from .sharding_attrs import ShardingAttr
+
+SHARDING = "spmd.sharding"
+"""
+On an argument: its home, the sharding in which it is kept between steps. On a result: the sharding returned.
+"""
+
+
+class GivesShardings(ABC):
+    """An op that says how its results are spread."""
+
+    @abstractmethod
+    def result_sharding(self, index: int) -> Sharding | None:
+        """The sharding of the result `index`; None where nothing is decided, which means replicated."""
+
+
+def argument_attribute(argument: BlockArgument, name: str) -> Attribute | None:
+    """An attribute of a function's argument, or None."""
+    func = argument.block.parent_op()
+    if not isinstance(func, FuncOp) or func.arg_attrs is None or argument.index >= len(func.arg_attrs):
+        return None
+    return func.arg_attrs.data[argument.index].data.get(name)
+
+
+def sharding_of(value: SSAValue) -> Sharding:
+    """The sharding that a value has where it is defined; replicated where nothing says otherwise."""
+    found = None
+    if isinstance(value, BlockArgument):
+        given = argument_attribute(value, SHARDING)
+        found = given.sharding if isinstance(given, ShardingAttr) else None
+    elif isinstance(value, OpResult) and isinstance(value.op, GivesShardings):
+        found = value.op.result_sharding(value.index)
+    return found if found is not None else Sharding.replicated(len(shape_of(value)))
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The global shape of a tensor value."""
+    return cast("TensorType[Attribute]", value.type).get_shape()
