@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
-from .groups import Axes, Group, make_groups
+from .groups import TIMEOUT, Axes, Group, make_groups
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
@@ -60,6 +61,8 @@ class Communicator:
         mesh: places the ranks.
         groups: the tuples of axes that collectives will run along.
         device: where the tensors are.
+        timeout: of collectives along some of the axes; those along all have the one that the job was
+            started with.
         checked: before each collective, compare it over all ranks (slow; to find mismatched programs).
 
     Raises:
@@ -72,12 +75,13 @@ class Communicator:
         groups: Iterable[Axes],
         device: torch.device | str = "cpu",
         *,
+        timeout: timedelta = TIMEOUT,
         checked: bool = False,
     ) -> None:
         self.mesh = mesh
         self.device = torch.device(device)
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self._groups = make_groups(mesh, groups)
+        self._groups = make_groups(mesh, groups, timeout)
         self._sequence = CheckedSequence(mesh) if checked else None
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
@@ -100,9 +104,7 @@ class Communicator:
         """Which part this rank holds of a dim split along `axes`."""
         return self.mesh.part(self.rank, axes)
 
-    def all_reduce(
-        self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False
-    ) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False) -> torch.Tensor:
         """The reduction of `x` over the group. With `donate` a contiguous `x` is overwritten with it."""
         return self._now(Request("all_reduce", (x,), axes, reduction=reduction, donate=donate))
 
@@ -122,9 +124,7 @@ class Communicator:
         method: str | None = None,
     ) -> torch.Tensor:
         """This rank's part along `dim` of the reduction of `x` over the group."""
-        request = Request(
-            "reduce_scatter", (x,), axes, dim=dim, sizes=sizes, reduction=reduction, method=method
-        )
+        request = Request("reduce_scatter", (x,), axes, dim=dim, sizes=sizes, reduction=reduction, method=method)
         return self._now(request)
 
     def all_to_all(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 
 import torch.distributed as dist
@@ -17,6 +18,9 @@ import torch.distributed as dist
 from ..ir.mesh import Mesh
 
 Axes = tuple[str, ...]
+
+TIMEOUT = timedelta(seconds=120)
+"""How long a collective waits for a rank that died or hangs. torch's own default is half an hour."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,12 @@ class Group:
         return f"axes {list(self.axes)} (ranks {list(self.ranks)})"
 
 
-def make_groups(mesh: Mesh, wanted: Iterable[Axes]) -> dict[Axes, Group]:
+def make_groups(mesh: Mesh, wanted: Iterable[Axes], timeout: timedelta) -> dict[Axes, Group]:
     """
     Make the process groups along each of `wanted`. Every rank must call this with the same arguments.
 
-    Groups with the same members are made once, and the one of all ranks is torch's default group.
+    Groups with the same members are made once, and the one of all ranks is torch's default group, which has
+    the timeout that the job gave it.
 
     Raises:
         ValueError: the mesh has another number of ranks than this job, or lacks an axis.
@@ -70,7 +75,7 @@ def make_groups(mesh: Mesh, wanted: Iterable[Axes]) -> dict[Axes, Group]:
     groups: dict[Axes, Group] = {}
     for axes in dict.fromkeys(wanted):
         for ranks in mesh.groups(axes):
-            handle = _handle(handles, ranks, world)
+            handle = _handle(handles, ranks, world, timeout)
             if me in ranks:
                 backend = dist.get_backend(handle) if handle is not None else ""
                 groups[axes] = Group(axes, ranks, ranks.index(me), handle, backend)
@@ -78,7 +83,10 @@ def make_groups(mesh: Mesh, wanted: Iterable[Axes]) -> dict[Axes, Group]:
 
 
 def _handle(
-    handles: dict[tuple[int, ...], dist.ProcessGroup | None], ranks: tuple[int, ...], world: int
+    handles: dict[tuple[int, ...], dist.ProcessGroup | None],
+    ranks: tuple[int, ...],
+    world: int,
+    timeout: timedelta,
 ) -> dist.ProcessGroup | None:
     members = tuple(sorted(ranks))
     if members not in handles:
@@ -88,5 +96,6 @@ def _handle(
             handles[members] = dist.group.WORLD
         else:
             # A rank outside the group gets a placeholder, which it never looks up.
-            handles[members] = dist.new_group(list(members))  # pyright: ignore[reportArgumentType]
+            group = dist.new_group(list(members), timeout=timeout)
+            handles[members] = group  # pyright: ignore[reportArgumentType]
     return handles[members]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ import torch.distributed as dist
 
 from .communicator import Communicator
 from .executor import Executor, StepFunction
+from .groups import TIMEOUT
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .spawn import is_lost_peer
-
-# A rank that dies or hangs ends the job within this time.
-TIMEOUT = timedelta(seconds=120)
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -51,6 +52,8 @@ class Request:
         if len({tensor.dtype for tensor in self.tensors}) != 1:
             found = [str(tensor.dtype) for tensor in self.tensors]
             raise ValueError(f"{self} is on tensors of dtypes {found}; expected a single dtype")
+        if self.kind == "all_to_all" and any(map(operator.eq, self.dims(), self.concat_dims())):
+            raise ValueError(f"{self} splits dim {self.dim} and joins the same; expected two dims")
 
     def __str__(self) -> str:
         return f"{self.kind} along axes {list(self.axes)}"

@@ -6,7 +6,7 @@ from functools import cache
 import collective_cases
 import pytest
 from collective_cases import Case, cases
-from collective_faults import mismatched, raises_on, refused, sleeps_on
+from collective_faults import mismatched, raises_on, refused, sleeps_on, waits_for_a_hung_rank
 
 from shardwright.runtime.spawn import RankError, run_ranks
 
@@ -49,16 +49,15 @@ def test_checked_mode_names_both(how: str, message: str):
 
 def test_refused_calls_say_what_was_expected():
     assert run_ranks(refused, 2)[0] == [
-        "no process group along axes ['tp']; there are groups along ['dp']: "
-        "name it when making the communicator",
+        "no process group along axes ['tp']; there are groups along ['dp']: name it when making the communicator",
         "start('slice'): expected one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast",
         "start('all_reduce') got 'dim'; its options are reduction, donate, method",
-        "all_gather along axes ['dp'] has no method 'ring' on gloo; "
-        "expected one of direct, padded, grouped_broadcast",
+        "all_gather along axes ['dp'] has no method 'ring' on gloo; expected one of direct, padded, grouped_broadcast",
         "all_gather along axes ['dp']: dim 0 of the operand has size 2 on part 0 of 2, "
         "which does not fit parts of [3, 1]",
         "all_reduce along axes ['dp'] is on tensors of dtypes ['torch.float32', 'torch.float64']; "
         "expected a single dtype",
+        "all_to_all along axes ['dp'] splits dim 0 and joins the same; expected two dims",
     ]
 
 
@@ -70,6 +69,12 @@ def test_the_rank_that_raised_is_named():
 def test_a_killed_rank_is_named():
     with pytest.raises(RankError, match=r"rank 2 of 3 was killed by SIGKILL before it returned"):
         run_ranks(raises_on, 3, 2, "SIGKILL")
+
+
+def test_a_collective_waits_no_longer_than_its_timeout():
+    first, second, *_ = run_ranks(waits_for_a_hung_rank, 4)
+    assert second == "slept"
+    assert "Timed out waiting 2000ms" in first
 
 
 def test_a_hung_rank_is_named():

@@ -53,9 +53,7 @@ def test_torchrun_prints_losses_and_seconds():
 
 
 def test_without_torchrun_the_command_is_given():
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"linear: rank 0: plan 'linear' is for 2 ranks on mesh {PLAN.mesh}, launched on 1: "

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,7 @@ def refused() -> list[str]:
         lambda: comm.all_gather(x, 0, dp, method="ring"),
         lambda: comm.all_gather(x, 0, dp, sizes=(3, 1)),
         lambda: comm.start("all_reduce", (x, x.double()), dp),
+        lambda: comm.all_to_all(x, 0, 0, dp),
     ]
     messages: list[str] = []
     for call in calls:
@@ -61,6 +63,19 @@ def raises_on(rank: int, by: str = "") -> None:
             os.kill(os.getpid(), signal.Signals[by])
         _ = 1 / 0
     dist.all_reduce(torch.ones(1))
+
+
+def waits_for_a_hung_rank() -> str:
+    """Rank 1 of a group of two never comes; what the other one's all-gather raises."""
+    comm = Communicator(Mesh.of(dp=2, tp=2), [("tp",)], timeout=timedelta(seconds=2))
+    if comm.part(("tp",)) == 1:
+        time.sleep(5)
+        return "slept"
+    try:
+        comm.all_gather(torch.ones(3), 0, ("tp",))
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
 
 
 def sleeps_on(rank: int) -> None:
