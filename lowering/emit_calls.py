@@ -29,13 +29,9 @@ class Calls:
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
-        arguments = [
-            self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))
-        ]
+        arguments = [self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))]
         for i, (name, _) in enumerate(first.kwargs):
-            arguments.append(
-                keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied))
-            )
+            arguments.append(keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)))
         if target.startswith("aten.") and not op.args:
             arguments.append(_FACTORY_DEVICE)
         return call(_function(target), arguments)
@@ -46,9 +42,7 @@ class Calls:
         if (made := self._made.get(use)) is None:
             made = self._made[use] = tuple(_calls_by_rank(op, self._mesh))
             if any(other.target != made[0].target for other in made):
-                raise EmitError(
-                    op, "the ranks call different functions; a program has one text for all of them"
-                )
+                raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
         return made
 
     def _argument(self, op: ComputeOp, key: str, by_rank: Sequence[Arg], copied: frozenset[int]) -> Doc:

@@ -27,9 +27,7 @@ def the_mesh(module: ModuleOp) -> Mesh:
     """The one mesh of the module."""
     meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     if len(meshes) != 1:
-        raise EmitError(
-            module, f"has {len(meshes)} meshes; a program runs on one (add-mesh, or apply-cluster)"
-        )
+        raise EmitError(module, f"has {len(meshes)} meshes; a program runs on one (add-mesh, or apply-cluster)")
     return meshes[0]
 
 
@@ -48,9 +46,7 @@ def check_lowered(func: FuncOp, mesh: Mesh) -> None:
             _check_operands(op)
         for value in op.operands:
             if isinstance(value.type, TensorType) and (left := _axes_of(sharding_of(value)) & temporal):
-                raise EmitError(
-                    op, f'has an operand split over time along "{min(left)}"; unroll the axis first'
-                )
+                raise EmitError(op, f'has an operand split over time along "{min(left)}"; unroll the axis first')
 
 
 def _check_operands(op: ComputeOp) -> None:
@@ -58,9 +54,7 @@ def _check_operands(op: ComputeOp) -> None:
         raise EmitError(op, "has no signature; run search-strategy")
     for name, value, demanded in zip(op.operand_names(), op.args, op.signature.operands, strict=True):
         if (found := sharding_of(value)) != demanded:
-            raise EmitError(
-                op, f"operand '{name}' is spread as {found} and not as {demanded}; run insert-resharding"
-            )
+            raise EmitError(op, f"operand '{name}' is spread as {found} and not as {demanded}; run insert-resharding")
 
 
 def _axes_of(sharding: Sharding) -> set[str]:

@@ -20,9 +20,6 @@ from .emit_layout import Doc, Group, call, keyword, literal, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
 
-_Rows = tuple[tuple[int, ...], ...]
-"""Per rank, the sizes of the parts that the members of its group hold of a dim."""
-
 
 @dataclass(frozen=True)
 class _Parts:
@@ -126,9 +123,8 @@ class Collectives:
         dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
         assert dim is not None, f"{step.kind} is along a dim"
         spread = (step.target if parts.made else step.source).dims[dim]
-        rows = _part_sizes(shape[dim], spread, step.axes, self._mesh)
-        assumed = all(_is_even(row) if parts.made else len(set(row)) == 1 for row in rows)
-        return "None" if assumed else self._sizes.entry(key, tuple(map(parts.form, rows)))
+        rows = _part_sizes(shape[dim], spread, step.axes, self._mesh, made=parts.made)
+        return "None" if rows is None else self._sizes.entry(key, tuple(map(parts.form, rows)))
 
 
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
@@ -153,13 +149,21 @@ def _joint(docs: Iterable[Doc]) -> Doc:
 
 
 @lru_cache(maxsize=65536)
-def _part_sizes(size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh) -> _Rows:
-    """Per rank, what the members of its group along `axes` hold of a dim of `size`."""
+def _part_sizes(
+    size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh, *, made: bool
+) -> tuple[tuple[int, ...], ...] | None:
+    """
+    Per rank, what the members of its group along `axes` hold of a dim of `size`.
+
+    None where the communicator assumes just that: parts that are `made` by an even split, or joined and equal.
+    """
     sizes = [after - before for before, after in pairwise(dim.boundaries(size, mesh))]
     by_rank: dict[int, tuple[int, ...]] = {}
     for group in mesh.groups(axes):
         row = tuple(sizes[mesh.part(rank, dim.axes)] for rank in group)
         by_rank |= dict.fromkeys(group, row)
+    if all(_is_even(row) if made else len(set(row)) == 1 for row in set(by_rank.values())):
+        return None
     return tuple(by_rank[rank] for rank in range(mesh.device_count))
 
 

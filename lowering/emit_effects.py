@@ -53,9 +53,7 @@ def roles_of_results(func: FuncOp) -> Sequence[Mapping[str, Attribute]]:
     return _dictionaries(func.res_attrs, len(func.function_type.outputs))
 
 
-def _dictionaries(
-    attributes: ArrayAttr[DictionaryAttr] | None, count: int
-) -> Sequence[Mapping[str, Attribute]]:
+def _dictionaries(attributes: ArrayAttr[DictionaryAttr] | None, count: int) -> Sequence[Mapping[str, Attribute]]:
     return [entry.data for entry in attributes] if attributes is not None else [{}] * count
 
 
@@ -76,9 +74,7 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
         case StartOp():
             # The token stands for the operands' memory, which is in use until the wait.
             count = len(op.args)
-            donated = (
-                tuple((i, 0) for i in range(count)) if op.collective is CollectiveKind.ALL_REDUCE else ()
-            )
+            donated = tuple((i, 0) for i in range(count)) if op.collective is CollectiveKind.ALL_REDUCE else ()
             return _effect(op, shares=count, overwrites=donated)
         case WaitOp():
             return _effect(op, shares=int(any(axis.size == 1 for axis in mesh.spatial)))

@@ -60,8 +60,7 @@ def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
     pieces = [flat(item) + comma for item in doc.items]
     if doc.fill and len(inner) + max(map(len, pieces)) <= WIDTH:
         yield from (
-            inner + line
-            for line in filled([flat(item) for item in doc.items], len(inner), "," if doc.comma else "")
+            inner + line for line in filled([flat(item) for item in doc.items], len(inner), "," if doc.comma else "")
         )
     else:
         for item in doc.items:
@@ -148,9 +147,7 @@ def literal(value: Any) -> Doc:
 def _entry(key: str, value: Any) -> Doc:
     doc = literal(value)
     label = f"{flat(string(key))}: "
-    return (
-        label + doc if isinstance(doc, str) else Group(label + doc.opening, doc.items, doc.closing, doc.fill)
-    )
+    return label + doc if isinstance(doc, str) else Group(label + doc.opening, doc.items, doc.closing, doc.fill)
 
 
 def string(text: str) -> Doc:

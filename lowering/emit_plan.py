@@ -135,8 +135,7 @@ def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) 
     if (found := sharding_of(result)) != expected:
         raise EmitError(
             func,
-            f"result %{result.name_hint} {why} and is spread as {found}, expected {expected};"
-            " run insert-resharding",
+            f"result %{result.name_hint} {why} and is spread as {found}, expected {expected}; run insert-resharding",
         )
 
 

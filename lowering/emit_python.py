@@ -22,6 +22,7 @@ from .emit_calls import Calls, operands_to_copy, returns_list
 from .emit_checks import check_lowered, the_mesh, the_step
 from .emit_collectives import Collectives
 from .emit_effects import overwritten_operands, roles_of_arguments
+from .emit_empty import Empties
 from .emit_errors import EmitError, place
 from .emit_layout import INDENT, WIDTH, assignment, call, filled, lines, tuple_of
 from .emit_names import Names, base_name
@@ -71,11 +72,10 @@ class _Step:
         self.func, self.block = func, func.body.block
         self.names, self.sizes = Names(), Sizes()
         self.calls = Calls(mesh, self.names, self.sizes)
+        self.empties = Empties(mesh, self.names, self.sizes)
         self.collectives = Collectives(mesh, self.names, self.sizes)
         self.overwritten = overwritten_operands(func, mesh)
-        self.last_use = {
-            value: op for op in self.block.ops if not isinstance(op, FreeOp) for value in _read(op)
-        }
+        self.last_use = {value: op for op in self.block.ops if not isinstance(op, FreeOp) for value in _read(op)}
         self.frees = any(isinstance(op, FreeOp) for op in self.block.ops)
         self.place = ""
 
@@ -85,7 +85,7 @@ class _Step:
         names = [self.names.new(a, argument_name(r)) for a, r in zip(self.block.args, roles, strict=True)]
         body = [line for op in self.block.ops for line in self._statement(op)]
         yield from lines(call("def step", ["comm", *names]), suffix=":")
-        if self.sizes:
+        if self.sizes.uses_rank:
             yield f"{INDENT}{RANK} = comm.rank"
         yield from body
 
@@ -122,6 +122,7 @@ class _Step:
         match op:
             case ComputeOp():
                 expression = self.calls.expression(op, key, self.overwritten[op])
+                expression = self.empties.guarded(op, key, expression)
             case CollectiveOp():
                 expression = self.collectives.expression(op, key, donate=bool(self.overwritten[op]))
             case StartOp():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .emit_layout import Doc, Group, literal, string, tuple_of
+from .emit_layout import Doc, Group, flat, literal, string, tuple_of
 
 TABLE = "SIZES"
 RANK = "n"
@@ -18,6 +18,7 @@ class Sizes:
     def __init__(self) -> None:
         self._rows: dict[str, tuple[Any, ...]] = {}
         self._keys: dict[tuple[Any, ...], str] = {}
+        self.uses_rank = False
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -34,7 +35,13 @@ class Sizes:
         if (known := self._keys.get(row)) is None:
             known = self._keys[row] = self._unused(key)
             self._rows[known] = row
+        self.uses_rank = True
         return f'{TABLE}["{known}"][{RANK}]'
+
+    def outside(self, ranks: Sequence[int]) -> str:
+        """The condition that this rank is none of `ranks`."""
+        self.uses_rank = True
+        return f"{RANK} not in {flat(literal(tuple(ranks)))}"
 
     def table(self) -> Group:
         """`SIZES = {...}`, a line or more per row."""

@@ -81,7 +81,8 @@ def _is_free(effect: Effect, operand: int, index: int, memory: _Memory, last: Ma
     value = effect.operands[operand]
     if memory.borrowed or effect.operands.count(value) > 1 or last[value] > index:
         return False
-    return all(other == value or last.get(other, -1) < index for other in memory.values)
+    memory.values = [other for other in memory.values if last.get(other, -1) >= index]
+    return memory.values == [value]
 
 
 def _enter_results(effect: Effect, taken: set[int], memory: dict[Value, _Memory], owners: set[Value]) -> None:
