@@ -18,6 +18,7 @@ RANGE = "train.range"
 
 VALUE = "train.value"
 _LEARNING_RATE = 1e-2
+_IGNORED_SHARE = 0.25
 _POSITIVE = ("exp_avg_sq", "running_var")
 """Names of states and buffers that a square root is taken of."""
 
@@ -26,8 +27,9 @@ def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
     """
     One tensor per argument, the same for equal arguments and `seed` on every machine.
 
-    Integers are drawn from the argument's range, the step count is 0, constants are what they are; parameters
-    and states are normal numbers of deviation 0.1, batches of deviation 1, and second moments are positive.
+    Integers are drawn from the argument's range (labels may be ignored ones), the step count is 0, constants
+    are what they are; parameters and states are normal numbers of deviation 0.1, batches of deviation 1, and
+    second moments are positive.
 
     Raises:
         VerifyException: a range that is not two rising integers.
@@ -47,13 +49,20 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
     if train.LEARNING_RATE in roles:
         return torch.full(shape, _LEARNING_RATE, dtype=dtype)
     if not dtype.is_floating_point:
-        low, high = _range(argument, roles)
-        return torch.randint(low, high, shape, generator=generator).to(dtype)
+        return _integers(shape, *_range(argument, roles), generator).to(dtype)
     # Drawn in float64, so that all dtypes of an argument see the same numbers.
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
     if any(name in _POSITIVE for name in _last_names(roles)):
         normal = normal.abs() + 0.5
     return (normal if train.BATCH in roles else 0.1 * normal).to(dtype)
+
+
+def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of a range; a negative end marks what is to be ignored, and is the only negative number drawn."""
+    drawn = torch.randint(max(low, 0), max(high, 1), shape, generator=generator)
+    if low >= 0:
+        return drawn
+    return torch.where(torch.rand(shape, generator=generator) < _IGNORED_SHARE, low, drawn)
 
 
 def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:

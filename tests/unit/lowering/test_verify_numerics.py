@@ -153,6 +153,12 @@ func.func @f(%c: tensor<3xi64> {train.constant = "c", train.value = dense<[1, 2,
     assert (numbers.tolist(), halves.tolist()) == ([1, 2, 4], [0.5, 0.5])
 
 
+def test_a_negative_end_of_a_range_marks_ignored_labels():
+    text = 'func.func @f(%y: tensor<100xi64> {train.batch = "y", train.range = [-100, 7]}) {\n func.return\n}'
+    [labels] = random_inputs(find_function(module_of(text)))
+    assert set(labels.tolist()) == {-100, *range(7)}
+
+
 def test_a_range_must_rise():
     text = 'func.func @f(%x: tensor<3xi64> {train.batch = "x", train.range = [2, 2]}) {\n func.return\n}'
     with pytest.raises(VerifyException, match=r"%x: `train\.range` must be two rising integers, found"):
