@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +36,13 @@ PIPELINE = (
     "overlap,check-memory,insert-frees"
 )
 """What `plan` runs; `search` stands for the options of the search."""
+
+
+Observer = Callable[[str], None]
+
+
+def _unobserved(phase: str) -> None:
+    """Let a phase pass in silence."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ def compile_step(
     *,
     name: str = "step",
     step_spec: str | None = None,
+    observe: Observer = _unobserved,
 ) -> CompiledStep:
     """
     Plan a training step for a cluster.
@@ -121,14 +129,16 @@ def compile_step(
     Args:
         name: of the program, for messages.
         step_spec: where the runtime finds the step again: a shipped name or `package.module:callable`.
+        observe: called with the name of each phase before it begins, to show progress.
 
     Raises:
         CaptureError, PassError, PipelineError: the step cannot be captured, or no plan obeys what was asked.
     """
+    observe("import")
     start = perf_counter()
     module = import_training_step(step, dtype=options.dtype, gradients=options.gradients)
     seconds = {"import": perf_counter() - start}
-    return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds)
+    return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
 
 
 def lower(
@@ -139,10 +149,14 @@ def lower(
     name: str,
     step_spec: str | None,
     seconds: dict[str, float],
+    observe: Observer = _unobserved,
 ) -> CompiledStep:
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
     add_cluster(module, cluster)
-    seconds |= run_pipeline(Context(), module, options.passes())
+    seconds |= run_pipeline(
+        Context(), module, options.passes(), on_before=lambda each, _: observe(each.name)
+    )
+    observe("emit")
     start = perf_counter()
     program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
     seconds["emit"] = perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from .training_step import TrainingStep
 
 
-class StepNotFound(ValueError):
+class StepError(ValueError):
     """A name that leads to no training step; the message says how far it led and what to do."""
 
 
@@ -21,7 +22,7 @@ def find_step(spec: str) -> TrainingStep:
     Modules are looked for in the working directory first.
 
     Raises:
-        StepNotFound: there is none.
+        StepError: there is none.
     """
     if ":" not in spec:
         from ..models.registry import training_step
@@ -29,10 +30,14 @@ def find_step(spec: str) -> TrainingStep:
         try:
             return training_step(spec)
         except ValueError as error:
-            raise StepNotFound(f"{error}; or name your own as package.module:callable") from error
-    made = _callable(spec)()
+            raise StepError(f"{error}; or name your own as package.module:callable") from error
+    make = _callable(spec)
+    try:
+        made = make()
+    except Exception as error:
+        raise StepError(f"{spec} failed: {_told(error)}") from error
     if not isinstance(made, TrainingStep):
-        raise StepNotFound(
+        raise StepError(
             f"{spec} returned a {type(made).__name__}, expected a shardwright.TrainingStep: end it in "
             "`return TrainingStep(model, loss, optimizer, batch)`"
         )
@@ -46,15 +51,13 @@ def _callable(spec: str) -> Callable[[], object]:
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise StepNotFound(f"{spec}: there is no module {error.name!r}, here or installed") from error
-    except ValueError as error:
-        raise StepNotFound(f"{spec}: expected a shipped name or package.module:callable") from error
+        raise StepError(f"{spec}: there is no module {error.name!r}, here or installed") from error
+    except Exception as error:
+        raise StepError(f"{spec}: {module_name} cannot be imported: {_told(error)}") from error
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
-        raise StepNotFound(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
+        raise StepError(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
     return found

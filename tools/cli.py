@@ -1,0 +1,56 @@
+"""
+`shardwright`: plan, run and check training steps from a command line.
+
+Results go to standard output, progress and errors to standard error. Every failure is one message that says what
+was wrong and what to do, and exit code 1. Libraries are imported by the command that needs them, so that `--help`
+answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from .cli_arguments import TOOL, parse_arguments
+from .diagnostics import Diagnostic, DiagnosticError
+
+PACKAGE = __name__.split(".", maxsplit=1)[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, that of the process by default, and return its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = parse_arguments(words)
+        module, _, function = options.handler.partition(":")
+        return getattr(import_module(f".{module}", __package__), function)(options)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if "--debug-traceback" in words:
+            traceback.print_exception(error)
+        print(diagnostic_of(error), file=sys.stderr)
+    return 1
+
+
+def diagnostic_of(error: Exception) -> Diagnostic:
+    """What to tell the user about an error: those of this package and of the system explain themselves."""
+    if isinstance(error, DiagnosticError):
+        return error.diagnostic
+    if type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE:
+        return Diagnostic(str(error), TOOL)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Diagnostic(f"{where}{error.strerror or error}", TOOL)
+    hint = "this is a fault of the tool; please report it with the output of --debug-traceback"
+    return Diagnostic(f"internal error: {type(error).__name__}: {error}", TOOL, hint=hint)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The command line of `shardwright`: its commands, their options, and which function runs each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from .diagnostics import Diagnostic, DiagnosticError
+
+TOOL = "shardwright"
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_STEP = "a shipped model (mlp, gpt2-small, mlp-tiny, ...) or package.module:callable returning a TrainingStep"
+_CLUSTER = "a cluster file, or the name of a shipped one"
+
+_Add = Callable[..., Any]
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
+    return _parser().parse_args(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DiagnosticError(Diagnostic(message, TOOL, hint=f"{self.prog} --help lists the options"))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog=TOOL,
+        description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{TOOL} {version(TOOL)}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (handler, summary, add_options) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary}.", allow_abbrev=False)
+        add_options(command.add_argument)
+        help_text = "show the Python traceback of an error"
+        command.add_argument("--debug-traceback", action="store_true", help=help_text)
+        command.set_defaults(handler=handler)
+    return parser
+
+
+def _import_options(add: _Add) -> None:
+    add("step", metavar="STEP", help=_STEP)
+    add("-o", "--output", default="-", metavar="FILE", help="where to write the IR (standard output)")
+    _dtype(add)
+    add("--gradients", action="store_true", help="return the gradients too")
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, to put at the head of the file")
+
+
+def _plan_options(add: _Add) -> None:
+    add("step", metavar="STEP", help=_STEP)
+    add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
+    add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py and plan.json")
+    _planning(add)
+    _dtype(add)
+    add("--pass-pipeline", metavar="PASSES", help="the passes to run in place of the usual ones")
+
+
+def _run_options(add: _Add) -> None:
+    add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
+    add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
+    add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
+    add("--seed", type=int, default=0, help="of the weights (%(default)s)")
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
+    add("--calibrate", action="store_true", help="measure this machine first and plan for that")
+
+
+def _check_options(add: _Add) -> None:
+    add("step", metavar="STEP", help=_STEP)
+    add("--mesh", required=True, metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2")
+    backend_help = "run the program on gloo processes, or the IR in this one (%(default)s)"
+    add("--backend", choices=("gloo", "interpreter"), default="gloo", help=backend_help)
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, put on the mesh; by default a generic one")
+    _planning(add)
+    add("--dtype", choices=("float32", "float64"), default="float32", help="of everything (%(default)s)")
+    add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
+    add("--optimizer", choices=("sgd", "adamw"), help="in place of the step's own")
+
+
+def _calibrate_options(add: _Add) -> None:
+    add("-o", "--output", default="-", metavar="FILE", help="where to write the cluster file (standard output)")
+    add("--nproc-per-node", type=_positive, required=True, metavar="N", help="how many processes")
+    add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure (%(default)s)")
+
+
+def _planning(add: _Add) -> None:
+    add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, tp and zero3")
+    algorithms = ("eliminate", "fixed", "exhaustive")
+    add("--algorithm", choices=algorithms, help="of the search (fixed with pins, else eliminate)")
+
+
+def _dtype(add: _Add) -> None:
+    add("--dtype", choices=_DTYPES, help="what every floating-point tensor becomes; by default each keeps its own")
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"takes a positive whole number, not '{text}'")
+    return number
+
+
+_COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
+    "import": ("cli_plan:import_command", "Write the IR of a training step, before any decision", _import_options),
+    "plan": ("cli_plan:plan_command", "Find the fastest plan of a step and write its program", _plan_options),
+    "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
+    "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
+    "calibrate": ("cli_run:calibrate_command", "Measure this machine and write its cluster file", _calibrate_options),
+}
+"""Command -> its function, a line about it, and what adds its options."""

@@ -1,0 +1,71 @@
+"""`shardwright check`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from ..api.steps import find_step
+from ..ir.cluster_file import find_cluster
+from ..ir.mesh import Mesh, parse_mesh
+from .cli_console import working
+from .cli_plan import named_pins
+from .diagnostics import Diagnostic, DiagnosticError
+
+MOST_RANKS = 64
+
+
+def check_command(options: Namespace) -> int:
+    """Check one plan and say how far it is from one device; 1 if too far."""
+    case = CheckCase(
+        step=options.step,
+        mesh=_mesh(options.mesh),
+        pins=named_pins(options.pin),
+        dtype=getattr(torch, options.dtype),
+        optimizer=options.optimizer,
+        steps=options.steps,
+        cluster=find_cluster(options.cluster) if options.cluster else None,
+        algorithm=options.algorithm,
+    )
+    find_step(options.step)
+    with working(f"checking {case}"):
+        if options.backend == "interpreter":
+            result = check_interpreted(case)
+        else:
+            (result,) = check_on_ranks([case], case.mesh.device_count)
+    if result.message:
+        raise DiagnosticError(Diagnostic(result.message, "shardwright"))
+    _print(result)
+    return 0 if result.passed else 1
+
+
+def _mesh(text: str) -> Mesh:
+    try:
+        mesh = parse_mesh(text)
+    except ValueError as error:
+        raise DiagnosticError(Diagnostic(f"--mesh: {error}", "shardwright")) from error
+    if mesh.device_count > MOST_RANKS:
+        message = f"--mesh {text} has {mesh.device_count} devices; {MOST_RANKS} are the most to check at once"
+        raise DiagnosticError(Diagnostic(message, "shardwright"))
+    return mesh
+
+
+def _print(result: CheckResult) -> None:
+    case = result.case
+    table = Table("value", "largest error", "tensor", "step", title=str(case))
+    for worst in result.errors:
+        style = "" if worst.error <= result.tolerance else "bold red"
+        table.add_row(worst.kind, f"{worst.error:.2g}", worst.name, str(worst.step), style=style)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    if not any(worst.kind == "parameter" for worst in result.errors):
+        console.print(
+            "parameters were not compared: in float32 AdamW makes steps out of the noise of zero gradients"
+            " (--dtype float64 compares them)"
+        )
+    verdict = "agrees with" if result.passed else "DIFFERS from"
+    console.print(f"{verdict} one device over {case.steps} steps (tolerance {result.tolerance:g})", highlight=False)

@@ -1,0 +1,41 @@
+"""What the commands of `shardwright` share: progress on a terminal, and numbers for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """
+    Show on standard error what is being done and for how long; nothing where that is no terminal.
+
+    Yields:
+        A function to call with the name of every phase.
+    """
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what)
+        yield lambda phase: progress.update(task, description=f"{what}: {phase}")
+
+
+def seconds_text(seconds: float) -> str:
+    """A time as `1.25 s`, `3.1 ms` or `12 us`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def bytes_text(count: float) -> str:
+    """A size as `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

@@ -1,0 +1,121 @@
+"""`shardwright import` and `shardwright plan`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..api.check import pin_file
+from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
+from ..api.files import write_atomically
+from ..api.steps import find_step
+from ..dialects import train
+from ..dialects.compute import python_value, shape_of
+from ..dialects.step import sharding_of
+from ..dialects.text import module_text
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import find_cluster
+from ..lowering.interpreter import argument_attributes, find_function
+from ..passes.add_cluster import add_cluster
+from .cli_console import bytes_text, seconds_text, working
+
+MOST_ROWS = 8
+"""Of the largest parameters, so many are listed."""
+
+
+def import_command(options: Namespace) -> int:
+    """Write the IR of a step."""
+    cluster = find_cluster(options.cluster) if options.cluster else None
+    with working(f"importing {options.step}"):
+        step = find_step(options.step)
+        module = import_training_step(step, dtype=dtype_of(options.dtype), gradients=options.gradients)
+        if cluster is not None:
+            add_cluster(module, cluster)
+        text = module_text(module)
+    write_text(text, options.output)
+    return 0
+
+
+def plan_command(options: Namespace) -> int:
+    """Plan a step, write what came of it and say what it is."""
+    compiled = planned(options, find_cluster(options.cluster), dtype_of(options.dtype), options.pass_pipeline)
+    folder = compiled.save(options.out)
+    console = Console(soft_wrap=True)
+    console.print(summary(compiled.report))
+    console.print(placements(compiled))
+    console.print(f"{folder}/program.py runs with: shardwright run {folder}", highlight=False)
+    return 0
+
+
+def planned(
+    options: Namespace, cluster: Cluster, dtype: torch.dtype | None = None, pipeline: str | None = None
+) -> CompiledStep:
+    """Plan the step that a command line names, showing progress."""
+    pins = getattr(options, "pin", None)
+    spec = getattr(options, "step", None) or options.target
+    with working(f"planning {spec}") as phase, pin_file(named_pins(pins)) as path:
+        asked = PlanOptions(getattr(options, "algorithm", None), path, dtype, pipeline=pipeline)
+        name = spec.rpartition(":")[2]
+        return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
+
+
+def named_pins(pin: str | None) -> Path | str | None:
+    """What `--pin` gives: a preset's name, or a file."""
+    return pin if pin is None or pin in ("dp", "tp", "zero3") else Path(pin)
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The dtype of a name."""
+    return getattr(torch, name) if name is not None else None
+
+
+def write_text(text: str, output: str) -> None:
+    """Write to a file, whole or not at all, or to standard output where that is `-`."""
+    if output == "-":
+        sys.stdout.write(text)
+    else:
+        write_atomically(Path(output), text)
+
+
+def summary(report: dict[str, Any] | Any) -> Table:
+    """What a plan is expected to take."""
+    mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
+    table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
+    peak = max(report["peak_bytes"], default=0)
+    rows = {
+        "predicted step": seconds_text(report["predicted_step_s"]),
+        "of it compute": seconds_text(report["predicted_compute_s"]),
+        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
+        "peak memory of a rank": bytes_text(peak),
+        "planned in": seconds_text(report["total_seconds"]),
+    }
+    if report["cost_s"] is not None and report["lower_bound_s"] is not None:
+        cost, bound = (seconds_text(report[key]) for key in ("cost_s", "lower_bound_s"))
+        rows["cost, and its lower bound"] = f"{cost}, {bound} (gap {report['gap']:.2g})"
+    for kind, sent in report["collective_bytes"].items():
+        rows[f"{kind} of a rank"] = bytes_text(sent)
+    for row in rows.items():
+        table.add_row(*row)
+    return table
+
+
+def placements(compiled: CompiledStep) -> Table:
+    """How the largest parameters are spread."""
+    func = find_function(compiled.module)
+    rows = [
+        (str(python_value(roles[train.PARAM])), shape_of(argument), str(sharding_of(argument)))
+        for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True)
+        if train.PARAM in roles
+    ]
+    rows.sort(key=lambda row: -torch.Size(row[1]).numel())
+    table = Table("parameter", "shape", "sharding", title=f"the largest of {len(rows)} parameters")
+    for name, shape, sharding in rows[:MOST_ROWS]:
+        # Not as markup: a sharding is written in brackets.
+        table.add_row(name, "x".join(map(str, shape)), sharding.replace("[", r"\["))
+    return table
