@@ -46,7 +46,7 @@ class _Pull:
     """
     What arrives through one slot of a family: the least of `table` less the messages the other way.
 
-    `table` has shape (states of neighbour, states of node, 1), `outward` (states of neighbour, nodes) is
+    `table` has shape (states of neighbour, states of node, 1), `outward` (states of neighbour, 1, nodes) is
     where those messages lie, and `inward` (states of node, nodes) takes the result.
     """
 
@@ -112,7 +112,7 @@ class Messages:
         for slot, table in enumerate(family.tables):
             others = (member[slot + 1] for member in family.members)
             outward = [places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)]
-            pulls.append(_Pull(graph.store[table][:, :, None], np.stack(outward, axis=1), inward[slot]))
+            pulls.append(_Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot]))
         return _Group(
             nodes,
             np.array([times[node] for node in nodes]),
@@ -139,8 +139,8 @@ class Messages:
     def _visit(self, group: _Group, behind: slice, ahead: slice) -> tuple[float, Costs]:
         """Visit the nodes of `group` and return what the bound gains, and their costs."""
         for pull in group.pulls[behind]:
-            np.minimum.reduce(pull.table - self.flat[pull.outward][:, None, :], axis=0, out=pull.inward)
+            np.minimum.reduce(pull.table - self.flat.take(pull.outward), axis=0, out=pull.inward)
         costs = group.unary + np.add.reduce(group.inward, axis=0)
         pushed = group.inward[ahead]
         pushed -= group.share * costs
-        return (1 - group.share * len(pushed)) * float(costs.min(axis=0) @ group.times), costs
+        return (1 - group.share * len(pushed)) * float(np.minimum.reduce(costs, axis=0) @ group.times), costs

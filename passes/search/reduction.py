@@ -75,9 +75,7 @@ class Graph:
         """Return a copy whose nodes keep the states with floors of at most `ceiling`, one at least."""
         copy = self.part(self.unary)
         kept = {node: np.flatnonzero(costs <= max(ceiling, costs.min())) for node, costs in floors.items()}
-        copy.keep(
-            {node: self.store.intern(keep) for node, keep in kept.items() if len(keep) < self.size(node)}
-        )
+        copy.keep({node: self.store.intern(keep) for node, keep in kept.items() if len(keep) < self.size(node)})
         return copy
 
     def part(self, nodes: Iterable[int]) -> Graph:
@@ -170,19 +168,29 @@ def _drop_states(graph: Graph, nodes: set[int]) -> set[int]:
 
     At once is sound: an optimal assignment stays one while its states are exchanged one node after another.
     """
-    apply = graph.store.apply
+    known: dict[tuple[Handle, ...], Handle | None] = {}
     kept: dict[int, Handle] = {}
     for node in nodes:
-        regrets = sorted(apply(regret, table) for table in graph.adjacency[node].values())
-        keep = apply(undominated, graph.unary[node], *regrets)
-        count = len(graph.store[keep])
-        if not count:
-            neighbours = sorted(graph.adjacency[node])
-            raise Infeasible((node, *neighbours), f"node {node} has no state that all its neighbours allow")
-        if count < graph.size(node):
+        key = (graph.unary[node], *sorted(graph.adjacency[node].values()))
+        if key not in known:
+            known[key] = _undominated(graph, node)
+        keep = known[key]
+        if keep is not None:
             kept[node] = keep
     graph.keep(kept)
     return {touched for node in kept for touched in (node, *graph.adjacency[node])}
+
+
+def _undominated(graph: Graph, node: int) -> Handle | None:
+    """Return the positions of the states of `node` worth keeping; None for all. Infeasible if there are none."""
+    apply = graph.store.apply
+    regrets = sorted(apply(regret, table) for table in graph.adjacency[node].values())
+    keep = apply(undominated, graph.unary[node], *regrets)
+    count = len(graph.store[keep])
+    if not count:
+        neighbours = sorted(graph.adjacency[node])
+        raise Infeasible((node, *neighbours), f"node {node} has no state that all its neighbours allow")
+    return keep if count < graph.size(node) else None
 
 
 def _eliminate_round(graph: Graph, candidates: Iterable[int], trail: list[Eliminated]) -> set[int]:
@@ -221,9 +229,7 @@ def _eliminate(graph: Graph, node: int) -> Eliminated:
     else:
         graph.unary[first] = graph.store.add(graph.unary[first], apply(absorb_leaf, unary, tables[first]))
     neighbours_states = tuple(graph.states[neighbour] for neighbour in neighbours)
-    return Eliminated(
-        node, unary, states, neighbours, neighbours_states, tuple(map(tables.__getitem__, neighbours))
-    )
+    return Eliminated(node, unary, states, neighbours, neighbours_states, tuple(map(tables.__getitem__, neighbours)))
 
 
 def recover(store: Store, trail: Sequence[Eliminated], chosen: dict[int, int]) -> None:
