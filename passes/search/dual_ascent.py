@@ -88,7 +88,9 @@ class DualAscent:
             return
         members = ([m for m in family.members if stands_for[m[0]] == m[0]] for family in self._families)
         families = [
-            replace(family, members=tuple(kept)) for family, kept in zip(self._families, members, strict=True) if kept
+            replace(family, members=tuple(kept))
+            for family, kept in zip(self._families, members, strict=True)
+            if kept
         ]
         folded = Messages(self._graph, families, self._messages.slots, stands_for)
         reached = -np.inf

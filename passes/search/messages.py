@@ -80,7 +80,9 @@ class Messages:
     not always itself, what is called the bound is an estimate.
     """
 
-    def __init__(self, graph: Graph, families: Sequence[Family], slots: Slots, stands_for: Mapping[int, int]) -> None:
+    def __init__(
+        self, graph: Graph, families: Sequence[Family], slots: Slots, stands_for: Mapping[int, int]
+    ) -> None:
         self.slots = slots
         self.places: dict[int, Places] = {}
         """Where in `flat` the messages into a node lie; shape (slots, states)."""
@@ -95,7 +97,8 @@ class Messages:
         places = {node: self.places[other] for node, other in stands_for.items()}
         times = Counter(stands_for.values())
         self._groups = [
-            self._group(graph, family, block, places, times) for family, block in zip(families, blocks, strict=True)
+            self._group(graph, family, block, places, times)
+            for family, block in zip(families, blocks, strict=True)
         ]
 
     def _group(
@@ -111,8 +114,12 @@ class Messages:
         pulls: list[_Pull] = []
         for slot, table in enumerate(family.tables):
             others = (member[slot + 1] for member in family.members)
-            outward = [places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)]
-            pulls.append(_Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot]))
+            outward = [
+                places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)
+            ]
+            pulls.append(
+                _Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot])
+            )
         return _Group(
             nodes,
             np.array([times[node] for node in nodes]),
@@ -125,7 +132,9 @@ class Messages:
 
     def forward(self) -> float:
         """Visit all nodes in order and return the bound."""
-        return sum(self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups)
+        return sum(
+            self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups
+        )
 
     def backward(self) -> tuple[float, list[Seen]]:
         """Visit all nodes in reverse order and return the bound and what was seen."""
