@@ -1,13 +1,39 @@
 """Emitted programs run on threads, beside the interpreter."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 from rank_threads import ThreadCommunicator, run_ranks
 from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.lowering import attention_ops, update_ops
 from shardwright.lowering.emit_python import emit_python
 from shardwright.lowering.interpreter import find_function, interpret
 from shardwright.lowering.load_program import load_text
 from shardwright.lowering.random_inputs import random_inputs
+
+
+class PlainRuntime(SimpleNamespace):
+    """The runtime's fused ops in plain arithmetic, the interpreter's: what is left to compare is the program."""
+
+    attention = staticmethod(attention_ops.attention)
+    attention_backward = staticmethod(attention_ops.attention_backward)
+    increment = staticmethod(update_ops.increment)
+
+    @staticmethod
+    def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:
+        """The parameter and its two averages, updated in place."""
+        news = update_ops.adamw(*operands, **settings)
+        return tuple(operands[i].copy_(new) for i, new in zip((0, 2, 3), news, strict=True))
+
+    @staticmethod
+    def sgd_(*operands: Any, **settings: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The parameter, and its momentum buffer if there is one, updated in place."""
+        news = update_ops.sgd(*operands, **settings)
+        updated = [operands[i].copy_(new) for i, new in zip((0, 2), news, strict=False)]
+        return tuple(updated) if len(updated) > 1 else updated[0]
+
 
 VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}
 
@@ -20,12 +46,12 @@ def emit(module: ModuleOp, name: str = "test") -> str:
 def run_program(text: str, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
     """The results of a program on each rank of its mesh, from global inputs."""
     plan, step = load_text(text, "<emitted>")
+    step.__globals__["rt"] = PlainRuntime()
     replaced = {result.updates for result in plan.outputs}
 
     def body(comm: ThreadCommunicator) -> tuple[torch.Tensor, ...]:
         mine = [
-            whole[value.slices(plan.mesh, comm.rank)].clone()
-            for value, whole in zip(plan.inputs, inputs, strict=True)
+            whole[value.slices(plan.mesh, comm.rank)].clone() for value, whole in zip(plan.inputs, inputs, strict=True)
         ]
         before = [value.clone() for value in mine]
         with torch.no_grad():

@@ -1,0 +1,81 @@
+"""Programs of whole models under random strategies: any signature for any op, on even and uneven meshes."""
+
+import random
+
+import pytest
+from emitted import check_numbers, emit
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import BlockArgument
+
+from shardwright.dialects import train
+from shardwright.dialects.compute import ComputeOp
+from shardwright.dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from shardwright.dialects.spmd import ClusterOp, MeshOp
+from shardwright.dialects.step import SHARDING, merge_argument_attributes
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.signatures import signatures
+from shardwright.lowering.calling import batch_items
+from shardwright.lowering.capture import capture_step
+from shardwright.lowering.import_step import import_step
+from shardwright.lowering.interpreter import find_function
+from shardwright.models.registry import training_step
+from shardwright.passes.insert_frees import InsertFreesPass
+from shardwright.passes.insert_resharding import InsertReshardingPass
+from shardwright.passes.select_collectives import SelectCollectivesPass
+
+
+def imported(model: str) -> ModuleOp:
+    step = training_step(model)
+    captured = capture_step(step.model, step.loss, step.optimizer, step.batch)
+    return import_step(captured, batch=batch_items(step.batch), gradients=True)
+
+
+def add_cluster(module: ModuleOp, mesh: Mesh) -> None:
+    device = Device("cpu", (("float32", 1e9),), 1e9, 1e9, 0.0)
+    links = tuple(Link(axis.name, 1e-6, 1e-9) for axis in mesh.axes)
+    cluster = Cluster("cluster", mesh, (device,), (0,) * mesh.device_count, links)
+    block = module.body.block
+    assert block.first_op is not None
+    block.insert_ops_before([MeshOp(mesh), ClusterOp(cluster)], block.first_op)
+
+
+def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
+    """Give every op a signature and every parameter and state the home that its update asks for."""
+    choose, func = random.Random(seed), find_function(module)
+    homes: dict[int, dict[str, ShardingAttr]] = {}
+    for op in func.body.block.ops:
+        if not isinstance(op, ComputeOp):
+            continue
+        signature = choose.choice(signatures(op.rule(), mesh))
+        op.attributes["spmd.signature"] = SignatureAttr.of(mesh.name, signature)
+        if isinstance(op, train.TrainOp):
+            for value, sharding in zip(op.args, signature.operands, strict=True):
+                if isinstance(value, BlockArgument) and sharding.dims:
+                    homes[value.index] = {SHARDING: ShardingAttr.of(mesh.name, sharding)}
+    merge_argument_attributes(func, homes)
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "seed"),
+    [
+        ("mlp-tiny", "dp=2,tp=2", 1),
+        ("mlp-tiny", "3x2", 2),
+        ("mlp-tiny", "5", 3),
+        ("gpt2-tiny", "2x2", 4),
+        ("vit-tiny", "3", 5),
+        ("vgg19-tiny", "2", 6),
+    ],
+)
+def test_program_computes_what_the_imported_step_does(model: str, axes: str, seed: int) -> None:
+    module, mesh, context = imported(model), parse_mesh(axes), Context()
+    lowered = module.clone()
+    add_cluster(lowered, mesh)
+    choose_at_random(lowered, mesh, seed)
+    InsertReshardingPass().apply(context, lowered)
+    SelectCollectivesPass().apply(context, lowered)
+    if seed % 2:
+        InsertFreesPass().apply(context, lowered)
+    lowered.verify()
+    check_numbers(module, emit(lowered), tolerance=1e-4)
