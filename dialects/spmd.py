@@ -362,7 +362,10 @@ class StartOp(IRDLOperation):
             raise VerifyException(f"'spmd.start' has {len(self.args)} operands and {len(self.out_shardings)} shardings")
         axes = {self._step(arg, out).axes for arg, out in zip(self.args, self.out_shardings, strict=True)}
         if len(axes) > 1:
-            raise VerifyException(f"'spmd.start' works on different axes: {', '.join(map(str, sorted(axes)))}")
+            listed = " and ".join(str(Sharding.of([names])) for names in sorted(axes))
+            raise VerifyException(
+                f"'spmd.start' works on {listed} at once; one collective has one set of axes"
+            )
 
     def _step(self, arg: SSAValue, out: ShardingAttr) -> Step:
         mesh, source = verify_sharding(self, out, arg.type), sharding_of(arg)

@@ -1,0 +1,48 @@
+// RUN: opt-tool %s --split-input-file --verify-diagnostics
+
+func.func @not_in_the_table(%x: tensor<4x6xf32>) {
+  // expected-error@+2 {{operation aten.rellu is not registered}}
+  // expected-note@+1 {{did you mean 'aten.relu'?}}
+  %y = aten.rellu %x : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  func.return
+}
+
+// -----
+
+func.func @operand_missing(%x: tensor<4x6xf32>) {
+  // expected-error@+1 {{'aten.mm' has 1 operands, its schema has tensors (self, mat2); list those that are None in `absent`}}
+  %y = aten.mm %x : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  func.return
+}
+
+// -----
+
+func.func @sizes_differ(%x: tensor<4x6xf32>, %w: tensor<5x8xf32>) {
+  // expected-error@+1 {{do not fit 'mm': rule '([i, k], [k, j]) -> ([i, j]) reduction={k}': factor k is 6 in one dim, 5 in another}}
+  %y = aten.mm %x, %w : (tensor<4x6xf32>, tensor<5x8xf32>) -> tensor<4x8xf32>
+  func.return
+}
+
+// -----
+
+func.func @result_of_another_shape(%x: tensor<4x6xf32>) {
+  // expected-error@+1 {{operand 0 has shape [4, 6], the op's rule ([d0, 1]) -> ([d0, d1]) {d0=4, d1=5} expects [4, 1]}}
+  %y = aten.relu %x : (tensor<4x6xf32>) -> tensor<4x5xf32>
+  func.return
+}
+
+// -----
+
+func.func @argument_missing(%x: tensor<4x6xf32>) {
+  // expected-error@+1 {{its shapes and arguments do not fit 'permute'}}
+  %y = aten.permute %x : (tensor<4x6xf32>) -> tensor<6x4xf32>
+  func.return
+}
+
+// -----
+
+func.func @rule_of_another_rank(%x: tensor<4x6xf32>) {
+  // expected-error@+1 {{rule '([b]) -> ([b])': [[b]] does not fit shape [4, 6]}}
+  %y = aten.opaque "my::op.default" %x {spmd.rule = #spmd.rule<"([b]) -> ([b])">} : (tensor<4x6xf32>) -> tensor<4xf32>
+  func.return
+}

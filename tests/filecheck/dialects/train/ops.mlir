@@ -1,0 +1,37 @@
+// RUN: opt-tool %s --mlir-print-debuginfo=false | filecheck %s
+
+// A step takes parameters, states, the batch and the learning rate, and returns what replaces them.
+// CHECK-LABEL: func.func @step
+// CHECK-SAME:    %w: tensor<4x6xf32> {train.param = "fc.weight"}
+// CHECK-SAME:    %m: tensor<4x6xf32> {train.state = ["fc.weight", "exp_avg"]}
+// CHECK-SAME:    -> (tensor<4x6xf32> {train.updates = 0 : i64}
+func.func @step(
+  %w: tensor<4x6xf32> {train.param = "fc.weight"},
+  %m: tensor<4x6xf32> {train.state = ["fc.weight", "exp_avg"]},
+  %v: tensor<4x6xf32> {train.state = ["fc.weight", "exp_avg_sq"]},
+  %g: tensor<4x6xf32>,
+  %count: tensor<f32> {train.step_count},
+  %lr: tensor<f32> {train.learning_rate}
+) -> (
+  tensor<4x6xf32> {train.updates = 0 : i64},
+  tensor<4x6xf32> {train.updates = 1 : i64},
+  tensor<4x6xf32> {train.updates = 2 : i64},
+  tensor<f32> {train.updates = 4 : i64}
+) {
+  // CHECK: %next = train.increment %count : (tensor<f32>) -> tensor<f32>
+  %next = train.increment %count : (tensor<f32>) -> tensor<f32>
+  // CHECK: %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 9.000000e-01 : f64}
+  %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 0.9 : f64}
+    : (tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>, tensor<f32>)
+    -> (tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>)
+  func.return %w.new, %m.new, %v.new, %next : tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>
+}
+
+// Without momentum there is no buffer.
+// CHECK-LABEL: func.func @plain_sgd
+func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, %lr: tensor<f32>) -> tensor<4xf32> {
+  // CHECK: train.sgd %w, %g, %count, %lr {absent = ["momentum_buffer"]}
+  %w.new = train.sgd %w, %g, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>) -> tensor<4xf32>
+  func.return %w.new : tensor<4xf32>
+}
