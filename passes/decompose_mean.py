@@ -20,6 +20,7 @@ from xdsl.pattern_rewriter import (
 from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
 from ..dialects.step import BACKWARD
+from ..ir.ops.families import wrapped
 
 _MEAN, _SUM = 1, 2
 """ATen's numbers for how a loss is reduced."""
@@ -97,7 +98,8 @@ class MeanToSum(RewritePattern):
         if not isinstance(op, AtenOp) or op.overload not in ("mean", "mean.dim"):
             return
         source, result = op.args[0], op.outs[0]
-        count = math.prod(shape_of(source)) // math.prod(shape_of(result))
+        shape = shape_of(source)
+        count = math.prod(shape[dim] for dim in wrapped(op.arguments().get("dim"), len(shape)))
         arguments = {
             name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes
         }
