@@ -31,8 +31,14 @@ from .groups import Group
 from .pieces import Assembly, flatten, piece_shape, unflatten
 from .requests import Pending, Request
 
-# Above this size a tensor of a bucket is reduced by itself: the copy into the bucket costs more than a start.
-_ALONE_FROM_BYTES = 1024 * 1024
+# From this size on a tensor of a bucket is reduced by itself: on gloo the copy into the bucket costs more
+# than the start of another collective (measured for 2 and 4 ranks; at half the size it is the other way
+# round).
+_ALONE_FROM_BYTES = 2 * 1024 * 1024
+
+# Older versions of torch have these under other names, which newer ones warn of.
+_all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
@@ -65,9 +71,7 @@ def _all_reduce(group: Group, request: Request) -> Pending:
 def _assemblies(group: Group, request: Request) -> list[Assembly]:
     """What an all-gather makes, with this rank's parts in place."""
     made: list[Assembly] = []
-    for tensor, dim, sizes in zip(
-        request.tensors, request.dims(), request.gathered_sizes(group), strict=True
-    ):
+    for tensor, dim, sizes in zip(request.tensors, request.dims(), request.gathered_sizes(group), strict=True):
         made.append(Assembly(tensor, dim, sizes))
         made[-1].put(group.part, tensor)
     return made
@@ -103,7 +107,7 @@ def _all_gather_padded(group: Group, request: Request) -> Pending:
     length = max(_count(row) for row in shapes)
     received = request.tensors[0].new_empty(group.size, length)
     sent = flatten(request.tensors, length)
-    work = dist.all_gather_into_tensor(received.view(-1), sent, group.handle, async_op=True)
+    work = _all_gather_single(received.view(-1), sent, group.handle, async_op=True)
 
     if _in_place(group, request, [row[0] for row in shapes]):
         tensor, dim = request.tensors[0], dims[0]
@@ -121,9 +125,7 @@ def _outgoing(group: Group, request: Request) -> list[list[torch.Tensor]]:
     """For each part, the pieces of the operands that are its."""
     split = [
         tensor.split(sizes, dim)
-        for tensor, sizes, dim in zip(
-            request.tensors, request.scattered_sizes(group), request.dims(), strict=True
-        )
+        for tensor, sizes, dim in zip(request.tensors, request.scattered_sizes(group), request.dims(), strict=True)
     ]
     return [[pieces[part] for pieces in split] for part in range(group.size)]
 
@@ -132,9 +134,7 @@ def _reduce_scatter_direct(group: Group, request: Request) -> Pending:
     rows = _outgoing(group, request)
     mine = rows[group.part]
     outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
-    incoming = [
-        [torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine] for _ in range(group.size)
-    ]
+    incoming = [[torch.empty_like(p, memory_format=torch.contiguous_format) for p in mine] for _ in range(group.size)]
     exchange = Exchange(group, outgoing, incoming)
     incoming[group.part] = mine
 
@@ -162,7 +162,7 @@ def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
         by_wire = sorted(range(group.size), key=group.wire.__getitem__)
         sent = torch.cat([flatten(rows[part], length) for part in by_wire])
     received = sent.new_empty(length)
-    work = dist.reduce_scatter_tensor(received, sent, _REDUCE[request.reduction], group.handle, async_op=True)
+    work = _reduce_scatter_single(received, sent, _REDUCE[request.reduction], group.handle, async_op=True)
     shapes = [p.shape for p in rows[group.part]]
     return Pending([work], lambda: unflatten(received, shapes))
 

@@ -35,21 +35,35 @@ def test_different_programs_are_refused_on_every_rank():
     assert "; ranks [1] (on " in first
 
 
-def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def torchrun(ranks: int, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += [str(PROGRAM), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command += [str(program), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
         command, cwd=PROGRAM.parent, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
 
 
 def test_torchrun_prints_losses_and_seconds():
-    done = torchrun(2, "--steps", "2", "--seed", "3", "--checked")
+    done = torchrun(2, PROGRAM, "--steps", "2", "--seed", "3", "--checked")
     assert done.returncode == 0, done.stderr
     first, _, last = done.stdout.splitlines()
     assert first == f"step 1: loss {train_on_one_device(1)[0][0]:.6f}"
     assert re.fullmatch(r"median \d+\.\d{4} s per step on 2 ranks", last)
+
+
+def test_the_rank_that_fails_says_why(tmp_path: Path):
+    program = tmp_path / "fails.py"
+    program.write_text(
+        "from small_program import PLAN, rt, step\n"
+        "def fails(comm, *values):\n"
+        "    return step(comm, *values[:7], values[7] / (1 - comm.rank), 1 // (1 - comm.rank))\n"
+        "rt.main(PLAN, fails)\n"
+    )
+    done = torchrun(2, program)
+    assert done.returncode == 1
+    assert "linear: rank 1: ZeroDivisionError: integer division or modulo by zero" in done.stderr
+    assert "linear: rank 0: ZeroDivisionError" not in done.stderr
 
 
 def test_without_torchrun_the_command_is_given():

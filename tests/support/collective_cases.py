@@ -30,7 +30,7 @@ METHODS: dict[str, tuple[str | None, ...]] = {
 }
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 SPLITS = ("even", "uneven", "empty")
-SMALL, LARGE = (4, 3, 5), (64, 80, 60)
+SMALL, LARGE = (4, 3, 5), (64, 96, 90)
 
 
 @dataclass(frozen=True)
