@@ -10,9 +10,7 @@ makes a whole step out of the noise of a gradient that should be zero.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,13 +24,14 @@ from ..ir.mesh import Mesh
 from ..lowering.calling import Batch
 from .comparison import StepValues, Worst, largest, measure
 from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
+from .local_cluster import GENERIC
+from .pin_file import is_pin_text, pin_file
 from .reference import EagerRun, vary_batch, with_optimizer
 from .steps import find_step
 from .training_step import TrainingStep
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 SEED = 0
-DEFAULT_CLUSTER = "local-4"
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class CheckCase:
     def __str__(self) -> str:
         mesh = "x".join(str(axis.size) for axis in self.mesh.axes)
         dtype = str(self.dtype).removeprefix("torch.")
-        named = isinstance(self.pins, Path) or self.pins in _PRESETS
-        pins = self.pins if named else "pinned" if self.pins else "searched"
+        pins = "searched" if self.pins is None else "pinned" if is_pin_text(self.pins) else self.pins
         return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}"
 
 
@@ -182,23 +180,7 @@ def imported(case: CheckCase) -> ModuleOp:
 
 def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
     """Plan a case on its imported step, which is changed."""
-    cluster = on_mesh(case.cluster or find_cluster(DEFAULT_CLUSTER), case.mesh)
+    cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     with pin_file(case.pins) as pins:
         options = PlanOptions(case.algorithm, pins, case.dtype, gradients=True, pipeline=case.pipeline)
         return lower(module, cluster, options, name=case.name, step_spec=None, seconds={})
-
-
-_PRESETS = ("dp", "tp", "zero3")
-
-
-@contextmanager
-def pin_file(pins: Path | str | None) -> Iterator[str | None]:
-    """The path of a file with the given pins, while they are needed."""
-    if pins is None or isinstance(pins, Path):
-        yield str(pins) if pins is not None else None
-        return
-    text = f'[[pin]]\npreset = "{pins}"\n' if pins in _PRESETS else pins
-    with tempfile.TemporaryDirectory(prefix="shardwright-pins-") as folder:
-        path = Path(folder, "pins.toml")
-        path.write_text(text, encoding="utf-8")
-        yield str(path)

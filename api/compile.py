@@ -91,17 +91,15 @@ class CompiledStep:
         return folder
 
 
-def import_training_step(
-    step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False
-) -> ModuleOp:
+def import_training_step(step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False) -> ModuleOp:
     """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
     captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=dtype)
     return import_step(captured, batch=batch_items(step.batch), gradients=gradients)
 
 
-def on_mesh(cluster: Cluster, mesh: Mesh) -> Cluster:
+def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
     """
-    The cluster's devices and links on another mesh of as many ranks or of any number, for checks and what-ifs.
+    The cluster's devices and links on another mesh, for checks and what-ifs, under another name if one is given.
 
     Devices are repeated or cut to the number of ranks; an axis takes the link of the same name, else the slowest.
     """
@@ -111,7 +109,7 @@ def on_mesh(cluster: Cluster, mesh: Mesh) -> Cluster:
         by_axis.get(axis.name, Link(axis.name, slowest.alpha, slowest.beta, slowest.measured)) for axis in mesh.axes
     )
     placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
-    return replace(cluster, mesh=mesh, placement=placement, links=links)
+    return replace(cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links)
 
 
 def compile_step(
@@ -153,9 +151,7 @@ def lower(
 ) -> CompiledStep:
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
     add_cluster(module, cluster)
-    seconds |= run_pipeline(
-        Context(), module, options.passes(), on_before=lambda each, _: observe(each.name)
-    )
+    seconds |= run_pipeline(Context(), module, options.passes(), on_before=lambda each, _: observe(each.name))
     observe("emit")
     start = perf_counter()
     program = emit_python(module, name=name, step_spec=step_spec, versions=versions())

@@ -66,9 +66,7 @@ class InterpretedRun:
         return kept
 
 
-def _first(
-    roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, learning_rate: float
-) -> torch.Tensor:
+def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, learning_rate: float) -> torch.Tensor:
     """What an argument is before the first step; the batch comes with each step."""
     if train.PARAM in roles:
         return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()

@@ -61,3 +61,9 @@ def _callable(spec: str) -> Callable[[], object]:
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise StepError(f"{spec}: {module_name} has no callable {name!r}; it has {names or 'none'}")
     return found
+
+
+def _told(error: Exception) -> str:
+    """An error of the user's code, with the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

@@ -13,7 +13,6 @@ from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh, parse_mesh
 from .cli_console import working
-from .cli_plan import named_pins
 from .diagnostics import Diagnostic, DiagnosticError
 
 MOST_RANKS = 64
@@ -24,7 +23,7 @@ def check_command(options: Namespace) -> int:
     case = CheckCase(
         step=options.step,
         mesh=_mesh(options.mesh),
-        pins=named_pins(options.pin),
+        pins=options.pin,
         dtype=getattr(torch, options.dtype),
         optimizer=options.optimizer,
         steps=options.steps,

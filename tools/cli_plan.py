@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..api.check import pin_file
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.files import write_atomically
+from ..api.pin_file import pin_file
 from ..api.steps import find_step
 from ..dialects import train
 from ..dialects.compute import python_value, shape_of
@@ -59,15 +59,10 @@ def planned(
     """Plan the step that a command line names, showing progress."""
     pins = getattr(options, "pin", None)
     spec = getattr(options, "step", None) or options.target
-    with working(f"planning {spec}") as phase, pin_file(named_pins(pins)) as path:
+    with working(f"planning {spec}") as phase, pin_file(pins) as path:
         asked = PlanOptions(getattr(options, "algorithm", None), path, dtype, pipeline=pipeline)
         name = spec.rpartition(":")[2]
         return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
-
-
-def named_pins(pin: str | None) -> Path | str | None:
-    """What `--pin` gives: a preset's name, or a file."""
-    return pin if pin is None or pin in ("dp", "tp", "zero3") else Path(pin)
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

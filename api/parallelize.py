@@ -1,0 +1,188 @@
+"""`parallelize`: a training step that runs on all ranks of a torchrun job, from inside the user's own script."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import find_cluster
+from ..ir.mesh import Mesh
+from ..lowering.calling import Batch, batch_items
+from ..lowering.load_program import load_text
+from ..runtime.communicator import Communicator
+from ..runtime.executor import Executor
+from ..runtime.launch import process_group
+from ..runtime.plan import PlanError, plan_hash, verify_same_plan
+from .compile import CompiledStep, PlanOptions, compile_step, on_mesh
+from .pin_file import pin_file
+from .training_step import TrainingStep
+
+
+class DistributedStep:
+    """
+    A planned training step, on one rank of a job: call it with the global batch to train one step.
+
+    Every method has to be called on all ranks.
+
+    Args:
+        executor: holds this rank's part of everything.
+        plan: the report of the plan: what `plan.json` holds.
+        program: the text that this rank runs.
+    """
+
+    def __init__(self, executor: Executor, plan: Mapping[str, Any], program: str) -> None:
+        self.plan = plan
+        self.program = program
+        self._executor = executor
+
+    def __call__(self, batch: Batch, lr: float | None = None) -> torch.Tensor:
+        """
+        Train one step.
+
+        Args:
+            batch: the global batch, shaped as the example, the same on every rank.
+            lr: the learning rate of this step; None is the one that the optimizer was made with.
+
+        Returns:
+            The loss, the same on every rank.
+
+        Raises:
+            PlanError: the batch is not like the example.
+        """
+        return self._executor.step(batch_items(batch), lr)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
+        return self._executor.state_dict()
+
+    def gather(self, name: str) -> torch.Tensor:
+        """
+        A parameter or buffer, whole.
+
+        Raises:
+            KeyError: the plan has none of that name.
+        """
+        for value in self._executor.plan.inputs:
+            if value.role in ("param", "buffer") and name in (value.name, *value.tied):
+                return self._executor.gather(value)
+        raise KeyError(f"the plan has no parameter or buffer {name!r}")
+
+
+def parallelize(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[[Any, Any], torch.Tensor] | None,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    example_batch: Batch,
+    cluster: str | Path | Cluster = "cluster.toml",
+    *,
+    pins: str | Path | None = None,
+    dtype: torch.dtype | None = None,
+    algorithm: str | None = None,
+    seed: int | None = 0,
+) -> DistributedStep:
+    """
+    Plan a training step for a cluster and return it, ready to run, on every rank of the job.
+
+    Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
+    to be one of its devices.
+
+    Args:
+        model, loss, optimizer, example_batch: as in `TrainingStep`. A module's own weights are taken; of a model
+            function's each rank makes only its parts.
+        cluster: a cluster, its file, or the name of a shipped one.
+        pins: a pin file, or the name of a preset.
+        dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
+        algorithm: of the search.
+        seed: of torch's random numbers before a model function makes its weights; None leaves them as they are.
+
+    Raises:
+        PlanError: the cluster has another number of devices than the job has ranks, or planning failed; on every
+            rank.
+    """
+    step = TrainingStep(model, loss, optimizer, example_batch)
+    device = _join_job()
+    asked = _Asked(step, cluster, PlanOptions(algorithm, dtype=dtype), pins)
+    program, report = _from_rank_0(asked)
+    plan, function = load_text(program, f"<the program of {report['name']}>")
+    comm = Communicator(plan.mesh, plan.process_groups(), device)
+    verify_same_plan(plan_hash(program, plan), comm)
+    executor = Executor(plan, function, comm)
+    executor.initialize(model, seed)
+    return DistributedStep(executor, report, program)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What rank 0 is to plan."""
+
+    step: TrainingStep
+    cluster: str | Path | Cluster
+    options: PlanOptions
+    pins: str | Path | None
+
+    def compiled(self, world: int) -> CompiledStep:
+        """The plan for `world` ranks."""
+        given = self.cluster if isinstance(self.cluster, Cluster) else find_cluster(self.cluster)
+        cluster = _fitted(given, world)
+        with pin_file(self.pins) as path:
+            options = replace(self.options, pins=path)
+            return compile_step(self.step, cluster, options, name=_model_name(self.step))
+
+
+def _model_name(step: TrainingStep) -> str:
+    """What to call the program of a step."""
+    model = getattr(step.model, "func", step.model)
+    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
+
+
+def _join_job() -> torch.device:
+    """Join the process group of the job, which ends with the process, if nobody has; this rank's device."""
+    if dist.is_initialized():
+        on_cuda = "nccl" in str(dist.get_backend())
+        return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    job = ExitStack()
+    device = job.enter_context(process_group())
+    atexit.register(job.close)
+    return device
+
+
+def _fitted(cluster: Cluster, world: int) -> Cluster:
+    """The cluster for a job of `world` ranks; PlanError if it has another number of devices."""
+    devices = cluster.mesh.device_count
+    if world == 1 and "RANK" not in os.environ:
+        return on_mesh(cluster, Mesh(tuple(replace(axis, size=1) for axis in cluster.mesh.axes)))
+    if devices != world:
+        raise PlanError(
+            f"cluster {cluster.name!r} has {devices} devices (mesh {cluster.mesh}), the job {world} ranks: start it "
+            f"with torchrun --nproc-per-node {devices}, or describe a cluster of {world}"
+        )
+    return cluster
+
+
+def _from_rank_0(asked: _Asked) -> tuple[str, Mapping[str, Any]]:
+    """The program and report that rank 0 makes; if it cannot, the PlanError on every rank says why."""
+    if not dist.is_initialized():
+        compiled = asked.compiled(1)
+        return compiled.program, compiled.report
+    outcome: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            compiled = asked.compiled(dist.get_world_size())
+            outcome = [(compiled.program, compiled.report)]
+        # Whatever it is, the other ranks wait for it.
+        except Exception as error:
+            outcome = [error if isinstance(error, PlanError) else PlanError(f"{type(error).__name__}: {error}")]
+    dist.broadcast_object_list(outcome, src=0)
+    if isinstance(outcome[0], PlanError):
+        raise outcome[0]
+    return outcome[0]

@@ -1,0 +1,100 @@
+"""`shardwright run` and `shardwright calibrate`."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from ..api.local_cluster import generic_cluster, measured_cluster
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import cluster_toml, find_cluster
+from .cli_arguments import TOOL
+from .cli_console import working
+from .cli_plan import planned, write_text
+from .diagnostics import Diagnostic, DiagnosticError
+
+CALIBRATION_SECONDS = 10.0
+
+
+def calibrate_command(options: Namespace) -> int:
+    """Measure this machine and write what was found as a cluster file."""
+    cluster = _calibrated(options.nproc_per_node, options.seconds)
+    write_text(cluster_toml(cluster), options.output)
+    return 0
+
+
+def run_command(options: Namespace) -> int:
+    """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
+    if Path(options.target).is_dir():
+        return _run_plan(Path(options.target), options)
+    with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
+        planned(options, _cluster(options)).save(folder)
+        return _run_plan(Path(folder), options)
+
+
+def _cluster(options: Namespace) -> Cluster:
+    """The cluster to plan for."""
+    if options.cluster:
+        return find_cluster(options.cluster)
+    if options.nproc_per_node is None:
+        raise _error(
+            f"{options.target} is no folder, so it is planned first, and it is not said for how many processes",
+            "give --nproc-per-node N or --cluster FILE",
+        )
+    if options.calibrate:
+        return _calibrated(options.nproc_per_node, CALIBRATION_SECONDS)
+    return generic_cluster(options.nproc_per_node)
+
+
+def _calibrated(ranks: int, seconds: float) -> Cluster:
+    with working(f"measuring {ranks} processes for {seconds:g} s"):
+        return measured_cluster(ranks, seconds)
+
+
+def _run_plan(folder: Path, options: Namespace) -> int:
+    report = _report(folder)
+    ranks = options.nproc_per_node or report["ranks"]
+    if ranks != report["ranks"]:
+        mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
+        raise _error(
+            f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), --nproc-per-node asks for {ranks}",
+            f"leave the option out, or plan for a cluster of {ranks}",
+        )
+    arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
+    return torchrun(ranks, str(folder / "program.py"), arguments)
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    path = folder / "plan.json"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        report["ranks"], report["mesh"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
+        raise _error(f"{path} is not a plan: {error}", hint) from error
+    return report
+
+
+def torchrun(ranks: int, program: str, arguments: list[str]) -> int:
+    """Run a program on `ranks` local processes, as torchrun does; DiagnosticError names the rank that failed."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    # Ranks share the cores. The failures that torch would log, each with a traceback, the ranks have told.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("LOGLEVEL", "CRITICAL")
+    try:
+        run.main(["--standalone", "--nproc-per-node", str(ranks), program, *arguments])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        how = f"exit code {failure.exitcode}" if failure.exitcode >= 0 else f"signal {-failure.exitcode}"
+        raise _error(f"rank {rank} ended with {how}; its message is above") from error
+    return 0
+
+
+def _error(message: str, hint: str = "") -> DiagnosticError:
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
