@@ -100,7 +100,7 @@ class Executor:
 
         Args:
             batch: the global batch, the same on every rank: a mapping by name or a sequence. What is not a
-                tensor in it was fixed by the plan.
+                tensor in it was fixed by the plan; floating-point tensors become what the plan has.
             lr: the learning rate of this step; None is the one that the optimizer was made with.
 
         Returns:
@@ -145,13 +145,14 @@ class Executor:
                 f"the batch has {'no' if found is None else type(found).__name__} entry {value.name!r}; "
                 f"the plan expects {value}, its entries are {', '.join(map(repr, items))}"
             )
-        if tuple(found.shape) != value.shape or found.dtype != value.torch_dtype:
+        both_floats = found.is_floating_point() and value.torch_dtype.is_floating_point
+        if tuple(found.shape) != value.shape or not (both_floats or found.dtype == value.torch_dtype):
             raise PlanError(
                 f"batch entry {value.name!r} has shape {list(found.shape)} and dtype {found.dtype}, the plan "
                 f"expects the global batch, {list(value.shape)} and {value.torch_dtype}"
             )
         part = found[value.slices(self.comm.mesh, self.comm.rank)]
-        return part.to(self.comm.device).contiguous()
+        return part.to(self.comm.device, value.torch_dtype).contiguous()
 
     def _rate(self, value: Value, lr: float | None) -> torch.Tensor:
         if lr is None:
