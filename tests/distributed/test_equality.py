@@ -1,0 +1,77 @@
+"""
+Lowered programs on gloo processes train as one device does: losses, every gradient, everything that is kept.
+
+One launch per number of ranks runs all of its cases, for starting eight processes takes longer than most of
+them. The cluster makes splitting pay, so that searched plans split too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_on_ranks, compile_case, imported
+from shardwright.ir.mesh import parse_mesh
+from shardwright.runtime.spawn import RankError
+
+MODELS = ("mlp-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny", "vgg19-tiny")
+MESHES = {2: ("2", "2x1"), 4: ("4", "2x2"), 8: ("8", "2x4")}
+PRECISIONS = ((torch.float32, "sgd"), (torch.float64, "sgd"), (torch.float64, "adamw"))
+HYBRID = """
+[[pin]]
+preset = "dp"
+axes = ["a0"]
+[[pin]]
+preset = "tp"
+axes = ["a1"]
+"""
+"""Data-parallel over the first axis, tensor-parallel over the second."""
+
+
+def case(model: str, mesh: str, pins: str | None, dtype: torch.dtype, optimizer: str) -> CheckCase:
+    parsed = parse_mesh(mesh)
+    return CheckCase(model, parsed, pins, dtype, optimizer, cluster=split_cluster(parsed))
+
+
+def cases(world_size: int) -> Iterator[CheckCase]:
+    one_axis, two_axes = MESHES[world_size]
+    for model in MODELS:
+        for mesh, (dtype, optimizer) in product(MESHES[world_size], PRECISIONS):
+            yield case(model, mesh, None, dtype, optimizer)
+        for pins in ("dp", "tp", "zero3"):
+            yield case(model, one_axis, pins, torch.float64, "sgd")
+        yield case(model, two_axes, HYBRID, torch.float64, "sgd")
+
+
+CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
+
+
+@cache
+def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
+    """The results of all cases on so many ranks, by name, or why there are none."""
+    mine = [each for each in CASES.values() if each.mesh.device_count == world_size]
+    try:
+        return {str(each.case): each for each in check_on_ranks(mine, world_size)}
+    except RankError as error:
+        return error
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_trains_as_one_device_does(name: str):
+    results = launch(CASES[name].mesh.device_count)
+    assert not isinstance(results, RankError), str(results)
+    assert results[name].passed, str(results[name])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_searched_here_communicates(model: str):
+    """Or the cases above would compare one device with itself."""
+    searched = case(model, "2x2", None, torch.float32, "sgd")
+    assert "comm." in compile_case(searched, imported(searched)).program

@@ -1,0 +1,11 @@
+"""A cluster on which splitting pays even for models of a few thousand numbers."""
+
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh
+
+
+def split_cluster(mesh: Mesh) -> Cluster:
+    """Slow devices on fast links: what is not split costs more than any collective."""
+    device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
+    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
+    return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
