@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -28,16 +28,10 @@ class _Parts:
 
     keyword    the argument's name
     made       whether they are the parts that it makes (of `Step.target`) or joins (of `Step.source`)
-    form       from the parts' sizes to what the argument holds
     """
 
     keyword: str
     made: bool
-    form: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda sizes: sizes
-
-
-def _offsets(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return (0, *accumulate(sizes))
 
 
 _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
@@ -45,7 +39,7 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
     CollectiveKind.PARTIAL: (),
     CollectiveKind.ALL_GATHER: (_Parts("sizes", made=False),),
     CollectiveKind.REDUCE_SCATTER: (_Parts("sizes", made=True),),
-    CollectiveKind.SLICE: (_Parts("offsets", made=True, form=_offsets),),
+    CollectiveKind.SLICE: (_Parts("sizes", made=True),),
     CollectiveKind.ALL_TO_ALL: (_Parts("split_sizes", made=True), _Parts("concat_sizes", made=False)),
 }
 
@@ -115,7 +109,7 @@ class Collectives:
             if any(doc != "None" for doc in listed):
                 keywords[parts.keyword] = _joint(listed)
         if (reduction := steps[0][0].reduction) is not Reduction.SUM:
-            keywords["op"] = f'"{reduction}"'
+            keywords["reduction"] = f'"{reduction}"'
         return keywords
 
     def _parts(self, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
@@ -124,7 +118,7 @@ class Collectives:
         assert dim is not None, f"{step.kind} is along a dim"
         spread = (step.target if parts.made else step.source).dims[dim]
         rows = _part_sizes(shape[dim], spread, step.axes, self._mesh, made=parts.made)
-        return "None" if rows is None else self._sizes.entry(key, tuple(map(parts.form, rows)))
+        return "None" if rows is None else self._sizes.entry(key, rows)
 
 
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
@@ -168,4 +162,4 @@ def _part_sizes(
 
 
 def _is_even(sizes: tuple[int, ...]) -> bool:
-    return _offsets(sizes) == even_offsets(sum(sizes), len(sizes))
+    return (0, *accumulate(sizes)) == even_offsets(sum(sizes), len(sizes))

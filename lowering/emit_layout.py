@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 WIDTH = 110
-"""Columns of a line, as in the rest of the package."""
+"""Columns of a line of the program."""
 
 INDENT = "    "
 

@@ -35,7 +35,8 @@ def docstring(name: str, mesh: Mesh, versions: Mapping[str, str]) -> Iterator[st
     """The program's own docstring."""
     version = versions.get("shardwright")
     planner = f"shardwright {version}" if version else "shardwright"
-    text = f"{name} on {mesh}: one training step, as planned by {planner}."
+    plain = "".join(c if c.isprintable() and c not in '"\\' else "'" for c in name)
+    text = f"{plain} on {mesh}: one training step, as planned by {planner}."
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
     yield ""

@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import ComputeOp
-from ..dialects.spmd import CollectiveOp, FreeOp, StartOp, WaitOp
+from ..dialects.spmd import CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ..ir.mesh import Mesh
 from .emit_calls import Calls, operands_to_copy, returns_list
 from .emit_checks import check_lowered, the_mesh, the_step
@@ -110,10 +110,10 @@ class _Step:
             self.place = here
             if op is not self.block.first_op:
                 yield ""
-            yield f"{INDENT}# {here}"
+            yield f"{INDENT}# {here}"[:WIDTH]
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
-            yield f"{INDENT}# read again below: {names}"
+            yield f"{INDENT}# read again below: {names}"[:WIDTH]
 
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp) -> Iterator[str]:
         """`results = call(...)`."""
@@ -167,8 +167,12 @@ class _Step:
 
     def _free(self, op: FreeOp) -> Iterator[str]:
         """`del` of the names that still stand for freed values: as many to a line as fit."""
-        names = [self.names[value] for value in op.args if self.names.holds(value)]
+        freed = [value for value in op.args if self.names.holds(value)]
+        names = [self.names[value] for value in freed]
         yield from (f"{INDENT}del {line}" for line in filled(names, len(f"{INDENT}del ")))
+        for value in freed:
+            if isinstance(value.type, TokenType):
+                self.names.release(value)
 
 
 def _read(op: Operation) -> Iterable[SSAValue]:

@@ -35,8 +35,8 @@ class ThreadCommunicator:
     """
     The runtime's communicator for one rank of a `Meeting`, written anew and as plainly as can be.
 
-    A donated operand is overwritten, and an operand of `start` must be unchanged at `wait`: a program that
-    reads what it gave away gives wrong numbers, or fails.
+    A group of one hands on its operand. A donated operand is overwritten, and an operand of `start` must be
+    unchanged at `wait`: a program that reads what it gave away gives wrong numbers, or fails.
     """
 
     device = torch.device("cpu")
@@ -45,9 +45,11 @@ class ThreadCommunicator:
         self.meeting, self.mesh, self.rank = meeting, meeting.mesh, rank
 
     def all_reduce(
-        self, x: torch.Tensor, axes: tuple[str, ...], op: str = "sum", *, donate: bool = False
+        self, x: torch.Tensor, axes: tuple[str, ...], reduction: str = "sum", *, donate: bool = False
     ) -> torch.Tensor:
-        result = _REDUCE[op](torch.stack(self._parts("all_reduce", x, axes)), dim=0)
+        if self.mesh.parts(axes) == 1:
+            return x
+        result = _REDUCE[reduction](torch.stack(self._parts("all_reduce", x, axes)), dim=0)
         return x.copy_(result) if donate else result
 
     def all_gather(
@@ -58,6 +60,8 @@ class ThreadCommunicator:
         sizes: tuple[int, ...] | None = None,
         method: str | None = None,
     ) -> torch.Tensor:
+        if self.mesh.parts(axes) == 1:
+            return x
         parts = self._parts("all_gather", x, axes)
         assert tuple(part.shape[dim] for part in parts) == (sizes or (x.shape[dim],) * len(parts))
         return torch.cat(parts, dim)
@@ -68,10 +72,12 @@ class ThreadCommunicator:
         dim: int,
         axes: tuple[str, ...],
         sizes: tuple[int, ...] | None = None,
-        op: str = "sum",
+        reduction: str = "sum",
         method: str | None = None,
     ) -> torch.Tensor:
-        whole = _REDUCE[op](torch.stack(self._parts("reduce_scatter", x, axes)), dim=0)
+        if self.mesh.parts(axes) == 1:
+            return x
+        whole = _REDUCE[reduction](torch.stack(self._parts("reduce_scatter", x, axes)), dim=0)
         return self._cut(whole, dim, axes, sizes).contiguous()
 
     def all_to_all(
@@ -83,16 +89,15 @@ class ThreadCommunicator:
         split_sizes: tuple[int, ...] | None = None,
         concat_sizes: tuple[int, ...] | None = None,
     ) -> torch.Tensor:
+        if self.mesh.parts(axes) == 1:
+            return x
         parts = self._parts("all_to_all", x, axes)
-        assert tuple(p.shape[concat_dim] for p in parts) == (
-            concat_sizes or (x.shape[concat_dim],) * len(parts)
-        )
+        assert tuple(p.shape[concat_dim] for p in parts) == (concat_sizes or (x.shape[concat_dim],) * len(parts))
         return torch.cat([self._cut(part, split_dim, axes, split_sizes) for part in parts], concat_dim)
 
     def slice(
-        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], offsets: tuple[int, ...] | None = None
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None = None
     ) -> torch.Tensor:
-        sizes = None if offsets is None else _differences(offsets)
         return self._cut(x, dim, axes, sizes)
 
     def partial(self, x: torch.Tensor, axes: tuple[str, ...]) -> torch.Tensor:
@@ -105,7 +110,7 @@ class ThreadCommunicator:
             own = {name: value[i] if _is_each(name, value) else value for name, value in options.items()}
             results.append(getattr(self, kind)(tensor, axes=axes, **own))
         shown = [tensor.clone() for tensor in tensors]
-        if donate:
+        if donate and self.mesh.parts(axes) > 1:
             for tensor in tensors:
                 tensor.fill_(torch.nan)
         return None if donate else tensors, shown, results
@@ -118,24 +123,16 @@ class ThreadCommunicator:
 
     def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
         seen = self.meeting.exchange(self.rank, (kind, axes, x.clone()))
-        assert {(other, along) for other, along, _ in seen} == {(kind, axes)}, (
-            "the ranks run different programs"
-        )
+        assert {(other, along) for other, along, _ in seen} == {(kind, axes)}, "the ranks run different programs"
         return [seen[rank][2] for rank in self.mesh.group(self.rank, axes)]
 
-    def _cut(
-        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None
-    ) -> torch.Tensor:
+    def _cut(self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: tuple[int, ...] | None) -> torch.Tensor:
         count, part = self.mesh.parts(axes), self.mesh.part(self.rank, axes)
         if sizes is None:
             bounds = [i * x.shape[dim] // count for i in range(count + 1)]
-            sizes = _differences(bounds)
+            sizes = tuple(after - before for before, after in pairwise(bounds))
         assert len(sizes) == count, f"{sizes} for {count} parts"
         return x.split(sizes, dim)[part]
-
-
-def _differences(offsets: Sequence[int]) -> tuple[int, ...]:
-    return tuple(after - before for before, after in pairwise(offsets))
 
 
 def _is_each(name: str, value: Any) -> bool:

@@ -80,9 +80,7 @@ def refused(body: str, *, head: str = HEAD) -> str:
 
 def test_op_without_signature_is_refused() -> None:
     body = '  %loss = aten.sum %x : (tensor<4xf32>) -> tensor<f32> loc("head"("/home/me/models/mlp.py":7:0))'
-    assert refused(body) == (
-        "'aten.sum' %loss from head  (models/mlp.py:7): has no signature; run search-strategy"
-    )
+    assert refused(body) == ("'aten.sum' %loss from head  (models/mlp.py:7): has no signature; run search-strategy")
 
 
 def test_missing_reshard_is_refused() -> None:

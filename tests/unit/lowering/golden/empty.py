@@ -44,7 +44,7 @@ SIZES = {"h.empty": ((5, 3), (5, 3), (0, 3), (0, 3))}
 def step(comm, x, w, b):
     n = comm.rank
     p = comm.partial(b, axes=("tp",))
-    s = comm.slice(x, dim=1, axes=("tp",), offsets=(0, 0, 4)).contiguous()
+    s = comm.slice(x, dim=1, axes=("tp",), sizes=(0, 4)).contiguous()
     h = (
         aten.addmm.default(p, s, w, beta=2.0)
         if n not in (0, 2, 3)
@@ -70,14 +70,14 @@ def step(comm, x, w, b):
         if n not in (2, 3)
         else torch.full((4,), float("-inf"), dtype=torch.float32, device=comm.device)
     )
-    m = comm.all_reduce(m, axes=("dp",), op="max", donate=True)
+    m = comm.all_reduce(m, axes=("dp",), reduction="max", donate=True)
     k = aten._to_copy.default(x, dtype=torch.int64)
     low = (
         aten.amin.default(k, (0,))
         if n not in (2, 3)
         else torch.full((4,), 9223372036854775807, dtype=torch.int64, device=comm.device)
     )
-    low = comm.all_reduce(low, axes=("dp",), op="min", donate=True)
+    low = comm.all_reduce(low, axes=("dp",), reduction="min", donate=True)
     loss = aten.sum.default(m)
 
     return loss, all_, low

@@ -48,7 +48,7 @@ def step(comm, lambda_, q, l_):
     v4 = aten.amax.default(v3, (0,))
     v5 = aten.amax.default(only, (0,))
     v6 = aten.amax.default(lse, (0,))
-    token = comm.start("all_reduce", (v5, v6), axes=("dp",), op="max", donate=True)
+    token = comm.start("all_reduce", (v5, v6), axes=("dp",), reduction="max", donate=True)
     v7 = aten.sum.default(v4)
     v5, v6 = comm.wait(token)
     v8 = aten.t.default(v6)

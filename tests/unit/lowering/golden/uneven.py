@@ -47,7 +47,7 @@ def step(comm, table, x):
     whole = comm.all_gather(narrow, dim=0, axes=("dp",), sizes=(3, 4))
     moved = comm.all_to_all(narrow, split_dim=1, concat_dim=0, axes=("dp",), concat_sizes=(3, 4))
     back = comm.all_gather(moved, dim=1, axes=("dp",))
-    part = comm.slice(back, dim=0, axes=("dp",), offsets=(0, 2, 7))
+    part = comm.slice(back, dim=0, axes=("dp",), sizes=(2, 5))
     even = comm.slice(whole, dim=0, axes=("dp", "tp"))
     inner = comm.all_gather(even, dim=0, axes=("tp",), sizes=SIZES["inner.sizes"][n])
     restored = comm.all_gather(inner, dim=0, axes=("dp",), sizes=(3, 4))
