@@ -27,6 +27,7 @@ from ..dialects.step import (
 from ..ir.cluster import Cluster
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
+from .errors import fail
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, cluster_of_module, step_functions, value_label
@@ -114,11 +115,14 @@ class SearchStrategyPass(ModulePass):
         """Run on every step function of the module."""
         try:
             pins = load_pins(self.pins) if self.pins is not None else ()
-            for func in step_functions(op):
-                strip_resharding(func)
-                search(func, cluster_of_module(op), pins, self.algorithm, self.memory)
         except PinError as error:
             raise PassFailedException(str(error)) from error
+        for func in step_functions(op):
+            strip_resharding(func)
+            try:
+                search(func, cluster_of_module(op), pins, self.algorithm, self.memory)
+            except PinError as error:
+                fail(func, str(error))
 
 
 def search(

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from xdsl.ir import BlockArgument, SSAValue
-from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
@@ -35,6 +34,7 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding, parse_sharding
 from ...ir.signatures import Signature
 from ..analysis.compute import is_contraction, spec_of
+from ..errors import fail
 from .propagate import Placement, Propagation, placement, propagate_batch
 from .step_view import StepView, value_label
 
@@ -73,9 +73,7 @@ def parse_pins(text: str, source: str = "<pins>") -> tuple[Pin, ...]:
         raise PinError(f"{source}: {error}") from error
     entries = cast("list[Mapping[str, Any]]", table.get("pin", []))
     if not entries or set(table) != {"pin"}:
-        raise PinError(
-            f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"'
-        )
+        raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
     return tuple(_pin(entry, f"{source}: pin {number}") for number, entry in enumerate(entries, 1))
 
 
@@ -91,9 +89,7 @@ def _pin(entry: Mapping[str, Any], place: str) -> Pin:
             raise PinError(f"{place}: preset {entry['preset']!r} is not one of {', '.join(PRESETS)}")
         axes = entry.get("axes")
         return Pin(preset=str(entry["preset"]), axes=tuple(axes) if axes is not None else None)
-    raise PinError(
-        f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes"
-    )
+    raise PinError(f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes")
 
 
 AxisLimit = tuple[str, frozenset[Placement]]
@@ -156,21 +152,17 @@ class Constraints:
 
     def refuse_op(self, op: ComputeOp) -> NoReturn:
         """Raise the error for an op that no signature is left for."""
-        name = value_label(op.outs[0]) if op.outs else op.name
-        raise PassFailedException(
-            f"the pins leave no signature for '{op.name}' ({name}); its rule is {op.rule()}"
-        )
+        fail(op, f"the pins leave no signature for it; its rule is {op.rule()}")
 
     def refuse_argument(self, argument: BlockArgument) -> NoReturn:
         """Raise the error for an argument that no sharding is left for."""
-        limit = self.of_argument(argument)
-        raise PassFailedException(
+        limit, func = self.of_argument(argument), argument.block.parent_op()
+        assert func is not None
+        why = f": {limit.sharding} is not an even sharding of it in the mesh's order of axes"
+        fail(
+            func,
             f"the pins leave no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
-            + (
-                f": {limit.sharding} is not an even sharding of it in the mesh's order of axes"
-                if limit.sharding
-                else ""
-            )
+            + (why if limit.sharding else ""),
         )
 
 
@@ -183,9 +175,11 @@ def _obeys(sharding: Sharding, limit: Limit) -> bool:
 def apply_pins(pins: Sequence[Pin], view: StepView) -> Constraints:
     """
     The constraints that `pins` put on a step; PinError names a pin that matches nothing or does not fit.
+
+    A pin of a value says more than a preset and wins over it, wherever it stands.
     """
     constraints = Constraints()
-    for pin in pins:
+    for pin in sorted(pins, key=lambda pin: not pin.preset):
         if pin.preset:
             _apply_preset(pin, view, constraints)
         else:
@@ -201,16 +195,14 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
             _check(pin, given.name, shape_of(given.argument), view.mesh)
             constraints.arguments[given.argument.index] = limit
             matched = True
-    for name, op in view.grads():
+    for name, update in view.grads():
         if fnmatch.fnmatchcase(f"{name}.grad", pin.value):
-            _check(pin, f"{name}.grad", shape_of(op.args[1]), view.mesh)
-            constraints.ops[id(op)] = OpLimit(operands=((1, limit),))
+            _check(pin, f"{name}.grad", shape_of(update.args[1]), view.mesh)
+            constraints.ops[id(update)] = OpLimit(operands=((1, limit),))
             matched = True
     if not matched:
         names = ", ".join(given.name for given in view.inputs[:4])
-        raise PinError(
-            f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}"
-        )
+        raise PinError(f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}")
 
 
 def _check(pin: Pin, name: str, shape: tuple[int, ...], mesh: Mesh) -> None:
@@ -234,9 +226,7 @@ def _apply_preset(pin: Pin, view: StepView, constraints: Constraints) -> None:
         _data_parallel(axes, view, constraints, split_parameters=pin.preset == "zero3")
 
 
-def _data_parallel(
-    axes: tuple[str, ...], view: StepView, constraints: Constraints, *, split_parameters: bool
-) -> None:
+def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints, *, split_parameters: bool) -> None:
     """Ops follow the batch; parameters and states are whole, or split at home and whole in use."""
     batch, parts = ("S", 0), view.mesh.parts(axes)
     for given in view.inputs:
@@ -284,9 +274,7 @@ def _tensor_parallel(axes: tuple[str, ...], view: StepView, constraints: Constra
             _limit_axes(constraints.arguments, given.argument.index, axes, "R")
         elif given.role == train.PARAM and len(shape) >= 2 and _feeds_contraction(given.argument):
             parts = view.mesh.parts(axes)
-            places = frozenset[Placement](
-                ("S", i) for i, size in enumerate(shape) if size >= parts
-            ) or frozenset({"R"})
+            places = frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
             _limit_axes(constraints.arguments, given.argument.index, axes, places)
             _limit_axes(constraints.copies, given.argument, axes, places)
 
