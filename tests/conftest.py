@@ -1,8 +1,13 @@
 """What holds for every test."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before torch is loaded: on tensors this small its threads only wait for one another, ten times as long as
+# the work takes where tests run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _SEVERAL_PROCESSES = {"distributed", "end_to_end"}
 
