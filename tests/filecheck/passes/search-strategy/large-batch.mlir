@@ -1,0 +1,41 @@
+// RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
+
+// A batch that is large beside the weights: data parallel. Weights and their updates are split all the same, because
+// to reduce-scatter gradients and gather weights sends what an all-reduce does and updates half as much (ZeRO).
+
+#cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+#link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+spmd.mesh @mesh = <["gpu"=2]>
+spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+
+// CHECK-LABEL: func.func @step
+// CHECK-SAME: %w1: tensor<32x32xf32> {train.param = "fc1", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}
+// CHECK-SAME: %x: tensor<4096x32xf32> {train.batch = "x", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}
+func.func @step(
+  %w1: tensor<32x32xf32> {train.param = "fc1"},
+  %w2: tensor<32x32xf32> {train.param = "fc2"},
+  %x: tensor<4096x32xf32> {train.batch = "x"},
+  %t: tensor<4096x32xf32> {train.batch = "t"},
+  %count: tensor<f32> {train.step_count},
+  %lr: tensor<f32> {train.learning_rate}
+) -> (tensor<32x32xf32> {train.updates = 0 : i64}, tensor<32x32xf32> {train.updates = 1 : i64}) {
+  // CHECK: %y = aten.mm %x, %w1 {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
+  %y = aten.mm %x, %w1 : (tensor<4096x32xf32>, tensor<32x32xf32>) -> tensor<4096x32xf32>
+  // CHECK: %z = aten.mm %y, %w2 {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}, {}]) -> ([{"gpu"}, {}])>}
+  %z = aten.mm %y, %w2 : (tensor<4096x32xf32>, tensor<32x32xf32>) -> tensor<4096x32xf32>
+  %dz = aten.sub.Tensor %z, %t : (tensor<4096x32xf32>, tensor<4096x32xf32>) -> tensor<4096x32xf32>
+  %yt = aten.t %y {train.backward} : (tensor<4096x32xf32>) -> tensor<32x4096xf32>
+  // CHECK: %g2 = aten.mm {{.*}}([{}, {"gpu"}], [{"gpu"}, {}]) -> ([{}, {}], unreduced={"gpu"})>}
+  %g2 = aten.mm %yt, %dz {train.backward} : (tensor<32x4096xf32>, tensor<4096x32xf32>) -> tensor<32x32xf32>
+  %w2t = aten.t %w2 {train.backward} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+  %dy = aten.mm %dz, %w2t {train.backward} : (tensor<4096x32xf32>, tensor<32x32xf32>) -> tensor<4096x32xf32>
+  %xt = aten.t %x {train.backward} : (tensor<4096x32xf32>) -> tensor<32x4096xf32>
+  // CHECK: %g1 = aten.mm {{.*}}([{}, {"gpu"}], [{"gpu"}, {}]) -> ([{}, {}], unreduced={"gpu"})>}
+  %g1 = aten.mm %xt, %dy {train.backward} : (tensor<32x4096xf32>, tensor<4096x32xf32>) -> tensor<32x32xf32>
+  // CHECK: %w1.new = train.sgd {{.*}}([{"gpu"}, {}], [{"gpu"}, {}], [], []) -> ([{"gpu"}, {}])>}
+  %w1.new = train.sgd %w1, %g1, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<32x32xf32>, tensor<32x32xf32>, tensor<f32>, tensor<f32>) -> tensor<32x32xf32>
+  %w2.new = train.sgd %w2, %g2, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<32x32xf32>, tensor<32x32xf32>, tensor<f32>, tensor<f32>) -> tensor<32x32xf32>
+  func.return %w1.new, %w2.new : tensor<32x32xf32>, tensor<32x32xf32>
+}
