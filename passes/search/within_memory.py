@@ -185,4 +185,6 @@ def _over_time(
 
 
 def _size(count: float) -> str:
+    if count < 2**20:
+        return f"{count:.0f} bytes"
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
