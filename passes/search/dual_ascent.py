@@ -10,9 +10,9 @@ the bound.
 Nodes of equal rank are not adjacent and are visited together, as stacked arrays: equal nodes of equal layers
 share a rank, so that a sweep takes as many steps as a layer has nodes. Any order gives valid bounds.
 
-So does any start. The messages of a larger graph are one for what pruning left of it. The messages of a
-*fold*, in which one node stands for all those whose surroundings look alike far enough (the middle layers of
-many), are one for the whole; most of the ascent then happens on a few layers.
+So does any start: the messages of a larger graph for what pruning left of it, or a *leap*. Bounds often creep,
+every sweep moving the messages by much the same, as when news travels along a chain of layers; every third
+sweep therefore starts some multiple of the last move ahead, and is undone where that does not raise the bound.
 
 Source: sequential tree-reweighted message passing, Kolmogorov (2006), in the form of "A new look at
 reweighted message passing" (2015).
@@ -21,7 +21,7 @@ reweighted message passing" (2015).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,8 +30,23 @@ from .problem import Costs, States
 from .reduction import Graph
 from .tables import Handle
 
-FOLD = 4
-"""A fold has at most one node per this many of the graph."""
+CYCLE = 3
+"""One sweep of so many is a leap; one settles after it and one shows where the next should go."""
+
+STRIDES = (1.0, 64.0)
+"""A leap is at least and at most so many times the last move; farther, costs would drown in messages."""
+
+STILL = 1e-12
+"""A bound that a cycle raises by less, relative to its size, is as high as it gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The bounds after a sweep, and after its forward half, and what the backward half saw."""
+
+    bound: float = -np.inf
+    base: float = -np.inf
+    seen: Sequence[Seen] = ()
 
 
 class DualAscent:
@@ -50,19 +65,50 @@ class DualAscent:
             for node, *others in family.members
             for slot, other in enumerate(others)
         }
-        self._messages = Messages(graph, self._families, slots, {node: node for node in graph.unary})
-        self._seen: list[Seen] = []
-        self._base = -np.inf
-        self.bound = -np.inf
-        """No assignment costs less."""
+        self._messages = Messages(graph, self._families, slots)
+        self._reached = _Reached()
+        self._before = self._messages.flat
+        self._stride = 2.0
+        self._sweeps = 0
+        self._cycle_start = -np.inf
         if start is not None:
             self._inherit(start)
 
+    @property
+    def bound(self) -> float:
+        """What any assignment costs at least."""
+        return self._reached.bound
+
     def sweep(self, times: int = 1) -> None:
-        """Visit all nodes forward and backward, `times` over."""
+        """Visit all nodes forward and backward, `times` over or until that no longer helps."""
         for _ in range(times):
-            self._base = self._messages.forward()
-            self.bound, self._seen = self._messages.backward()
+            self._sweeps += 1
+            if self._sweeps % CYCLE:
+                self._before = self._messages.flat.copy()
+                self._reached = self._visit_all()
+                continue
+            self._leap()
+            if self.bound - self._cycle_start <= STILL * abs(self.bound):
+                break
+            self._cycle_start = self.bound
+
+    def _visit_all(self) -> _Reached:
+        base = self._messages.forward()
+        bound, seen = self._messages.backward()
+        return _Reached(bound, base, seen)
+
+    def _leap(self) -> None:
+        """Sweep from farther along the last move, and go farther next time if that helps, else back."""
+        flat = self._messages.flat
+        after = flat.copy()
+        flat += self._stride * (after - self._before)
+        reached = self._visit_all()
+        if reached.bound > self.bound:
+            self._reached = reached
+            self._stride = min(self._stride * 2, STRIDES[1])
+        else:
+            flat[:] = after
+            self._stride = max(self._stride / 4, STRIDES[0])
 
     def floors(self) -> dict[int, Costs]:
         """
@@ -73,34 +119,9 @@ class DualAscent:
         """
         return {
             node: floors
-            for nodes, costs in self._seen
-            for node, floors in zip(nodes, (costs - costs.min(axis=0) + self._base).T, strict=True)
+            for nodes, costs in self._reached.seen
+            for node, floors in zip(nodes, (costs - costs.min(axis=0) + self._reached.base).T, strict=True)
         }
-
-    def sweep_folded(self, times: int) -> None:
-        """
-        Start from the messages of a fold of the graph, where there is one.
-
-        It takes `times` sweeps, or fewer if they stop improving what would be its bound.
-        """
-        stands_for = _fold(self._families)
-        if not stands_for:
-            return
-        members = ([m for m in family.members if stands_for[m[0]] == m[0]] for family in self._families)
-        families = [
-            replace(family, members=tuple(kept))
-            for family, kept in zip(self._families, members, strict=True)
-            if kept
-        ]
-        folded = Messages(self._graph, families, self._messages.slots, stands_for)
-        reached = -np.inf
-        for _ in range(times):
-            folded.forward()
-            before, (reached, _) = reached, folded.backward()
-            if reached <= before:
-                break
-        for node, place in self._messages.places.items():
-            self._messages.flat[place] = folded.flat[folded.places[stands_for[node]]]
 
     def _inherit(self, start: DualAscent) -> None:
         """Take over the messages of `start` along the edges that are left, for the states that are."""
@@ -113,34 +134,6 @@ class DualAscent:
             edges = [(node, other) for other in graph.adjacency[node] if (node, other) in source.slots]
             old, new = [source.slots[edge] for edge in edges], [target.slots[edge] for edge in edges]
             target.flat[places[new]] = source.flat[source.places[node][old][:, known[key]]]
-
-
-def _fold(families: Sequence[Family]) -> dict[int, int]:
-    """
-    Return for each node the one that stands for it in a fold; nothing where there is no fold.
-
-    Nodes are classed by their surroundings, farther and farther, as long as the classes are few enough. The
-    middle node of a class stands for it.
-    """
-    members = [member for family in families for member in family.members]
-    nodes = np.array([node for node, *_ in members])
-    position = {node: number for number, node in enumerate(nodes.tolist())}
-    around = np.full((len(members), max(map(len, members))), len(members))
-    for number, member in enumerate(members):
-        around[number, : len(member)] = [position[node] for node in member]
-    family = np.repeat(np.arange(len(families)), [len(family.members) for family in families])
-    mixers = np.random.default_rng(0).integers(2**63, size=around.shape[1])
-    classes, finer, count = family, family, 0
-    while count < finer.max() + 1 <= len(members) // FOLD:
-        classes, count = finer, int(finer.max()) + 1
-        mixed = np.append(classes, -1)[around] @ mixers >> 1
-        finer = np.unique(mixed - mixed % len(families) + family, return_inverse=True)[1]
-    if not count:
-        return {}
-    order = np.lexsort((nodes, classes))
-    first = np.searchsorted(classes[order], np.arange(count + 1))
-    middle = nodes[order[(first[:-1] + first[1:]) // 2]]
-    return dict(zip(nodes.tolist(), middle[classes].tolist(), strict=True))
 
 
 _Slot = tuple[bool, Handle]

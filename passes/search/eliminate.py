@@ -47,14 +47,13 @@ class Limits:
 
     One bucket elimination keeps at most `entries` numbers and forms `cheap_work` without a try to do with
     less; all those that form more form `work` together. `sweeps` of dual ascent, one entry at least, go
-    before each try to prune, and `folded_sweeps` before the first where equal layers fold.
+    before each try to prune.
     """
 
     entries: int = 20_000_000
     cheap_work: int = 30_000_000
     work: int = 3_000_000_000
-    folded_sweeps: int = 64
-    sweeps: tuple[int, ...] = (8, 8, 16, 32)
+    sweeps: tuple[int, ...] = (45, 15, 15, 30)
     branches: int = 200
 
 
@@ -162,8 +161,6 @@ class _Search:
         best = _NOTHING
         with self.meter.timed("dual_ascent"):
             ascent = DualAscent(graph, start)
-            if start is None:
-                ascent.sweep_folded(self.limits.folded_sweeps)
         for sweeps in self.limits.sweeps:
             with self.meter.timed("dual_ascent"):
                 ascent.sweep(sweeps)

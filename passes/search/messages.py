@@ -8,8 +8,7 @@ dim of every array, so that the arithmetic runs along many of them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -60,11 +59,10 @@ class _Group:
     """
     A family's costs (states, nodes) and the messages into it (slots, states, nodes).
 
-    Each node hands `share` of its costs to every edge ahead, and counts `times` over in the bound.
+    Each node hands `share` of its costs to every edge ahead.
     """
 
     nodes: tuple[int, ...]
-    times: NDArray[np.int64]
     unary: Costs
     inward: Costs
     share: float
@@ -73,16 +71,9 @@ class _Group:
 
 
 class Messages:
-    """
-    The messages into the nodes of `families`, zero at first.
+    """The messages into the nodes of `families`, zero at first."""
 
-    `stands_for` names, for every node of the graph, the node of a family whose messages it has; where that is
-    not always itself, what is called the bound is an estimate.
-    """
-
-    def __init__(
-        self, graph: Graph, families: Sequence[Family], slots: Slots, stands_for: Mapping[int, int]
-    ) -> None:
+    def __init__(self, graph: Graph, families: Sequence[Family], slots: Slots) -> None:
         self.slots = slots
         self.places: dict[int, Places] = {}
         """Where in `flat` the messages into a node lie; shape (slots, states)."""
@@ -94,35 +85,24 @@ class Messages:
             size += prod(shape)
             self.places.update((node, blocks[-1][:, :, i]) for i, (node, *_) in enumerate(family.members))
         self.flat = np.zeros(size)
-        places = {node: self.places[other] for node, other in stands_for.items()}
-        times = Counter(stands_for.values())
         self._groups = [
-            self._group(graph, family, block, places, times)
-            for family, block in zip(families, blocks, strict=True)
+            self._group(graph, family, block) for family, block in zip(families, blocks, strict=True)
         ]
 
-    def _group(
-        self,
-        graph: Graph,
-        family: Family,
-        block: Places,
-        places: Mapping[int, Places],
-        times: Mapping[int, int],
-    ) -> _Group:
+    def _group(self, graph: Graph, family: Family, block: Places) -> _Group:
         inward = self.flat[block.flat[0] : block.flat[0] + block.size].reshape(block.shape)
         nodes = tuple(node for node, *_ in family.members)
         pulls: list[_Pull] = []
         for slot, table in enumerate(family.tables):
             others = (member[slot + 1] for member in family.members)
             outward = [
-                places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)
+                self.places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)
             ]
             pulls.append(
                 _Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot])
             )
         return _Group(
             nodes,
-            np.array([times[node] for node in nodes]),
             np.stack([graph.store[graph.unary[node]] for node in nodes], axis=1),
             inward,
             1 / max(family.behind, len(family.tables) - family.behind),
@@ -152,4 +132,4 @@ class Messages:
         costs = group.unary + np.add.reduce(group.inward, axis=0)
         pushed = group.inward[ahead]
         pushed -= group.share * costs
-        return (1 - group.share * len(pushed)) * float(np.minimum.reduce(costs, axis=0) @ group.times), costs
+        return (1 - group.share * len(pushed)) * float(np.minimum.reduce(costs, axis=0).sum()), costs

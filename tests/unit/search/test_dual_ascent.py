@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.passes.search.dual_ascent import DualAscent
 from shardwright.passes.search.problem import Edge, Problem, brute_force
 from shardwright.passes.search.reduction import Graph, reduce
-from shardwright.passes.search.synthetic import layered_problem, perturbed
+from shardwright.passes.search.synthetic import layered_problem
 
 
 def random_graph(seed: int) -> tuple[Problem, Graph]:
@@ -78,25 +78,12 @@ def test_a_pruned_graph_starts_where_its_parent_ended() -> None:
         assert ascent.bound - 1e-12 <= kept.bound <= brute_force(problem).cost + 1e-12
 
 
-def test_a_fold_gives_a_head_start() -> None:
-    """Sweeps on a few of many equal layers count for all of them, and the bound remains one."""
+def test_leaps_outrun_a_creeping_bound() -> None:
+    """News of one end of a chain of layers gets to the other in fewer sweeps than there are layers."""
     graph = Graph.of(layered_problem(24))
     reduce(graph)
-    plain, folded = DualAscent(graph), DualAscent(graph)
-    folded.sweep_folded(16)
-    plain.sweep(4)
-    folded.sweep(4)
-    assert folded.bound > plain.bound
-    plain.sweep(200)
-    assert folded.bound <= plain.bound * (1 + 1e-9)
-
-
-def test_a_graph_of_unequal_nodes_has_no_fold() -> None:
-    """Then nothing is done."""
-    graph = Graph.of(perturbed(layered_problem(2), 0, shared=False))
-    reduce(graph)
-    plain, folded = DualAscent(graph), DualAscent(graph)
-    folded.sweep_folded(16)
-    plain.sweep()
-    folded.sweep()
-    assert folded.bound == plain.bound
+    ascent = DualAscent(graph)
+    ascent.sweep(24)
+    early = ascent.bound
+    ascent.sweep(200)
+    assert early >= ascent.bound * (1 - 1e-3)
