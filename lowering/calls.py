@@ -149,9 +149,7 @@ def _parameter(argument: Any) -> _Parameter:
     )
 
 
-def _bind(
-    op: ComputeOp, target: str, given: Mapping[str, Arg]
-) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+def _bind(op: ComputeOp, target: str, given: Mapping[str, Arg]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
     """The arguments in the order of the schema; the trailing ones that have their default are left out."""
     parameters = _parameters(target)
     values = {**given, **dict(_operands(op, parameters, given))}
@@ -169,9 +167,7 @@ def _bind(
     return positional, tuple((name, values[name]) for name in keywords)
 
 
-def _operands(
-    op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[str, Arg]
-) -> Iterator[tuple[str, Arg]]:
+def _operands(op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
     """The operands by parameter name; those of an op without a row follow the schema's order."""
     if not isinstance(op, AtenOp):
         yield from _opaque_operands(len(op.args), [p for p in parameters if p.name not in given])

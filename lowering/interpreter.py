@@ -152,9 +152,7 @@ class _Run:
                 self.values.pop(value, None)
         raise InterpreterError(func, "the function does not end in 'func.return'")
 
-    def _input(
-        self, func: FuncOp, argument: SSAValue, given: torch.Tensor, sharding: Attribute | None
-    ) -> Spread:
+    def _input(self, func: FuncOp, argument: SSAValue, given: torch.Tensor, sharding: Attribute | None) -> Spread:
         shape, dtype = shape_of(argument), working_dtype(dtype_of(argument), self.settings.precision)
         if tuple(given.shape) != shape:
             found = f"found an input of {list(given.shape)}"

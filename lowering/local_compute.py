@@ -29,9 +29,7 @@ def signature_of(op: ComputeOp) -> Signature:
     return Signature(operands, results)
 
 
-def run_op(
-    op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: torch.dtype | None
-) -> list[Spread]:
+def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: torch.dtype | None) -> list[Spread]:
     """
     The results of `op` on operands that are spread as its signature demands.
 
@@ -85,9 +83,7 @@ def _called(
     return tuple(_typed(op, value, each, precision) for value, each in zip(op.outs, found, strict=True))
 
 
-def _typed(
-    op: ComputeOp, value: SSAValue, found: torch.Tensor | None, precision: torch.dtype | None
-) -> torch.Tensor:
+def _typed(op: ComputeOp, value: SSAValue, found: torch.Tensor | None, precision: torch.dtype | None) -> torch.Tensor:
     """The result of the dtype that its type says; for one that the op was told not to compute, zeros."""
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:

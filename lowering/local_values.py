@@ -203,9 +203,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-def _contributions(
-    value: torch.Tensor, sharding: Sharding, mesh: Mesh
-) -> dict[tuple[int, ...], torch.Tensor]:
+def _contributions(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> dict[tuple[int, ...], torch.Tensor]:
     """What the devices at each place on the partial axes contribute to the value."""
     generator = torch.Generator().manual_seed(0)
     found = {(): value}

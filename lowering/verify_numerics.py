@@ -69,9 +69,7 @@ def _widened(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.float64) if value.is_floating_point() else value
 
 
-def _results(
-    module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool
-) -> list[_Result]:
+def _results(module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool) -> list[_Result]:
     values = interpret(
         module, inputs, function=func.sym_name.data, check_replicas=check_replicas, precision=torch.float64
     )

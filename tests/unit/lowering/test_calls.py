@@ -84,9 +84,7 @@ def test_arguments_are_in_the_order_of_the_schema(line: str, types: str, result:
 
 def test_views_and_squeezes_are_reshapes_to_the_local_size():
     rows = '[{"x"}], offsets={0: [0, 5, 15, 20, 30]}'
-    line = (
-        f'%y = aten.view %a {{size = [30], spmd.signature = #spmd.sig<@mesh, ([{{"x"}}, {{}}]) -> ({rows})>}}'
-    )
+    line = f'%y = aten.view %a {{size = [30], spmd.signature = #spmd.sig<@mesh, ([{{"x"}}, {{}}]) -> ({rows})>}}'
     sizes = [the_call(line, "tensor<6x5xf32>", "tensor<30xf32>", rank).args for rank in range(4)]
     assert sizes == [(_X, (5,)), (_X, (10,)), (_X, (5,)), (_X, (10,))]
     assert the_call("%y = aten.squeeze.dim %a {dim = 1}", "tensor<6x1xf32>", "tensor<6xf32>").args == (
@@ -110,10 +108,7 @@ def test_attention_takes_all_its_arguments():
     line = '%y, %l = aten.attention %a, %b, %c {absent = ["attn_mask"], is_causal = true}'
     found = the_call(line, f"{q}, {q}, {q}", f"{q}, {row}")
     assert found == Call("attention", (_X, _Y, _Z, None, True, None))
-    line = (
-        "%x, %y, %z = aten.attention_backward %a, %b, %c, %d, %e, %f"
-        ' {absent = ["attn_mask"], scale = 0.5 : f64}'
-    )
+    line = '%x, %y, %z = aten.attention_backward %a, %b, %c, %d, %e, %f {absent = ["attn_mask"], scale = 0.5 : f64}'
     found = the_call(line, f"{q}, {q}, {q}, {q}, {q}, {row}", f"{q}, {q}, {q}")
     assert found == Call("attention_backward", (*map(Operand, range(6)), None, False, 0.5))
 

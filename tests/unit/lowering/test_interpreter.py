@@ -59,9 +59,7 @@ COLLECTIVES = [
 
 
 @pytest.mark.parametrize(("source", "collective", "target", "mesh"), COLLECTIVES)
-def test_a_collective_is_the_identity_on_the_global_value(
-    source: str, collective: str, target: str, mesh: str
-):
+def test_a_collective_is_the_identity_on_the_global_value(source: str, collective: str, target: str, mesh: str):
     module = chain([(collective, target)], source, mesh)
     module.verify()
     value = torch.randn(6, 5, dtype=torch.float64)
@@ -189,9 +187,7 @@ def test_parts_of_a_sum_are_of_both_signs():
     torch.testing.assert_close(assemble(spread, Mesh.of(x=2)), torch.ones(100))
 
 
-def parameter(
-    value: torch.Tensor, gradients: list[torch.Tensor], optimizer: type, **settings: object
-) -> torch.Tensor:
+def parameter(value: torch.Tensor, gradients: list[torch.Tensor], optimizer: type, **settings: object) -> torch.Tensor:
     """Return what torch's own optimizer makes of a parameter."""
     one = torch.nn.Parameter(value.clone())
     made = optimizer([one], lr=0.1, **settings)
@@ -207,9 +203,7 @@ def test_adamw_is_that_of_torch():
     found, first, second = value, torch.zeros(5), torch.zeros(5)
     for step, gradient in enumerate(gradients, 1):
         count, lr = torch.tensor(float(step)), torch.tensor(0.1)
-        found, first, second = adamw(
-            found, gradient, first, second, count, lr, betas=(0.8, 0.95), weight_decay=0.1
-        )
+        found, first, second = adamw(found, gradient, first, second, count, lr, betas=(0.8, 0.95), weight_decay=0.1)
     torch.testing.assert_close(found, expected)
 
 
