@@ -186,9 +186,6 @@ def _layers() -> Iterator[OpSpec]:
         results=5,
     )
     yield from _rows(
-        "native_batch_norm", "input weight bias running_mean running_var", f.batch_norm, results=3
-    )
-    yield from _rows(
         "native_batch_norm_backward",
         "grad_out input weight running_mean running_var save_mean save_invstd",
         f.batch_norm,
