@@ -17,6 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import ComputeOp
 from ..dialects.spmd import CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
+from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from .emit_calls import Calls, operands_to_copy, returns_list
 from .emit_checks import check_lowered, the_mesh, the_step
@@ -133,23 +134,24 @@ class _Step:
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
     def _target(self, op: Operation, index: int) -> str:
-        """The name of a result: that of the operand whose memory it takes or, by a collective, place."""
+        """The name of a result: that of the operand of which it is a new form, or its own."""
         result = op.results[index]
         if all(isinstance(use.operation, FreeOp) for use in result.uses):
             return _UNUSED
-        if (operand := self._succeeded(op, index)) is not None and self.names.holds(operand):
-            return self.names.share(result, operand)
+        operand = self._earlier_form(op, index)
+        if operand is not None and self.names.holds(operand):
+            if isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand)):
+                return self.names.share(result, operand)
         return self.names.new(result, "token" if isinstance(op, StartOp) else None)
 
-    def _succeeded(self, op: Operation, index: int) -> SSAValue | None:
-        """The operand that is not read again and that result number `index` is the new form of."""
+    def _earlier_form(self, op: Operation, index: int) -> SSAValue | None:
+        """The operand that is not read again and whose memory or, by a collective, place a result takes."""
         match op:
             case ComputeOp():
                 return next((op.args[i] for i, out in self.overwritten[op].items() if out == index), None)
             case CollectiveOp() | WaitOp():
                 source = op.operand if isinstance(op, CollectiveOp) else op.start.args[index]
-                alike = base_name(op.results[index]) in (None, base_name(source))
-                return source if alike and self.last_use[source] is op else None
+                return source if self.last_use[source] is op else None
             case _:
                 return None
 

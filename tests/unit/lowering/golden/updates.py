@@ -58,18 +58,18 @@ def step(comm, w, m, v, mean, mask, zeros, x, step_count, lr):
     b = aten.sum.dim_IntList(x, (0,))
 
     # scale  (model.py:4), backward
-    a = aten.add_.Tensor(a, b)
-    a = comm.all_reduce(a, axes=("dp",), donate=True)
-    kept = aten.add.Tensor(a, zeros)
+    g = aten.add_.Tensor(a, b)
+    g = comm.all_reduce(g, axes=("dp",), donate=True)
+    kept = aten.add.Tensor(g, zeros)
 
     # norm
     mean_new = aten.add.Tensor(mean, kept)
     # read again below: w
-    w_new, m, v = rt.adamw_(w.clone(), a, m, v, count, lr, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)
+    w_new, m, v = rt.adamw_(w.clone(), g, m, v, count, lr, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)
     del kept, zeros
     s = aten.sum.default(w)
 
-    return s, w_new, m, v, mean_new, count, a
+    return s, w_new, m, v, mean_new, count, g
 
 
 if __name__ == "__main__":
