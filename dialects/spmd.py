@@ -363,9 +363,10 @@ class StartOp(IRDLOperation):
         axes = {self._step(arg, out).axes for arg, out in zip(self.args, self.out_shardings, strict=True)}
         if len(axes) > 1:
             listed = " and ".join(str(Sharding.of([names])) for names in sorted(axes))
-            raise VerifyException(
-                f"'spmd.start' works on {listed} at once; one collective has one set of axes"
-            )
+            raise VerifyException(f"'spmd.start' works on {listed} at once; one collective has one set of axes")
+
+        if (waits := len(tuple(self.token.uses))) != 1:
+            raise VerifyException(f"'spmd.start' is waited for {waits} times, expected once")
 
     def _step(self, arg: SSAValue, out: ShardingAttr) -> Step:
         mesh, source = verify_sharding(self, out, arg.type), sharding_of(arg)

@@ -99,3 +99,13 @@ func.func @wait_for_another_type(%x: tensor<4xf32> {spmd.sharding = #rows}) {
   %y = spmd.wait %t : tensor<8xf32>
   func.return
 }
+
+// -----
+
+#rows = #spmd.sharding<@mesh, [{"gpu"}]>
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @never_waited_for(%x: tensor<4xf32> {spmd.sharding = #rows}) {
+  // expected-error@+1 {{'spmd.start' is waited for 0 times, expected once}}
+  %t = spmd.start "all_gather" %x out_shardings = [#spmd.sharding<@mesh, [{}]>] : tensor<4xf32>
+  func.return
+}
