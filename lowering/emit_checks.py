@@ -27,7 +27,7 @@ def the_mesh(module: ModuleOp) -> Mesh:
     """The one mesh of the module."""
     meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     if len(meshes) != 1:
-        raise EmitError(module, f"has {len(meshes)} meshes; a program runs on one (add-mesh, or apply-cluster)")
+        raise EmitError(module, f"has {len(meshes)} meshes; a program runs on one (add-cluster)")
     return meshes[0]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import FileLineColLoc, NameLoc
 from xdsl.ir import Operation
+from xdsl.utils.exceptions import DiagnosticException
 
 from ..dialects.step import BACKWARD
 
 
-class EmitError(ValueError):
+class EmitError(DiagnosticException):
     """IR that cannot be written as a program; the message names the op, its place and what to run."""
 
     def __init__(self, op: Operation, message: str) -> None:

@@ -1,0 +1,136 @@
+"""The parts that programs are written with: layout, literals, names, and the table of sizes."""
+
+import ast
+import textwrap
+
+import pytest
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.ir import SSAValue
+from xdsl.utils.test_value import create_ssa_value
+
+from shardwright.lowering.emit_layout import (
+    WIDTH,
+    Repeated,
+    assignment,
+    call,
+    filled,
+    flat,
+    keyword,
+    lines,
+    literal,
+    tuple_of,
+)
+from shardwright.lowering.emit_names import Names, base_name
+from shardwright.lowering.emit_sizes import Sizes
+
+
+def value(hint: str | None) -> SSAValue:
+    made = create_ssa_value(TensorType(f32, [2]))
+    made.name_hint = hint
+    return made
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (True, "True"),
+        (None, "None"),
+        (1e-08, "1e-08"),
+        (float("inf"), 'float("inf")'),
+        (float("-inf"), 'float("-inf")'),
+        ("plain", '"plain"'),
+        ('[{"dp"}]', "'[{\"dp\"}]'"),
+        ([8, [2]], "(8, (2,))"),
+        ((), "()"),
+        ({"lr": 0.1}, '{"lr": 0.1}'),
+        (Repeated(0.0, 3), "(0.0,) * 3"),
+    ],
+)
+def test_literal(found: object, expected: str) -> None:
+    assert flat(literal(found)) == expected
+
+
+def test_value_without_a_literal_is_refused() -> None:
+    with pytest.raises(TypeError, match="a value of type object has no form in the program"):
+        literal(object())
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+@pytest.mark.parametrize("fill", [True, False])
+def test_lines_say_what_the_flat_text_says(count: int, fill: bool) -> None:
+    doc = tuple_of([tuple_of(["x" * 60] * count), keyword("k", tuple_of(["1"]))][:1], "y = ", fill=fill)
+    text = list(lines(doc))
+    assert all(len(line) <= WIDTH for line in text)
+    assert ast.dump(ast.parse("\n".join(text))) == ast.dump(ast.parse(flat(doc)))
+
+
+def test_long_string_is_written_in_pieces() -> None:
+    text = " ".join(f"word{i}" for i in range(60))
+    written = list(lines(keyword("s", literal(text)), suffix=""))
+    assert all(len(line) <= WIDTH for line in written)
+    assert ast.literal_eval("".join(written).removeprefix("s=")) == text
+
+
+def test_assignment_to_more_names_than_fit() -> None:
+    names = [f"a_long_name_{i}" for i in range(12)]
+    written = list(assignment(names, call("f", ["x"]), "    "))
+    assert written[0] == "    ("
+    assert written[-1] == "    ) = f(x)"
+    text, plain = textwrap.dedent("\n".join(written)), f"{', '.join(names)} = f(x)"
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(plain))
+
+
+def test_filled_lines_end_as_asked() -> None:
+    assert list(filled(["a", "b"], 4, ",")) == ["a, b,"]
+    assert [len(line) <= WIDTH - 4 for line in filled(["x" * 50] * 5, 4)] == [True] * 3
+    assert list(filled([], 4)) == []
+
+
+def test_names_are_valid_unique_and_hide_nothing() -> None:
+    names = Names()
+    hints = ["fc.weight", "fc_weight", "lambda", "sum", "l", "rt", "n", None, None, "fc.weight"]
+    found = [names.new(value(hint)) for hint in hints]
+    assert found == [
+        "fc_weight", "fc_weight_1", "lambda_", "sum_", "l_", "rt_", "n_", "v0", "v1", "fc_weight_2",
+    ]  # fmt: skip
+    assert names.new(value(None), "0.bias") == "v_0_bias"
+
+
+def test_shared_name_stands_for_the_later_value() -> None:
+    names, first, second = Names(), value("w"), value("w.new")
+    names.new(first)
+    assert names.share(second, first) == "w"
+    assert (names.holds(first), names.holds(second), names[first]) == (False, True, "w")
+
+
+def test_released_name_is_given_again() -> None:
+    names, first = Names(), value("token")
+    names.new(first)
+    names.release(first)
+    assert names.new(value("token")) == "token"
+
+
+@pytest.mark.parametrize(
+    ("hint", "base"),
+    [("w", "w"), ("w_1", "w"), ("w.all_gather", "w"), ("w.all_gather.slice_2", "w"), ("w.new", "w.new"), (None, None)],
+)
+def test_base_name(hint: str | None, base: str | None) -> None:
+    made = value(hint)
+    if hint is not None:
+        made._name = hint  # the setter strips what the reader of files keeps
+    assert base_name(made) == base
+
+
+def test_sizes_that_agree_are_literals() -> None:
+    sizes = Sizes()
+    assert flat(sizes.entry("h", [(2, 3)])) == "(2, 3)"
+    assert flat(sizes.entry("h", [[2, 3], [2, 3]])) == "(2, 3)"
+    assert not sizes
+
+
+def test_equal_rows_are_entered_once() -> None:
+    sizes = Sizes()
+    assert sizes.entry("a", [1, 2]) == 'SIZES["a"][n]'
+    assert sizes.entry("b", [1, 2]) == 'SIZES["a"][n]'
+    assert sizes.entry("a", [2, 1]) == 'SIZES["a.2"][n]'
+    assert list(lines(sizes.table())) == ['SIZES = {"a": (1, 2), "a.2": (2, 1)}']
