@@ -42,6 +42,6 @@ def cluster_of(measured: Mapping[str, Any]) -> Cluster:
     kinds = {kind.value for kind in CollectiveKind}
     fits = {kind: (fit["alpha"], fit["beta"]) for kind, fit in measured["collectives"].items() if kind in kinds}
     alpha, beta = fits[CollectiveKind.ALL_GATHER.value]
-    exceptions = tuple((kind, *fit) for kind, fit in fits.items())
+    exceptions = tuple((kind, *fit) for kind, fit in sorted(fits.items()))
     link = Link(AXIS, alpha, max(beta, _LEAST_BETA), exceptions)
     return Cluster(f"local-{ranks}", Mesh.of(**{AXIS: ranks}), (device,), (0,) * ranks, (link,))

@@ -24,6 +24,8 @@ def adamw(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the new ``(param, exp_avg, exp_avg_sq)``."""
     beta1, beta2 = betas
+    # Powers of the betas are near 1: in the count's float32 they would be 1e-7 off.
+    step, lr = step.double(), lr.double()
     exp_avg = exp_avg + (1 - beta1) * (grad - exp_avg)
     exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
     denominator = exp_avg_sq.sqrt() / (1 - beta2**step).sqrt() + eps

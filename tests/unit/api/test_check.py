@@ -1,0 +1,67 @@
+"""Checks find plans that are right and plans that are wrong."""
+
+import math
+from pathlib import Path
+
+import odd_steps
+import pytest
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from shardwright.api.comparison import Worst
+from shardwright.ir.mesh import Mesh
+
+MESH = Mesh.of(dp=2, tp=2)
+CASE = CheckCase("mlp-tiny", MESH, None, torch.float64, "adamw", steps=2, cluster=split_cluster(MESH))
+
+
+def test_a_right_plan_agrees_in_everything():
+    result = check_interpreted(CASE)
+    assert result.passed, str(result)
+    assert {worst.kind for worst in result.errors} == {"loss", "gradient", "parameter", "exp_avg", "exp_avg_sq"}
+
+
+def test_a_wrong_plan_differs():
+    result = check_interpreted(CheckCase(odd_steps.drifting, MESH, "dp", torch.float64, "sgd", steps=2))
+    assert not result.passed
+    assert "DIFFERS: loss" in str(result)
+    assert all(1e-5 < worst.error < 1 for worst in result.errors)
+
+
+def test_in_float32_parameters_of_adamw_are_not_compared():
+    result = check_interpreted(CheckCase("mlp-tiny", Mesh.of(dp=2), "dp", steps=1))
+    assert result.passed, str(result)
+    assert {worst.kind for worst in result.errors} == {"loss", "gradient", "exp_avg", "exp_avg_sq"}
+
+
+def test_a_tolerance_may_be_given():
+    assert not check_interpreted(CASE, tolerance=0.0).passed
+
+
+def test_ranks_find_right_wrong_and_impossible_plans_in_one_launch():
+    mesh = Mesh.of(dp=2)
+    missing = Path("no", "such", "pins.toml")
+    cases = [
+        CheckCase("mlp-tiny", mesh, "zero3", torch.float64, "sgd", steps=2),
+        CheckCase(odd_steps.drifting, mesh, "dp", torch.float64, "sgd", steps=2),
+        CheckCase("mlp-tiny", mesh, missing),
+    ]
+    right, wrong, impossible = check_on_ranks(cases, 2, timeout=120)
+    assert right.passed, str(right)
+    assert not wrong.passed
+    assert wrong.errors
+    assert not impossible.passed
+    assert f"{missing}: cannot read the pin file" in impossible.message
+
+
+def test_a_case_for_another_number_of_ranks_is_refused():
+    with pytest.raises(ValueError, match="its mesh has 4 devices, expected 2"):
+        check_on_ranks([CASE], 2)
+
+
+@pytest.mark.parametrize("error", [math.inf, 1e-9])
+def test_a_result_is_as_good_as_its_largest_error(error: float):
+    errors = (Worst("loss", 0.0, "loss", 1), Worst("gradient", error, "w", 1))
+    assert not CheckResult(CASE, errors, tolerance=1e-10).passed
+    assert CheckResult(CASE, errors[:1], tolerance=1e-10).passed

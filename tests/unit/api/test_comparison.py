@@ -1,0 +1,52 @@
+"""The measure of how far two runs are apart."""
+
+import math
+
+import pytest
+import torch
+
+from shardwright.api.comparison import Worst, largest, measure
+
+
+def test_the_largest_error_of_each_kind_is_named():
+    expected = {
+        ("gradient", "a"): torch.tensor([3.0, 4.0]),
+        ("gradient", "b"): torch.ones(4),
+        ("loss", ""): torch.ones(()),
+    }
+    found = {**expected, ("gradient", "b"): torch.full((4,), 1.5)}
+    assert measure(found, expected, 2) == {
+        "gradient": Worst("gradient", 0.5, "b", 2),
+        "loss": Worst("loss", 0.0, "", 2),
+    }
+
+
+def test_a_tensor_of_noise_is_measured_against_its_kind():
+    expected = {("gradient", "large"): torch.full((1,), 100.0), ("gradient", "noise"): torch.full((1,), 1e-9)}
+    found = {**expected, ("gradient", "noise"): torch.full((1,), 2e-9)}
+    assert measure(found, expected, 1)["gradient"].error == pytest.approx(1e-9 / 0.1)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {("loss", ""): torch.ones(1)},
+        {("loss", ""): torch.ones((), dtype=torch.float64)},
+        {("loss", ""): torch.tensor(math.nan)},
+        {("loss", ""): torch.tensor(math.inf)},
+    ],
+    ids=["missing", "misshapen", "another dtype", "nan", "infinite"],
+)
+def test_what_cannot_be_compared_is_infinitely_wrong(found: dict[tuple[str, str], torch.Tensor]):
+    assert measure(found, {("loss", ""): torch.ones(())}, 1)["loss"].error == math.inf
+
+
+def test_zeros_agree_with_zeros():
+    zeros = {("buffer", "count"): torch.zeros(3, dtype=torch.long)}
+    assert measure(zeros, zeros, 1)["buffer"].error == 0.0
+
+
+def test_of_equal_errors_the_first_is_kept():
+    errors = [Worst("loss", 0.0, "", 1), Worst("loss", 0.0, "", 2)]
+    assert largest(errors) == {"loss": errors[0]}

@@ -1,0 +1,56 @@
+"""Training on one device, and the batches it is given."""
+
+import copy
+
+import torch
+
+from shardwright.api.reference import EagerRun, vary_batch, with_optimizer
+from shardwright.lowering.calling import batch_items
+from shardwright.models.registry import training_step
+
+
+def test_a_step_is_that_of_a_plain_loop():
+    step = with_optimizer(training_step("mlp-tiny"), "sgd")
+    run = EagerRun(step, torch.float64, seed=3)
+    batch = vary_batch(step.batch, 0, torch.float64)
+    model = copy.deepcopy(run.model)
+    loss = step.compute_loss(model, batch)
+    loss.backward()
+    values = run.step(batch)
+    torch.testing.assert_close(values["loss", "loss"], loss.detach())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(values["gradient", name], parameter.grad)
+        torch.testing.assert_close(values["momentum_buffer", name], parameter.grad)
+        torch.testing.assert_close(values["parameter", name], parameter.detach() - 1e-2 * parameter.grad)
+
+
+def test_the_users_module_is_left_alone():
+    shipped = training_step("mlp-tiny")
+    module = shipped.build_model()
+    before = copy.deepcopy(module.state_dict())
+    step = with_optimizer(shipped, "sgd")
+    run = EagerRun(step.__class__(module, step.loss, step.optimizer, step.batch), None, seed=0)
+    run.step(step.batch)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_batches_differ_from_step_to_step_and_not_from_run_to_run():
+    example = training_step("bert-tiny").batch
+    first, again, second = (batch_items(vary_batch(example, n, None)) for n in (1, 1, 2))
+    for name, item in batch_items(example).items():
+        assert torch.equal(first[name], again[name])
+        assert (first[name].shape, first[name].dtype) == (item.shape, item.dtype)
+        assert not torch.equal(first[name], second[name])
+        assert torch.equal(first[name].flatten().sort().values, item.flatten().sort().values)
+
+
+def test_floats_are_drawn_anew_in_the_wanted_dtype():
+    example = (torch.randn(50, 50) * 3 + 7, torch.arange(50), 0.5)
+    floats, integers, plain = vary_batch(example, 0, torch.float64)
+    assert floats.dtype is torch.float64
+    assert integers.dtype is torch.int64
+    assert plain == 0.5
+    torch.testing.assert_close(floats.mean(), torch.tensor(7.0).double(), atol=0.5, rtol=0)
+    torch.testing.assert_close(floats.std(), torch.tensor(3.0).double(), atol=0.5, rtol=0)

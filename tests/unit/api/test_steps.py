@@ -1,0 +1,34 @@
+"""Finding training steps by name."""
+
+import pytest
+
+from shardwright.api.steps import StepError, find_step
+from shardwright.api.training_step import TrainingStep
+
+
+def test_a_name_without_a_colon_is_shipped():
+    assert isinstance(find_step("mlp-tiny"), TrainingStep)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mlp-tin", r"did you mean 'mlp-tiny'\?.* or name your own as package.module:callable"),
+        ("no_such_package.steps:make", "there is no module 'no_such_package', here or installed"),
+        ("odd_steps:missing", "odd_steps has no callable 'missing'; it has .*no_step"),
+        ("odd_steps:no_step", "returned a int, expected a shardwright.TrainingStep"),
+        ("odd_steps:broken", r"odd_steps:broken failed: ZeroDivisionError: one over nothing \(.*odd_steps.py:\d+\)"),
+        (":make", "cannot be imported: ValueError: Empty module name"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_how_far_it_led(spec: str, message: str):
+    with pytest.raises(StepError, match=message):
+        find_step(spec)
+
+
+def test_a_step_is_looked_for_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "my_step_here.py").write_text(
+        "from shardwright.models.registry import training_step\ndef make(): return training_step('mlp-tiny')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(find_step("my_step_here:make"), TrainingStep)
