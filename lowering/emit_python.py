@@ -114,7 +114,7 @@ class _Step:
             yield f"{INDENT}# {here}"[:WIDTH]
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
-            yield f"{INDENT}# read again below: {names}"[:WIDTH]
+            yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]
 
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp) -> Iterator[str]:
         """`results = call(...)`."""

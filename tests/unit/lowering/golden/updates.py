@@ -64,7 +64,7 @@ def step(comm, w, m, v, mean, mask, zeros, x, step_count, lr):
 
     # norm
     mean_new = aten.add.Tensor(mean, kept)
-    # read again below: w
+    # still needed as it is: w
     w_new, m, v = rt.adamw_(w.clone(), g, m, v, count, lr, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)
     del kept, zeros
     s = aten.sum.default(w)
