@@ -3,7 +3,7 @@
 // RUN: sed 's/"fc",/"fc,/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=STRING
 // RUN: sed 's/{"gpu"}/{"gpus"}/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=AXIS
 // RUN: sed 's/"gpu"=2/"gpu"=8/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=PARTS
-// RUN: sed 's/([{}])>/([{"gpu"}])>/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=SIGNATURE
+// RUN: sed 's/(\[{}\])>/([{"gpu"}])>/' %s | not opt-tool 2>&1 | filecheck %s --check-prefix=SIGNATURE
 // RUN: opt-tool %s | filecheck %s
 
 // A file that is wrong in one place is refused at that place, in words.
