@@ -1,0 +1,180 @@
+"""The command line `shardwright` in this process: what it writes, and what it says when it cannot."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwright import __version__
+from shardwright.tools import cli_run, opt_tool
+from shardwright.tools.cli import main
+from shardwright.tools.cli_console import bytes_text, seconds_text
+
+CLUSTER = """
+version = 1
+name = "pair"
+mesh = ["gpu=2"]
+[device.cpu]
+flops = { float32 = 1e8 }
+memory_bandwidth = 1e8
+memory = "1GB"
+[link.gpu]
+latency = 1e-7
+bandwidth = 1e8
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    path = tmp_path / "pair.toml"
+    path.write_text(CLUSTER)
+    return str(path)
+
+
+def test_help_answers_without_loading_libraries():
+    script = (
+        "import sys; from shardwright.tools.cli import main\n"
+        "try: main(['plan', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy', 'rich'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "--cluster FILE" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["calibrate"]])
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--help"])
+    assert capsys.readouterr().out.startswith("usage: shardwright")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"shardwright {__version__}\n"
+
+
+def test_plan_writes_a_folder_and_a_summary(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "plan"
+    assert main(["plan", "mlp-tiny", "--cluster", cluster, "--out", str(folder), "--pin", "zero3"]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "program.py", "step.mlir"]
+    report = json.loads((folder / "plan.json").read_text())
+    assert (report["step"], report["ranks"], report["mesh"]) == ("mlp-tiny", 2, {"gpu": 2})
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    for part in ("mlp-tiny on pair", "predicted step", "lower bound", '[{"gpu"}, {}]', "shardwright run"):
+        assert part in shown.out
+
+
+def test_a_pipeline_replaces_the_usual_one(tmp_path: Path, cluster: str):
+    passes = "decompose-mean,search-strategy,insert-resharding,select-collectives"
+    arguments = ["plan", "mlp-tiny", "--cluster", cluster, "--out", str(tmp_path / "p"), "--pass-pipeline", passes]
+    assert main(arguments) == 0
+    report = json.loads((tmp_path / "p" / "plan.json").read_text())
+    assert set(report["pass_seconds"]) == {"import", *passes.split(","), "emit"}
+
+
+def test_import_writes_ir_that_opt_tool_reads(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "step.mlir"
+    arguments = ["import", "mlp-tiny", "--dtype", "float64", "--gradients", "--cluster", cluster]
+    assert main([*arguments, "-o", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == out.read_text()
+    text = out.read_text()
+    assert 'spmd.mesh @mesh = <["gpu"=2]>' in text
+    assert "tensor<32x12xf64>" in text
+    assert text.count("train.grad = ") == 6
+    assert opt_tool.main([str(out), "-p", "canonicalize,cse", "-o", str(tmp_path / "out.mlir")]) == 0
+
+
+def test_check_compares_and_says_how_far(capsys: pytest.CaptureFixture[str]):
+    arguments = ["check", "mlp-tiny", "--mesh", "dp=2,tp=2", "--backend", "interpreter", "--steps", "2"]
+    assert main([*arguments, "--dtype", "float64", "--optimizer", "sgd", "--pin", "tp"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("loss", "gradient", "parameter", "momentum_buffer", "agrees with one device over 2 steps"):
+        assert part in shown
+    assert main(arguments) == 0
+    assert "parameters were not compared" in capsys.readouterr().out
+
+
+def test_check_fails_when_a_plan_differs(capsys: pytest.CaptureFixture[str]):
+    arguments = ["check", "odd_steps:drifting", "--mesh", "2", "--backend", "interpreter", "--steps", "1"]
+    assert main(arguments) == 1
+    assert "DIFFERS from one device" in capsys.readouterr().out
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "no command": ([], "the following arguments are required: COMMAND"),
+    "unknown command": (["plna"], "invalid choice: 'plna'"),
+    "unknown option": (["check", "mlp-tiny", "--mesh", "2", "--frob"], "unrecognized arguments: --frob"),
+    "no ranks": (["calibrate", "--nproc-per-node", "0"], "takes a positive whole number, not '0'"),
+    "unknown step": (["import", "mlp-tine"], "did you mean 'mlp-tiny'?"),
+    "no module": (["import", "nowhere:step"], "there is no module 'nowhere'"),
+    "capture": (["import", "odd_steps:data_dependent"], "needs the values of a tensor"),
+    "no cluster": (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], "local-4)"),
+    "bad mesh": (["check", "mlp-tiny", "--mesh", "2y2"], "--mesh: mesh '2y2'"),
+    "huge mesh": (["check", "mlp-tiny", "--mesh", "100"], "64 are the most to check"),
+    "no pin file": (
+        ["check", "mlp-tiny", "--mesh", "2", "--backend", "interpreter", "--pin", "no.toml"],
+        "no.toml: cannot read the pin file",
+    ),
+    "unknown pass": (
+        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pass-pipeline", "serch-strategy"],
+        "did you mean 'search-strategy'?",
+    ),
+    "unknown size": (["run", "mlp-tiny"], "it is not said for how many processes"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
+def test_a_failure_is_one_message(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("shardwright: error: ")
+    assert message in shown.err
+    assert "Traceback" not in shown.err
+    assert "internal error" not in shown.err
+
+
+def test_a_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]):
+    assert main(["import", "odd_steps:broken", "--debug-traceback"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fail(ranks: int, seconds: float) -> None:
+        raise KeyError("ranks")
+
+    monkeypatch.setattr(cli_run, "measured_cluster", fail)
+    assert main(["calibrate", "--nproc-per-node", "2"]) == 1
+    assert "internal error: KeyError: 'ranks'\nhint: this is a fault" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", str(tmp_path)]) == 1
+    assert f"{tmp_path}/plan.json is not a plan" in capsys.readouterr().err
+
+
+def test_a_plan_for_another_number_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "plan.json").write_text('{"ranks": 4, "mesh": {"dp": 2, "tp": 2}}')
+    assert main(["run", str(tmp_path), "--nproc-per-node", "2"]) == 1
+    message = "is planned for 4 ranks (mesh dp=2, tp=2), --nproc-per-node asks for 2"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12.34, "12.3 s"), (0.0025, "2.5 ms"), (3e-6, "3 us"), (0, "0 us")])
+def test_times_for_people(seconds: float, text: str):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (2**50, "1.02e+03 TiB")]
+)
+def test_sizes_for_people(count: int, text: str):
+    assert bytes_text(count) == text
