@@ -21,6 +21,7 @@ from ..ir.cluster import Cluster, Link
 from ..ir.mesh import Mesh
 from ..lowering.calling import batch_items
 from ..lowering.capture import capture_step
+from ..lowering.capture_trace import collector_paused
 from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
@@ -150,12 +151,13 @@ def lower(
     observe: Observer = _unobserved,
 ) -> CompiledStep:
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
-    add_cluster(module, cluster)
-    seconds |= run_pipeline(Context(), module, options.passes(), on_before=lambda each, _: observe(each.name))
-    observe("emit")
-    start = perf_counter()
-    program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
-    seconds["emit"] = perf_counter() - start
+    with collector_paused():
+        add_cluster(module, cluster)
+        seconds |= run_pipeline(Context(), module, options.passes(), on_before=lambda each, _: observe(each.name))
+        observe("emit")
+        start = perf_counter()
+        program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
+        seconds["emit"] = perf_counter() - start
     return CompiledStep(module, program, report(module, seconds, name, step_spec))
 
 

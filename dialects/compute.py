@@ -121,6 +121,7 @@ def dtype_of(value: SSAValue) -> str:
     return dtype_name(cast("TensorType[Attribute]", value.type).element_type)
 
 
+@lru_cache(maxsize=64)
 def dtype_name(element: Attribute) -> str:
     """The name of an element type, as torch spells it."""
     text = str(element)
@@ -129,7 +130,12 @@ def dtype_name(element: Attribute) -> str:
 
 def element_bytes(value: SSAValue) -> int:
     """The bytes of one element of a tensor value."""
-    bits = "".join(c for c in dtype_of(value) if c.isdigit())
+    return _bytes_of(dtype_of(value))
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(dtype: str) -> int:
+    bits = "".join(c for c in dtype if c.isdigit())
     return int(bits) // 8 if bits else 1
 
 

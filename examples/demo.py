@@ -32,7 +32,7 @@ def calibrate(ranks: int, path: Path) -> None:
 
 def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Train on `ranks` processes and return what the first one measured."""
-    script = [str(HERE / "train_gpt.py"), "--cluster", str(cluster), "--steps", str(options.steps), "--log", str(log)]
+    script = [str(HERE / "train_gpt.py"), "--cluster", str(cluster), "--steps", str(options.steps), "--save", str(log)]
     script += ["--text", options.text] if options.text else []
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

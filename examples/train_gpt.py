@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--text")
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--log")
+    parser.add_argument("--save")
     options = parser.parse_args()
 
     text = read_text(options.text)
@@ -70,9 +70,9 @@ def main() -> None:
         seconds.append(time.perf_counter() - start)
         if number % 10 == 0 and int(os.environ.get("RANK", "0")) == 0:
             print(f"step {number:4}  loss {losses[-1]:.4f}  {seconds[-1]:.3f} s", flush=True)
-    if options.log and int(os.environ.get("RANK", "0")) == 0:
+    if options.save and int(os.environ.get("RANK", "0")) == 0:
         measured = {"losses": losses, "step_s": statistics.median(seconds[2:]), "plan": dict(step.report)}
-        Path(options.log).write_text(json.dumps(measured))
+        Path(options.save).write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def trace_joint(
         loss = fakes.module(loss)
     step = _Step(model, loss, batch)
     try:
-        with _collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
+        with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
             joint = aot_export_joint_with_descriptors(
                 stack,
                 step,
@@ -107,8 +107,8 @@ def trace_joint(
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Tracing makes no garbage to speak of, and looking for it takes a sixth of the time."""
+def collector_paused() -> Iterator[None]:
+    """Planning makes no garbage to speak of, and looking for it takes a sixth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
