@@ -138,10 +138,12 @@ def even_offsets(size: int, parts: int) -> Offsets:
 
 def dim_sharding(axes: tuple[str, ...], offsets: Offsets, size: int, mesh: Mesh) -> DimSharding:
     """
-    A split with the given boundaries, in its canonical form: without offsets where it is the even split.
+    A split with the given boundaries, in its canonical form: without offsets where it is an even split, which
+    has no empty parts.
     """
-    even = even_offsets(size, mesh.parts(axes))
-    return DimSharding(axes, None if offsets == even else offsets)
+    parts = mesh.parts(axes)
+    even = offsets == even_offsets(size, parts) and size >= parts
+    return DimSharding(axes, None if even else offsets)
 
 
 def local_slices(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[slice, ...]:
