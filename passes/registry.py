@@ -17,6 +17,7 @@ _HOMES: dict[str, str] = {
     "search-strategy": "search_strategy:SearchStrategyPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
+    "overlap": "overlap:OverlapPass",
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-memory": "check_memory:CheckMemoryPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",

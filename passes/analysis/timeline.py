@@ -109,6 +109,21 @@ def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
     return step
 
 
+class ComputeSeconds:
+    """The roofline times of ops on a cluster, each found once for equal uses of an op with equal signatures."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[object, Signature], float] = {}
+
+    def __call__(self, op: ComputeOp, signature: Signature) -> float:
+        """The time of `op`."""
+        key = (op.use_key(), signature)
+        if key not in self._known:
+            self._known[key] = op_seconds(op, signature, self.cluster)
+        return self._known[key]
+
+
 class _Clock:
     """Runs ops in program order; one use."""
 
@@ -118,7 +133,7 @@ class _Clock:
         self.done: dict[SSAValue, float] = {}
         self.events: list[Event] = []
         self.sent: defaultdict[CollectiveKind, float] = defaultdict(float)
-        self.costs: dict[tuple[object, Signature], float] = {}
+        self.compute_seconds = ComputeSeconds(cluster)
         self.launch = max(device.launch for device in cluster.kinds_used)
         self.bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
 
@@ -147,10 +162,7 @@ class _Clock:
     def _compute_seconds(self, op: ComputeOp) -> float:
         if (signature := op.signature) is None:
             fail(op, "has no signature; run search-strategy before predicting the time")
-        key = (op.use_key(), signature)
-        if key not in self.costs:
-            self.costs[key] = op_seconds(op, signature, self.cluster)
-        return self.costs[key]
+        return self.compute_seconds(op, signature)
 
     def _communicate(self, op: CollectiveOp | StartOp, *, blocking: bool) -> float:
         """When the collective is over."""

@@ -1,0 +1,1 @@
+"""Moving collectives: what they serve, how they are bucketed, and the order of ops that follows."""

@@ -1,0 +1,166 @@
+"""Which collectives travel together, and when they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.ir import BlockArgument, Operation, OpResult
+
+from ...dialects.compute import dtype_of
+from ...dialects.spmd import CollectiveOp
+from ...dialects.step import BACKWARD, sharding_of
+from ...ir.cluster import Cluster
+from ...ir.collectives import CollectiveKind
+from ...ir.sharding import Reduction
+from ..analysis.timeline import communication_of
+from ..search.step_view import StepView
+from .flow import Flow, Role
+from .pace import Pace
+
+Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
+"""Whether a collective may join those of a group, which have its key."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """
+    What collectives that travel together have in common.
+
+    Of those that bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    reduction: Reduction
+    dtype: str
+    method: str | None
+    height: int
+    backward: bool
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Collectives to start together, after the op at position `start` of a `Flow` (-1: before all)."""
+
+    members: tuple[CollectiveOp, ...]
+    start: int
+
+
+class Traffic:
+    """The collectives of a flow by what they send, and the pace of the ops beside which they do."""
+
+    def __init__(self, flow: Flow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
+        self.flow = flow
+        self.pace = Pace([*flow.body, *flow.updates], cluster, bucket_bytes)
+        collectives = [op for role in Role for op in flow.of(role)]
+        self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
+        self.keys = {op: _key(op, flow) for op in collectives}
+
+    def size(self, ops: Iterable[CollectiveOp]) -> float:
+        """The bytes of `ops` together, as `Communication` counts them."""
+        return sum(self.bytes[op] for op in ops)
+
+    def fits(self, group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
+        """Whether a bucket of `group` has room for `op`."""
+        key = self.keys[op]
+        return self.size((*group, op)) <= self.pace.bucket_bytes(key.kind, key.axes)
+
+    def latest_start(self, group: Sequence[CollectiveOp]) -> int:
+        """The last position at which `group` may start and be over in time; -1 where that is not known."""
+        key, use = self.keys[group[0]], min(map(self.flow.first_use, group))
+        return self.pace.latest_start(key.kind, key.axes, self.size(group), use)
+
+    def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
+        """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""
+        groups: list[list[CollectiveOp]] = []
+        latest: dict[Key, list[CollectiveOp]] = {}
+        for op in ops:
+            group = latest.get(self.keys[op])
+            if group is None or not joins(group, op):
+                group = latest[self.keys[op]] = []
+                groups.append(group)
+            group.append(op)
+        return groups
+
+
+def _key(op: CollectiveOp, flow: Flow) -> Key:
+    step = op.step(sharding_of(op.operand), flow.mesh)
+    method = op.method.data if op.method is not None else None
+    backward = flow.roles[op] is Role.ARGUMENTS and BACKWARD in op.attributes
+    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), method, flow.height(op), backward)
+
+
+def plan_inner(traffic: Traffic) -> list[Bucket]:
+    """
+    Start each collective between other ops once its operand is there, if there is work until its first use.
+
+    One joins another only if that leaves the other at least half of its time.
+    """
+    flow = traffic.flow
+
+    def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
+        first, used = flow.ready(group[0].operand), min(map(flow.first_use, group))
+        return traffic.fits(group, op) and flow.ready(op.operand) <= (first + used) / 2
+
+    ops = [op for op in flow.of(Role.INNER) if flow.has_work(flow.ready(op.operand), flow.first_use(op))]
+    ops.sort(key=lambda op: flow.ready(op.operand))
+    groups = traffic.grouped(ops, joins)
+    return [Bucket(tuple(group), max(flow.ready(group[-1].operand), traffic.latest_start(group))) for group in groups]
+
+
+def plan_arguments(traffic: Traffic, prefetch: int) -> list[Bucket]:
+    """
+    Gather whole blocks of the model, each started up to `prefetch` turns before its own.
+
+    A bucket has the arguments of one block, or of several while they are smaller than the limit. A turn is that
+    of one bucket, or of several of different keys in a row. A gather in several steps starts earlier for each.
+    """
+    flow = traffic.flow
+    names = {given.argument: given.name for given in StepView(flow.func, flow.mesh).inputs}
+    ops = sorted(flow.of(Role.ARGUMENTS), key=flow.first_use)
+    blocks = {op: _block(names[_argument(op)]) for op in ops}
+
+    def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
+        return blocks[op] == blocks[group[-1]] or traffic.fits(group, op)
+
+    groups = sorted(traffic.grouped(ops, joins), key=lambda group: flow.first_use(group[0]))
+    keys = [traffic.keys[group[0]] for group in groups]
+    turns = _turns(keys)
+    begins: dict[int, int] = {}
+    for group, turn in zip(groups, turns, strict=True):
+        begins.setdefault(turn, flow.first_use(group[0]) - 1)
+    ahead = [turn - prefetch * (key.height + 1) for turn, key in zip(turns, keys, strict=True)]
+    return [
+        Bucket(tuple(group), max(begins.get(turn, -1), traffic.latest_start(group)))
+        for group, turn in zip(groups, ahead, strict=True)
+    ]
+
+
+def _turns(keys: Sequence[Key]) -> list[int]:
+    """The turn of each bucket: a new one where a key comes again, or backward begins."""
+    turns: list[int] = []
+    seen: set[Key] = set()
+    for key in keys:
+        if key in seen or any(other.backward != key.backward for other in seen):
+            seen.clear()
+        turns.append((turns[-1] if turns else 0) + (not seen and bool(turns)))
+        seen.add(key)
+    return turns
+
+
+def _argument(op: Operation) -> BlockArgument:
+    """The argument that a collective of the role ARGUMENTS brings into another form."""
+    value = op.operands[0]
+    while isinstance(value, OpResult):
+        value = value.op.operands[0]
+    assert isinstance(value, BlockArgument)
+    return value
+
+
+def _block(name: str) -> tuple[str, ...]:
+    """The block of the model that an argument belongs to: `h.0` for `h.0.attn.q.weight`, `wte` for `wte.weight`."""
+    parts = tuple(name.split("."))
+    numbered = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
+    return parts[: max(numbered, 0) + 1]

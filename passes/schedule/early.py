@@ -1,0 +1,74 @@
+"""An order of a step's ops in which the operands of collectives are there earlier, and work is left to do meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.ir import Operation, OpResult
+
+from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.spmd import CollectiveOp
+from ..analysis.compute import is_contraction
+
+_SCALAR_BYTES = 64
+_FEW_OPS = 8
+_WINDOW = 24
+
+
+def sources(op: Operation) -> Iterator[Operation]:
+    """The ops that make the operands of `op`."""
+    return (value.op for value in op.operands if isinstance(value, OpResult))
+
+
+def early_scalars_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp]) -> list[Operation]:
+    """
+    `ops`, but what makes the operands of collectives on numbers comes first, where it takes few ops.
+
+    So the count of labels, which depends on the batch alone, is reduced while the forward pass runs.
+    """
+    early = {op for collective in inner for op in _ancestors_of_scalar(collective)}
+    return sorted(ops, key=lambda op: op not in early)
+
+
+def _ancestors_of_scalar(collective: CollectiveOp) -> set[Operation]:
+    """The ops from which a number is made; none where they are many, or do more than an op per element."""
+    found, pending = set[Operation](), list(sources(collective))
+    if value_bytes(collective.operand) > _SCALAR_BYTES:
+        return set()
+    while pending:
+        op = pending.pop()
+        if not isinstance(op, ComputeOp) or is_contraction(op) or len(found) == _FEW_OPS:
+            return set()
+        found.add(op)
+        pending += [source for source in sources(op) if source not in found]
+    return found
+
+
+def operands_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp]) -> list[Operation]:
+    """
+    `ops`, but what a collective does not need comes after what it needs, within some ops before it.
+
+    In a backward pass, the gradients of weights are computed while that of the input is reduced (Megatron-LM).
+    The windows of two collectives do not overlap.
+    """
+    ordered, begin = list(ops), 0
+    position = {op: index for index, op in enumerate(ordered)}
+    for collective in inner:
+        end = position[collective]
+        begin = max(begin, end - _WINDOW)
+        window = ordered[begin:end]
+        needed = _ancestors_within(collective, set(window))
+        ordered[begin:end] = sorted(window, key=lambda op, needed=needed: op not in needed)
+        begin = end + 1
+    return ordered
+
+
+def _ancestors_within(op: Operation, window: set[Operation]) -> set[Operation]:
+    """The ops of `window` that `op` depends on, through ops of the window."""
+    found, pending = set[Operation](), [op]
+    while pending:
+        for source in sources(pending.pop()):
+            if source in window and source not in found:
+                found.add(source)
+                pending.append(source)
+    return found

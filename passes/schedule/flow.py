@@ -1,0 +1,136 @@
+"""What the collectives of a step serve, and between which ops each may run: the facts that `overlap` plans with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import accumulate
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from ...dialects.aten import AtenOp
+from ...dialects.compute import ComputeOp
+from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp
+from ...dialects.train import TrainOp
+from ...ir.mesh import Mesh
+from .early import early_scalars_first, operands_first, sources
+
+
+class Role(Enum):
+    """
+    Whom a collective serves.
+
+    ARGUMENTS  ops that read arguments of the step: gathers of parameters
+    RESULTS    updates and results of the step alone: reductions of gradients and of the loss
+    INNER      ops between others: changes of activations and of their gradients, counts
+    """
+
+    ARGUMENTS = "arguments"
+    RESULTS = "results"
+    INNER = "inner"
+
+
+class Flow:
+    """
+    One step function: its ops in order, and its collectives with their roles.
+
+    The positions of `body`, then of `updates`, count from 0. Not in the body are frees, the return, and what
+    goes where it is needed: collectives that serve results, and views of what a collective makes.
+    """
+
+    def __init__(self, func: FuncOp, mesh: Mesh) -> None:
+        self.func, self.mesh = func, mesh
+        ops = [op for op in func.body.block.ops if not isinstance(op, FreeOp | ReturnOp)]
+        self.roles: dict[Operation, Role] = {
+            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and self._communicates(op)
+        }
+        inner = self.of(Role.INNER)
+        self.ops = operands_first(early_scalars_first(ops, inner), inner)
+        self.floating = self._floating()
+        self.body = [op for op in self.ops if op not in self.floating and not isinstance(op, TrainOp)]
+        self.updates = [op for op in self.ops if isinstance(op, TrainOp)]
+        self.position = {op: index for index, op in enumerate((*self.body, *self.updates))}
+        self.end = len(self.position)
+        self._work = list(accumulate((_computes(op) for op in self.position), initial=0))
+
+    def of(self, role: Role) -> list[CollectiveOp]:
+        """The collectives of one role, in program order."""
+        listed = (op for op, served in self.roles.items() if served is role)
+        return [op for op in listed if isinstance(op, CollectiveOp)]
+
+    def ready(self, value: SSAValue) -> int:
+        """The position of the op after which `value` can be had; -1 for an argument."""
+        if not isinstance(value, OpResult):
+            return -1
+        if (position := self.position.get(value.op)) is not None:
+            return position
+        return max(map(self.ready, value.op.operands), default=-1)
+
+    def first_use(self, op: CollectiveOp) -> int:
+        """The position of the first op that needs the result of `op`, or something that is handed on from it."""
+        users = _final_users(op.result, self._hands_on)
+        return min((self.position.get(user, self.end) for user in users), default=self.end)
+
+    def height(self, op: CollectiveOp) -> int:
+        """How many more collectives a value that `op` brings from an argument goes through."""
+        users = _final_users(op.result, self.floating.__contains__)
+        further = (user for user in users if isinstance(user, CollectiveOp) and self._hands_on(user))
+        return max((1 + self.height(user) for user in further), default=0)
+
+    def has_work(self, after: int, before: int) -> bool:
+        """Whether some op computes strictly between two positions."""
+        return before > after + 1 and self._work[min(before, self.end)] > self._work[after + 1]
+
+    def _communicates(self, op: CollectiveOp) -> bool:
+        axes = (axis for dim in op.axes.data for axis in dim)
+        return not op.KIND.is_local and self.mesh.parts(axes) > 1
+
+    def _hands_on(self, op: Operation) -> bool:
+        """Whether those who need the result of `op` are those who need its operand."""
+        return op in self.floating or self.roles.get(op) is Role.ARGUMENTS
+
+    def _floating(self) -> set[Operation]:
+        """The collectives that serve results, and the views of what any collective makes."""
+        found: set[Operation] = set(self.of(Role.RESULTS))
+        for op in self.ops:
+            if _is_view(op) and any(source in found or source in self.roles for source in sources(op)):
+                found.add(op)
+        return found
+
+
+def _role(op: CollectiveOp) -> Role:
+    if _from_arguments(op):
+        return Role.ARGUMENTS
+    served = list(_final_users(op.result, _moves_data))
+    serves_results = bool(served) and all(isinstance(user, TrainOp | ReturnOp) for user in served)
+    return Role.RESULTS if serves_results else Role.INNER
+
+
+def _from_arguments(op: Operation) -> bool:
+    """Whether `op` only brings data of arguments into another form."""
+    return _moves_data(op) and all(map(_from_arguments, sources(op)))
+
+
+def _moves_data(op: Operation) -> bool:
+    return _is_view(op) or isinstance(op, CollectiveOp)
+
+
+def _is_view(op: Operation) -> bool:
+    """Whether `op` costs nothing, wherever it is."""
+    return isinstance(op, SliceOp | PartialOp) or (isinstance(op, AtenOp) and op.spec.view)
+
+
+def _computes(op: Operation) -> bool:
+    return isinstance(op, ComputeOp) and not _is_view(op)
+
+
+def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:
+    """The users of `value`, or of what those that hand it on make of it."""
+    for use in value.uses:
+        user = use.operation
+        if hands_on(user):
+            for result in user.results:
+                yield from _final_users(result, hands_on)
+        elif not isinstance(user, FreeOp):
+            yield user

@@ -1,0 +1,87 @@
+"""Writing a schedule of collectives into a step function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.ir import Operation, OpResult
+
+from ...dialects.spmd import StartOp, WaitOp
+from ...dialects.step import BACKWARD
+from .buckets import Bucket
+from .flow import Flow
+
+
+def write_schedule(flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+    """
+    Make the collectives of each bucket one `spmd.start` and one `spmd.wait`, and put all ops in order.
+
+    The body and then `updates` keep their order. A start follows the op at its position; a wait, and the views
+    of what it gives, precede the first op that needs them. Frees are dropped.
+    """
+    _Writer(flow, buckets, updates).run()
+
+
+class _Writer:
+    """Puts ops in order by demand: before an op come those that make its operands. One use."""
+
+    def __init__(self, flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+        self.flow, self.block = flow, flow.func.body.block
+        self.written: set[Operation] = set()
+        self.halves: set[Operation] = set()
+        self.starts: dict[int, list[StartOp]] = {}
+        replaced: set[Operation] = set()
+        for bucket in buckets:
+            self.starts.setdefault(bucket.start, []).append(self._halve(bucket))
+            replaced.update(bucket.members)
+        self.sequence = [*flow.body, *updates]
+        self.replaced = replaced
+
+    def _halve(self, bucket: Bucket) -> StartOp:
+        """The start of a bucket; the results of its wait take the place of those of its members."""
+        first = bucket.members[0]
+        operands = [op.operand for op in bucket.members]
+        shardings = [op.out_sharding for op in bucket.members]
+        start = StartOp(first.KIND, operands, shardings, first.method.data if first.method is not None else None)
+        start.token.name_hint = f"{first.result.name_hint or first.KIND}.started"
+        wait = WaitOp(start)
+        for op, result in zip(bucket.members, wait.outs, strict=True):
+            result.name_hint = op.result.name_hint
+            op.result.replace_all_uses_with(result)
+        self.halves |= {start, wait}
+        return start
+
+    def run(self) -> None:
+        """Take all ops out of the block and put them back in order, without what is replaced."""
+        end = self.block.last_op
+        assert end is not None, "a step function returns"
+        for op in list(self.block.ops):
+            op.detach()
+        self._write_starts(-1, self.sequence[0])
+        for position, op in enumerate(self.sequence):
+            if op not in self.replaced:
+                self._write(op, op)
+            self._write_starts(position, op)
+        for op in (*self.flow.ops, end):
+            if op not in self.replaced:
+                self._write(op, op)
+        for op in self.replaced:
+            op.erase()
+
+    def _write_starts(self, position: int, near: Operation) -> None:
+        for start in self.starts.get(position, ()):
+            self._write(start, near)
+
+    def _write(self, op: Operation, near: Operation) -> None:
+        """Write `op`, after what makes its operands; a half of a collective is placed in the model as `near` is."""
+        if op in self.written:
+            return
+        self.written.add(op)
+        if op in self.halves:
+            op.location = near.location
+            if BACKWARD in near.attributes:
+                op.attributes[BACKWARD] = near.attributes[BACKWARD]
+        for value in op.operands:
+            if isinstance(value, OpResult):
+                self._write(value.op, op)
+        self.block.add_op(op)

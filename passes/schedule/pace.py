@@ -1,0 +1,63 @@
+"""How large buckets should be and how early they must start: what `overlap` asks of the cost model."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from xdsl.ir import Operation
+
+from ...dialects.compute import ComputeOp
+from ...ir.cluster import Cluster
+from ...ir.collectives import CollectiveKind
+from ..analysis.timeline import ComputeSeconds
+
+_USUAL_BYTES = 25 * 2**20
+_LATENCIES = 8
+_MARGIN = 3
+
+
+class Pace:
+    """
+    The cost model's view of a sequence of ops.
+
+    Without a cluster nothing is known of time: buckets have 25 MiB, and may start at any time.
+
+    Args:
+        ops: what the compute stream does, in order; ops without a signature count as nothing.
+        cluster: on what.
+        bucket_bytes: the size of buckets, where it is given.
+    """
+
+    def __init__(self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None) -> None:
+        self.cluster, self._bucket_bytes = cluster, bucket_bytes
+        seconds = ComputeSeconds(cluster) if cluster is not None else None
+        self._begins = list(accumulate((_seconds(op, seconds) for op in ops), initial=0.0))
+
+    def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
+        """The bytes of a bucket: as many as take 8 times as long to send as the collective takes to begin."""
+        if self._bucket_bytes is not None:
+            return self._bucket_bytes
+        if self.cluster is None:
+            return _USUAL_BYTES
+        alpha, beta = self.cluster.collective_costs(kind, axes)
+        return _LATENCIES * alpha / beta if beta else math.inf
+
+    def latest_start(self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int) -> int:
+        """
+        The position of the last op after which a collective may start that is to be over at the op `use`.
+
+        It is given 3 times the predicted time: predictions err, and others may be on their way.
+        """
+        if self.cluster is None:
+            return -1
+        needed = _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
+        return bisect_right(self._begins, self._begins[min(use, len(self._begins) - 1)] - needed) - 2
+
+
+def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:
+    if seconds is None or not isinstance(op, ComputeOp) or op.signature is None:
+        return 0.0
+    return seconds(op, op.signature)
