@@ -134,15 +134,18 @@ def _last_uses(order: Mapping[Operation, int]) -> dict[SSAValue, int]:
 def _end(op: Operation, order: Mapping[Operation, int]) -> int:
     """The index of the op up to which `op` needs its operands: a started collective does until its wait."""
     if isinstance(op, StartOp):
-        return max((order[use.operation] for use in op.token.uses), default=order[op])
+        return order[_wait(op)]
     return order[op]
+
+
+def _wait(start: StartOp) -> Operation:
+    return next(iter(start.token.uses)).operation
 
 
 def _results(op: Operation) -> Iterator[SSAValue]:
     """The values for which `op` may need memory: a start makes room for what its wait gives."""
     if isinstance(op, StartOp):
-        for use in op.token.uses:
-            yield from use.operation.results
+        yield from _wait(op).results
     elif not isinstance(op, WaitOp):
         yield from op.results
 

@@ -60,14 +60,12 @@ def test_a_wait_holds_up_compute():
     assert found.seconds == pytest.approx(7.0)
 
 
-def test_what_nobody_waits_for_still_takes_its_time():
-    assert timeline(start("t")).seconds == pytest.approx(3.0)
-
-
 def test_collectives_over_the_same_axes_queue_and_over_others_do_not():
-    same = timeline(start("s"), start("t"))
+    waits = ["%a = spmd.wait %s : tensor<500xf32>", "%b = spmd.wait %t : tensor<500xf32>"]
+    same = timeline(start("s"), start("t"), *waits)
     first = start("s", sharding='[{}], unreduced={"tp"}')
-    other = timeline(first, start("t", sharding='[{}], unreduced={"dp"}'), over='"dp", "tp"')
+    second = start("t", sharding='[{}], unreduced={"dp"}')
+    other = timeline(first, second, *waits, over='"dp", "tp"')
     assert (same.seconds, other.seconds) == (pytest.approx(6.0), pytest.approx(3.0))
     assert {event.stream for event in other.events} == {"dp", "tp"}
 
