@@ -32,15 +32,13 @@ def pointwise(op: OpInstance) -> Rule:
     return Rule(tuple(map(operand, op.operands)), (value,) * len(op.results), sizes)
 
 
-def along(*arguments: str, default: int | tuple[int, ...] | None = None) -> RuleFunction:
-    """
-    Element by element, but for the dims named by an argument, which must stay whole (softmax, cumsum, sort).
-    """
+def along(argument: str) -> RuleFunction:
+    """Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip)."""
 
     def rule(op: OpInstance) -> Rule:
         base = pointwise(op)
-        dims = [d for a in arguments for d in wrapped(op.argument(a, default), len(op.results[0]))]
-        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in dims))
+        whole = wrapped(op.argument(argument), len(op.results[0]))
+        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in whole))
 
     return rule
 

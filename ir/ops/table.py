@@ -79,7 +79,8 @@ def _along_dims() -> Iterator[OpSpec]:
         f.along("dim"),
         linear="grad_output",
     )
-    yield from _rows("cumsum flip", "self", f.along("dim", "dims"), linear="self")
+    yield from _rows("cumsum", "self", f.along("dim"), linear="self")
+    yield from _rows("flip", "self", f.along("dims"), linear="self")
     yield from _rows("tril triu", "self", f.triangle, linear="self")
     yield from _rows("sum.dim_IntList sum", "self", f.reduction(_SUM), linear="self")
     yield from _rows("mean.dim mean", "self", f.reduction(None), linear="self")
