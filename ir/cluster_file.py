@@ -28,6 +28,7 @@ all_reduce = { alpha = 9e-6, beta = 4e-12 }   # optional, measured: seconds, sec
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -148,14 +149,14 @@ class _Reader:
         entries = table.get("mesh")
         if not isinstance(entries, list) or not entries:
             raise self.fail("", "mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
-        axes: list[Axis] = []
+        sizes: list[tuple[str, int]] = []
         for entry in cast(list[Any], entries):
             match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", str(entry))
             if match is None:
                 raise self.fail("", "mesh", f'entry {entry!r} is not of the form "gpu=4"')
-            axes.append(Axis(match[1], int(match[2])))
+            sizes.append((match[1], int(match[2])))
         try:
-            return Mesh(tuple(axes))
+            return Mesh(tuple(Axis(name, size) for name, size in sizes))
         except ValueError as error:
             raise self.fail("", "mesh", str(error)) from error
 
@@ -208,22 +209,24 @@ class _Reader:
         entries = table.get("place")
         if entries is None:
             return (0,) * mesh.device_count
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in cast(list[Any], entries)):
+            raise self.fail("", "place", "must be sections, as [[place]]")
         names = [device.kind for device in kinds]
-        placement: list[int] = []
+        placed: list[tuple[int, int]] = []
         for entry in cast(list[_Table], entries):
             kind, count = entry.get("device"), entry.get("count", 1)
             if kind not in names:
                 raise self.fail(
                     "place", "device", f"{kind!r} is not one of the kinds described: {', '.join(names)}"
                 )
-            if not isinstance(count, int) or count < 1:
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise self.fail("place", "count", f"is {count!r}, expected a positive whole number")
-            placement += [names.index(kind)] * count
-        if len(placement) != mesh.device_count:
+            placed.append((names.index(kind), count))
+        if (total := sum(count for _, count in placed)) != mesh.device_count:
             raise self.fail(
-                "place", "count", f"{len(placement)} devices placed, the mesh {mesh} has {mesh.device_count}"
+                "place", "count", f"{total} devices placed, the mesh {mesh} has {mesh.device_count}"
             )
-        return tuple(placement)
+        return tuple(kind for kind, count in placed for _ in range(count))
 
     def _only(self, section: str, fields: _Table, known: set[str]) -> None:
         for name in fields:
@@ -237,7 +240,7 @@ class _Reader:
             raise self.fail(section, field, "missing")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(section, field, f"is {value!r}, expected a number")
-        if value < 0 or (positive and value == 0):
+        if not math.isfinite(value) or value < 0 or (positive and value == 0):
             raise self.fail(
                 section,
                 field,
@@ -247,12 +250,12 @@ class _Reader:
 
     def _bytes(self, section: str, field: str, value: Any) -> float:
         if isinstance(value, str):
-            match = re.fullmatch(r"\s*([\d.]+)\s*(\w*)\s*", value)
+            match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(\w*)\s*", value)
             if match is None or match[2] not in _UNITS:
                 raise self.fail(
                     section, field, f'is {value!r}, expected a size as "40GiB" or a number of bytes'
                 )
-            return float(match[1]) * _UNITS[match[2]]
+            value = float(match[1]) * _UNITS[match[2]]
         return self._number(section, field, value)
 
 
