@@ -34,7 +34,7 @@ def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> 
     """Train on `ranks` processes and return what the first one measured."""
     script = [str(HERE / "train_gpt.py"), "--cluster", str(cluster), "--steps", str(options.steps), "--save", str(log)]
     script += ["--text", options.text] if options.text else []
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*launch, *script], check=True, env=environment)
     return json.loads(log.read_text())

@@ -4,6 +4,9 @@ One update of one parameter, in place, by the fused kernels of `torch.optim`.
 Parameter, gradient and states are local shards of one shape and dtype; the updates are elementwise, so that
 the updates of the shards are the shards of the update. `step` counts updates from 1 (a tensor of no dims,
 or a number), `lr` is the learning rate of this one (likewise).
+
+The fused kernels read memory in order whatever the strides are. Parameters and states are contiguous, for the
+executor makes them so; a gradient need not be (that of a transposed weight is a view) and is copied if it is not.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ def adamw_(
     if param.numel():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             [param],
-            [grad],
+            [grad.contiguous()],
             [exp_avg],
             [exp_avg_sq],
             [],
@@ -73,7 +76,7 @@ def sgd_(
     if param.numel():
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
             [param],
-            [grad],
+            [grad.contiguous()],
             [momentum_buffer] if momentum and momentum_buffer is not None else [],
             weight_decay=weight_decay,
             momentum=momentum,

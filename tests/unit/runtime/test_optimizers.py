@@ -67,6 +67,22 @@ def test_sgd(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any
     assert_close(param, reference.detach())
 
 
+@pytest.mark.parametrize("update", ["adamw", "sgd"])
+def test_a_transposed_gradient_is_read_by_its_strides(update: str):
+    torch.manual_seed(0)
+    grad = torch.randn(3, 5).t()
+
+    def updated(gradient: torch.Tensor) -> torch.Tensor:
+        param, first, second = torch.ones(5, 3), torch.zeros(5, 3), torch.zeros(5, 3)
+        if update == "adamw":
+            adamw_(param, gradient, first, second, 1.0, 0.1)
+            return second
+        sgd_(param, gradient, first, 1.0, 0.1, momentum=0.9)
+        return first
+
+    assert torch.equal(updated(grad), updated(grad.contiguous()))
+
+
 def test_a_gradient_is_not_changed():
     grad = torch.ones(3)
     sgd_(torch.ones(3), grad, torch.zeros(3), 1, 0.1, momentum=0.9, weight_decay=0.5)
