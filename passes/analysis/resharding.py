@@ -112,9 +112,17 @@ class ReshardCosts:
         size = float(math.prod(shape) * element_bytes)
         leaving = np.array([self._leaving(graph, paths, s, shape, size) for s in sources])
         table = np.array([self._arriving(graph, leaving, t, size) for t in targets]).T
-        for i, source in enumerate(sources):
-            table[i, [j for j, target in enumerate(targets) if source == target]] = 0.0
+        for i, j in itertools.product(range(len(sources)), range(len(targets))):
+            if rows[i] < 0 and columns[j] < 0:
+                table[i, j] = min(table[i, j], self._direct(sources[i], targets[j], size))
         return table
+
+    def _direct(self, source: Sharding, target: Sharding, size: float) -> float:
+        """Seconds between two shardings that are not even, which no even one need lie between."""
+        if source == target:
+            return 0.0
+        step = single_step(source, target, self.mesh)
+        return self.step_seconds(step, size) if step is not None else math.inf
 
     def _leaving(
         self, graph: _Graph, paths: _Paths, source: Sharding, shape: tuple[int, ...], size: float

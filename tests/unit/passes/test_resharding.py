@@ -1,0 +1,139 @@
+"""Resharding: the table of costs is that of the paths, which are the shortest there are."""
+
+import itertools
+import math
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.collectives import CollectiveKind, find_step, steps_from
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.sharding import Sharding, parse_sharding
+from shardwright.passes.analysis.resharding import ReshardCosts, even_shardings, fits
+
+MESH = Mesh.of(node=2, gpu=2)
+
+
+def costs_with(fixed: float, per_byte: float) -> ReshardCosts:
+    """Costs on two nodes of two devices, where an all-to-all in a node takes these seconds."""
+    device = Device("cpu", (("float32", 1e9),), memory_bandwidth=1e9, memory=1e9)
+    links = (Link("node", 1e-5, 1e-8), Link("gpu", 1e-6, 1e-9, (("all_to_all", fixed, per_byte),)))
+    return ReshardCosts(Cluster("test", MESH, (device,), (0, 0, 0, 0), links))
+
+
+COSTS = costs_with(3e-6, 2e-9)
+EXCHANGING = costs_with(1e-9, 1e-12)
+SHAPE = (6, 3)
+UNEVEN = tuple(
+    map(
+        parse_sharding,
+        [
+            '[{"gpu"}, {}], offsets={0: [0, 1, 6]}',
+            '[{}, {"gpu"}], offsets={1: [0, 3, 3]}',
+            '[{"node", "gpu"}, {}], offsets={0: [0, 0, 2, 3, 6]}',
+            '[{"gpu"}, {}], unreduced={"node"}, offsets={0: [0, 5, 6]}',
+        ],
+    )
+)
+EVEN = tuple(each for each in even_shardings(2, MESH) if fits(each, SHAPE, MESH))
+ALL = (*EVEN, *UNEVEN)
+
+
+def seconds(costs: ReshardCosts, source: Sharding, target: Sharding, element_bytes: int) -> float:
+    """The time of the path from one sharding to the other."""
+    size = math.prod(SHAPE) * element_bytes
+    return sum(costs.step_seconds(step, size) for step in costs.path(SHAPE, element_bytes, source, target))
+
+
+def test_even_shardings_are_all_there_are():
+    assert len(set(even_shardings(2, MESH))) == 4**2
+    assert len(set(even_shardings(2, MESH, partial=False))) == 3**2
+    assert even_shardings(2, MESH)[0].is_replicated
+
+
+def test_a_split_needs_an_element_for_each_part():
+    assert not fits(parse_sharding('[{}, {"node", "gpu"}]'), SHAPE, MESH)
+    assert fits(parse_sharding('[{}, {"node", "gpu"}], offsets={1: [0, 0, 1, 2, 3]}'), SHAPE, MESH)
+
+
+@pytest.mark.parametrize("source", ALL, ids=str)
+def test_a_path_leads_there_step_by_step(source: Sharding):
+    for target in ALL:
+        at = source
+        for step in COSTS.path(SHAPE, 4, source, target):
+            assert step.source == at
+            assert find_step(step.kind, step.source, step.target, MESH) == step
+            step.target.verify(MESH, SHAPE)
+            at = step.target
+        assert at == target
+
+
+@pytest.mark.parametrize("costs", [COSTS, EXCHANGING], ids=["gathering", "exchanging"])
+@pytest.mark.parametrize("element_bytes", [1, 8, 100_000])
+def test_the_table_holds_the_times_of_the_paths(costs: ReshardCosts, element_bytes: int):
+    table = costs.matrix(SHAPE, element_bytes, ALL, ALL)
+    paths = [[seconds(costs, source, target, element_bytes) for target in ALL] for source in ALL]
+    np.testing.assert_allclose(table, paths, rtol=1e-12)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(ALL), min_size=1), st.lists(st.sampled_from(ALL), min_size=1))
+def test_a_part_of_the_table_is_the_same(sources: list[Sharding], targets: list[Sharding]):
+    whole = COSTS.matrix(SHAPE, 4, ALL, ALL)
+    rows, columns = [ALL.index(each) for each in sources], [ALL.index(each) for each in targets]
+    np.testing.assert_allclose(COSTS.matrix(SHAPE, 4, sources, targets), whole[np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("element_bytes", [1, 100_000])
+def test_no_other_path_is_shorter(element_bytes: int):
+    graph: networkx.DiGraph[Sharding] = networkx.DiGraph()
+    size = math.prod(SHAPE) * element_bytes
+    for source in EVEN:
+        for step in steps_from(source, MESH):
+            if step.target in EVEN:
+                known = graph.get_edge_data(source, step.target, {"weight": math.inf})["weight"]
+                graph.add_edge(source, step.target, weight=min(known, COSTS.step_seconds(step, size)))
+    shortest = dict(networkx.all_pairs_dijkstra_path_length(graph))
+    expected = [[shortest[source][target] for target in EVEN] for source in EVEN]
+    np.testing.assert_allclose(COSTS.matrix(SHAPE, element_bytes, EVEN, EVEN), expected, rtol=1e-12)
+
+
+def test_a_detour_is_never_shorter():
+    table = COSTS.matrix(SHAPE, 4, ALL, ALL)
+    for middle in range(len(ALL)):
+        assert (table <= table[:, middle, None] + table[None, middle, :] + 1e-15).all()
+
+
+def test_what_is_there_costs_nothing_and_every_change_something():
+    table = COSTS.matrix(SHAPE, 4, ALL, ALL)
+    assert (np.diagonal(table) == 0).all()
+    assert (table[~np.eye(len(ALL), dtype=bool)] > 0).all()
+
+
+def test_between_slow_nodes_a_large_sum_is_scattered_first():
+    sums, whole = parse_sharding('[{}], unreduced={"node", "gpu"}'), Sharding.replicated(1)
+    steps = COSTS.path((2**20,), 4, sums, whole)
+    assert [(step.kind, step.axes) for step in steps] == [
+        (CollectiveKind.REDUCE_SCATTER, ("gpu",)),
+        (CollectiveKind.ALL_REDUCE, ("node",)),
+        (CollectiveKind.ALL_GATHER, ("gpu",)),
+    ]
+
+
+def test_no_way_is_an_error():
+    scalar = Sharding.replicated(0)
+    maximum = parse_sharding('[], unreduced={"gpu" max}')
+    assert COSTS.path((), 4, maximum, scalar)
+    with pytest.raises(ValueError, match=r"no collectives lead from \[\] to \[\], unreduced={\"gpu\" max}"):
+        COSTS.path((), 4, scalar, maximum)
+    assert COSTS.matrix((), 4, [scalar], [maximum])[0, 0] == math.inf
+
+
+def test_all_pairs_are_asked_for_often_and_solved_once():
+    first = COSTS.matrix(SHAPE, 4, EVEN, EVEN)
+    for source, target in itertools.islice(itertools.product(EVEN, EVEN), 20):
+        assert COSTS.matrix(SHAPE, 4, [source], [target])[0, 0] == first[EVEN.index(source), EVEN.index(target)]
