@@ -71,7 +71,7 @@ def main() -> None:
         if number % 10 == 0 and int(os.environ.get("RANK", "0")) == 0:
             print(f"step {number:4}  loss {losses[-1]:.4f}  {seconds[-1]:.3f} s", flush=True)
     if options.save and int(os.environ.get("RANK", "0")) == 0:
-        measured = {"losses": losses, "step_s": statistics.median(seconds[2:]), "plan": dict(step.report)}
+        measured = {"losses": losses, "step_s": statistics.median(seconds[2:]), "plan": dict(step.plan)}
         Path(options.save).write_text(json.dumps(measured))
 
 
