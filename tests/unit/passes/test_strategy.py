@@ -1,0 +1,220 @@
+"""search-strategy: elimination finds what trying everything finds, and its cost is that of the IR it writes."""
+
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ir_files import context, parse
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, SSAValue
+
+from shardwright.dialects import train
+from shardwright.dialects.compute import ComputeOp, element_bytes, shape_of
+from shardwright.dialects.step import SEARCH, is_regathered, sharding_of, working_of
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.sharding import Sharding
+from shardwright.passes.analysis.compute import op_seconds
+from shardwright.passes.analysis.resharding import ReshardCosts
+from shardwright.passes.errors import PassError
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import StepView, cluster_of_module, step_functions
+
+HEAD = """
+#cpu = #spmd.device<"cpu", flops = {{float32 = {rate}}}, bandwidth = 1.0e9, memory = 1.0e9, launch = 1.0e-6>
+#node = #spmd.link<"node", alpha = 1.0e-5, beta = 1.0e-8>
+#gpu = #spmd.link<"gpu", alpha = {alpha}, beta = {beta}>
+spmd.mesh @mesh = <[{axes}]>
+spmd.cluster @test on @mesh devices [#cpu] placement [{placement}] links [{links}]
+"""
+MATRIX = "tensor<4x4xf32>"
+_BINARY = ("mm", "add.Tensor", "mul.Tensor")
+_UNARY = ("relu", "t", "neg")
+
+
+def head(rate: float = 1e6, alpha: float = 1e-6, beta: float = 1e-9, nodes: int = 1) -> str:
+    """A mesh of two devices, or of several nodes of two, with a cluster on it."""
+    many = nodes > 1
+    return HEAD.format(
+        rate=f"{rate:.1f}",
+        alpha=f"{alpha:.12f}",
+        beta=f"{beta:.12f}",
+        axes=f'"node"={nodes}, "gpu"=2' if many else '"gpu"=2',
+        placement=", ".join("0" for _ in range(2 * nodes)),
+        links="#node, #gpu" if many else "#gpu",
+    )
+
+
+@st.composite
+def steps(draw: st.DrawFn, most: int = 3) -> str:
+    """A step of a few ops on square matrices that ends in the update of its parameter."""
+    names, lines = ["w", "x"], list[str]()
+    for index in range(draw(st.integers(1, most))):
+        op = draw(st.sampled_from((*_BINARY, *_UNARY)))
+        args = [draw(st.sampled_from(names)) for _ in range(2 if op in _BINARY else 1)]
+        backward = draw(st.sampled_from(("", "{train.backward} ")))
+        types = ", ".join([MATRIX] * len(args))
+        operands = ", ".join(f"%{arg}" for arg in args)
+        lines.append(f"  %v{index} = aten.{op} {operands} {backward}: ({types}) -> {MATRIX}")
+        names.append(f"v{index}")
+    return f"""
+func.func @step(
+  %w: {MATRIX} {{train.param = "w"}}, %x: {MATRIX} {{train.batch = "x"}},
+  %count: tensor<f32> {{train.step_count}}, %lr: tensor<f32> {{train.learning_rate}}
+) -> ({MATRIX} {{train.updates = 0 : i64}}, {MATRIX} {{train.loss}}) {{
+{chr(10).join(lines)}
+  %w.new = train.sgd %w, %{names[-1]}, %count, %lr {{absent = ["momentum_buffer"]}}
+    : ({MATRIX}, {MATRIX}, tensor<f32>, tensor<f32>) -> {MATRIX}
+  func.return %w.new, %{names[-1]} : {MATRIX}, {MATRIX}
+}}"""
+
+
+LAYERS = """
+func.func @step(
+  %w: tensor<64x64xf32> {train.param = "w"}, %v: tensor<64x64xf32> {train.param = "v"},
+  %x: tensor<256x64xf32> {train.batch = "x"}, %t: tensor<256x64xf32> {train.batch = "t"},
+  %count: tensor<f32> {train.step_count}, %lr: tensor<f32> {train.learning_rate}
+) -> (tensor<64x64xf32> {train.updates = 0 : i64}, tensor<64x64xf32> {train.updates = 1 : i64}) {
+  %y = aten.mm %x, %w : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
+  %z = aten.mm %y, %v : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
+  %dz = aten.sub.Tensor %z, %t : (tensor<256x64xf32>, tensor<256x64xf32>) -> tensor<256x64xf32>
+  %yt = aten.t %y {train.backward} : (tensor<256x64xf32>) -> tensor<64x256xf32>
+  %dv = aten.mm %yt, %dz {train.backward} : (tensor<64x256xf32>, tensor<256x64xf32>) -> tensor<64x64xf32>
+  %vt = aten.t %v {train.backward} : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  %dy = aten.mm %dz, %vt {train.backward} : (tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>
+  %xt = aten.t %x {train.backward} : (tensor<256x64xf32>) -> tensor<64x256xf32>
+  %dw = aten.mm %xt, %dy {train.backward} : (tensor<64x256xf32>, tensor<256x64xf32>) -> tensor<64x64xf32>
+  %w.new = train.sgd %w, %dw, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>, tensor<f32>) -> tensor<64x64xf32>
+  %v.new = train.sgd %v, %dv, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>, tensor<f32>) -> tensor<64x64xf32>
+  func.return %w.new, %v.new : tensor<64x64xf32>, tensor<64x64xf32>
+}
+"""
+
+
+def searched(text: str, options: str = "") -> ModuleOp:
+    """The module in `text` after search-strategy with some options."""
+    ctx = context()
+    module = parse(text, ctx)
+    run_pipeline(ctx, module, f"search-strategy{{{options}}}" if options else "search-strategy")
+    return module
+
+
+def report(module: ModuleOp) -> dict[str, float | str]:
+    """What the search says of the strategy that it wrote."""
+    (func,) = step_functions(module)
+    entries = cast("DictionaryAttr", func.attributes[SEARCH]).data
+    return {name: _plain(value) for name, value in entries.items()}
+
+
+def _plain(value: Attribute) -> float | str:
+    assert isinstance(value, FloatAttr | StringAttr | IntegerAttr)
+    return value.value.data if not isinstance(value, StringAttr) else value.data
+
+
+def written_cost(module: ModuleOp) -> float:
+    """The seconds of the strategy in the IR: of its ops, and of what lies between homes, copies and demands."""
+    (func,) = step_functions(module)
+    cluster = cluster_of_module(module)
+    view, costs = StepView(func, cluster.mesh), ReshardCosts(cluster)
+    total = sum(_op_cost(op, cluster) for op in view.ops)
+    values = (*func.body.block.args, *(result for op in view.ops for result in op.outs))
+    return total + sum(_value_cost(value, costs) for value in values) + _result_cost(view, func, costs)
+
+
+def _op_cost(op: ComputeOp, cluster: Cluster) -> float:
+    assert op.signature is not None
+    return op_seconds(op, op.signature, cluster)
+
+
+def _change(value: SSAValue, source: Sharding, target: Sharding, costs: ReshardCosts) -> float:
+    return float(costs.matrix(shape_of(value), element_bytes(value), [source], [target])[0, 0])
+
+
+def _value_cost(value: SSAValue, costs: ReshardCosts) -> float:
+    home, working = sharding_of(value), working_of(value)
+    shared = working if working is not None else home
+    total = _change(value, home, shared, costs) * (2 if is_regathered(value) else 1)
+    for use in value.uses:
+        if isinstance(use.operation, ComputeOp) and use.operation.signature is not None:
+            update = isinstance(value, BlockArgument) and isinstance(use.operation, train.TrainOp)
+            demand = use.operation.signature.operands[use.index]
+            total += _change(value, home if update else shared, demand, costs)
+    return total
+
+
+def _result_cost(view: StepView, func: FuncOp, costs: ReshardCosts) -> float:
+    total = 0.0
+    for index, value in enumerate(view.terminator.arguments):
+        if (target := view.updated.get(index)) is not None:
+            total += _change(value, sharding_of(value), sharding_of(func.body.block.args[target]), costs)
+        elif train.LOSS in view.result_attributes(index):
+            total += _change(value, sharding_of(value), Sharding.replicated(len(shape_of(value))), costs)
+    return total
+
+
+slowness = st.sampled_from((1e4, 1e6, 1e9))
+latencies = st.sampled_from((1e-9, 1e-6, 1e-3))
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps(), slowness, latencies)
+def test_elimination_finds_what_trying_everything_finds(step: str, rate: float, alpha: float):
+    text = head(rate, alpha) + step
+    found, best = report(searched(text)), report(searched(text, "algorithm=exhaustive"))
+    assert found["cost"] == pytest.approx(best["cost"], rel=1e-12)
+    assert found["lower_bound"] == pytest.approx(found["cost"], rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps(most=6), slowness, latencies, st.sampled_from((1, 2)))
+def test_the_cost_is_that_of_what_is_written(step: str, rate: float, alpha: float, nodes: int):
+    module = searched(head(rate, alpha, nodes=nodes) + step)
+    assert report(module)["cost"] == pytest.approx(written_cost(module), rel=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps(most=6), slowness, st.sampled_from((1, 2)))
+def test_a_second_run_decides_the_same(step: str, rate: float, nodes: int):
+    text = head(rate, nodes=nodes) + step
+    ctx = context()
+    module = parse(text, ctx)
+    lower = "search-strategy,insert-resharding,select-collectives,insert-frees"
+    run_pipeline(ctx, module, lower)
+    once = report(module)
+    run_pipeline(ctx, module, lower)
+    assert report(module) == once
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("alpha", [1e-7, 1e-5, 1e-3])
+def test_layers_cost_what_is_written(nodes: int, alpha: float):
+    module = searched(head(1e9, alpha, nodes=nodes) + LAYERS)
+    found = report(module)
+    assert found["cost"] == pytest.approx(written_cost(module), rel=1e-9)
+    assert found["lower_bound"] == pytest.approx(found["cost"], rel=1e-9)
+
+
+def test_less_memory_costs_more_time():
+    text = head(1e9) + LAYERS
+    free = report(searched(text))
+    limit = int(0.95 * float(free["peak_bytes"]))
+    module = searched(text, f"memory={limit}")
+    tight = report(module)
+    assert float(tight["peak_bytes"]) <= limit
+    assert float(free["cost"]) < float(tight["cost"]) == pytest.approx(written_cost(module), rel=1e-9)
+    assert float(free["cost"]) <= float(tight["lower_bound"]) * (1 + 1e-9)
+    assert float(tight["lower_bound"]) <= float(tight["cost"])
+
+
+def test_memory_that_is_there_changes_nothing():
+    text = head(1e9) + LAYERS
+    free = report(searched(text))
+    assert report(searched(text, f"memory={free['peak_bytes']}")) == free
+
+
+def test_what_cannot_fit_says_by_how_much():
+    with pytest.raises(PassError, match=r"no strategy fits: the tightest found needs .* too much; use more devices"):
+        searched(head(1e9) + LAYERS, "memory=1000")
