@@ -66,6 +66,9 @@ def process_group() -> Iterator[torch.device]:
     if "RANK" not in os.environ:
         yield device
         return
+    # Its functions have the default group as a default argument. Imported after the group is made, it would keep
+    # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
+    importlib.import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_cuda else "gloo", timeout=TIMEOUT)
     try:
         yield device
