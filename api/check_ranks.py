@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from .check import SEED, CheckCase, compile_case, imported
 from .comparison import StepValues, Worst, largest, measure
 from .reference import EagerRun
 
+PACKAGE = __name__.split(".", maxsplit=1)[0]
 KINDS = {"param": "parameter", "buffer": "buffer"}
 
 
@@ -85,7 +85,8 @@ def _program(case: CheckCase, key: Hashable, modules: dict[Hashable, ModuleOp]) 
             modules[key] = imported(case)
         return True, compile_case(case, modules[key].clone()).program
     except Exception as error:
-        return False, "".join(traceback.format_exception_only(error)).strip()
+        ours = type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE
+        return False, str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 def _communicators(plans: Sequence[Plan]) -> dict[Mesh, Communicator]:

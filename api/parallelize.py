@@ -171,18 +171,26 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
 
 def _from_rank_0(asked: _Asked) -> tuple[str, Mapping[str, Any]]:
     """The program and report that rank 0 makes; if it cannot, the PlanError on every rank says why."""
+    shared: list[Any] = [None]
     if not dist.is_initialized():
-        compiled = asked.compiled(1)
-        return compiled.program, compiled.report
-    outcome: list[Any] = [None]
-    if dist.get_rank() == 0:
-        try:
-            compiled = asked.compiled(dist.get_world_size())
-            outcome = [(compiled.program, compiled.report)]
-        # Whatever it is, the other ranks wait for it.
-        except Exception as error:
-            outcome = [error if isinstance(error, PlanError) else PlanError(f"{type(error).__name__}: {error}")]
-    dist.broadcast_object_list(outcome, src=0)
-    if isinstance(outcome[0], PlanError):
-        raise outcome[0]
-    return outcome[0]
+        shared = [_outcome(asked, 1)]
+    else:
+        if dist.get_rank() == 0:
+            shared = [_outcome(asked, dist.get_world_size())]
+        dist.broadcast_object_list(shared, src=0)
+    if isinstance(shared[0], PlanError):
+        raise shared[0]
+    return shared[0]
+
+
+def _outcome(asked: _Asked, world: int) -> tuple[str, Mapping[str, Any]] | PlanError:
+    """What came of planning; the other ranks wait for it, whatever it is."""
+    try:
+        compiled = asked.compiled(world)
+    except PlanError as error:
+        return error
+    except Exception as error:
+        failure = PlanError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+    return compiled.program, dict(compiled.report)

@@ -1,0 +1,170 @@
+"""The command line as a user runs it, in processes of its own: plan, run, fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STEP = '''
+"""A training step of a user's own."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import shardwright as sw
+
+
+def make():
+    torch.manual_seed(7)
+    batch = (torch.randn(8, 6), torch.randint(4, (8,)))
+    model = partial(nn.Sequential, nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    return sw.TrainingStep(model, F.cross_entropy, partial(torch.optim.SGD, lr=0.5), batch)
+
+
+def unseen():
+    class Chooses(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.layer(x) if x.sum().item() > 0 else -self.layer(x)
+
+    batch = (torch.randn(8, 6), torch.randint(4, (8,)))
+    return sw.TrainingStep(Chooses, F.cross_entropy, torch.optim.SGD, batch)
+'''
+
+CLUSTER = """
+version = 1
+name = "pair"
+mesh = ["gpu=2"]
+[device.cpu]
+flops = { float32 = 1e8 }
+memory_bandwidth = 1e8
+memory = "1GB"
+[link.gpu]
+latency = 1e-7
+bandwidth = 1e8
+"""
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a user works: a step, a cluster and a plan of mlp-tiny for two ranks."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "my_step.py").write_text(STEP)
+    (folder / "pair.toml").write_text(CLUSTER)
+    done = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "plan", "--pin", "dp")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def python(folder: Path, *arguments: str) -> Done:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def shardwright(folder: Path, *arguments: str) -> Done:
+    return python(folder, "-m", "shardwright.tools.cli", *arguments)
+
+
+def torchrun(folder: Path, ranks: int, *arguments: str) -> Done:
+    return python(folder, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments)
+
+
+def losses(done: Done) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^step \d+: loss (\S+)$", done.stdout, re.MULTILINE)
+
+
+def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path):
+    expected = losses(shardwright(folder, "run", "plan", "--steps", "3"))
+    assert len(expected) == 3
+    assert float(expected[2]) < float(expected[0])
+    # A program is a file like any other: here it has left its plan, and nothing else of it is on the path.
+    (folder / "elsewhere.py").write_text((folder / "plan" / "program.py").read_text())
+    assert losses(torchrun(folder, 2, "elsewhere.py", "--steps", "3")) == expected
+
+
+def test_a_step_of_the_users_own_is_planned_and_run_at_once(folder: Path):
+    done = shardwright(folder, "run", "my_step:make", "--nproc-per-node", "2", "--steps", "2")
+    assert len(losses(done)) == 2
+
+
+def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
+    done = torchrun(folder, 1, "plan/program.py", "--steps", "1")
+    assert done.returncode == 1
+    assert "is for 2 ranks" in done.stderr
+    assert "start with torchrun --nproc-per-node 2" in done.stderr
+
+
+def test_ranks_that_hold_different_plans(folder: Path):
+    planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "other", "--pin", "tp")
+    assert planned.returncode == 0, planned.stderr
+    (folder / "mixed.py").write_text(
+        "import os, runpy\n"
+        "name = ('plan', 'other')[int(os.environ['RANK'])]\n"
+        "runpy.run_path(f'{name}/program.py', run_name='__main__')\n"
+    )
+    done = torchrun(folder, 2, "mixed.py", "--steps", "1")
+    assert done.returncode == 1
+    assert "the ranks run different programs: ranks [0]" in done.stderr
+    assert "give all the same file and versions" in done.stderr
+
+
+def test_a_rank_that_fails_ends_the_run_with_its_message(folder: Path):
+    text = (folder / "plan" / "program.py").read_text()
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "plan.json").write_text((folder / "plan" / "plan.json").read_text())
+    (broken / "program.py").write_text(re.sub(r"step_spec=\S+?,", 'step_spec="gone:step",', text))
+    done = shardwright(folder, "run", "broken")
+    assert done.returncode == 1
+    assert "the plan's model is 'gone:step'" in done.stderr
+    assert re.search(r"shardwright: error: rank \d ended with exit code 1; its message is above", done.stderr)
+    assert "ChildFailedError" not in done.stderr
+
+
+def test_a_model_that_cannot_be_captured(folder: Path):
+    done = shardwright(folder, "check", "my_step:unseen", "--mesh", "2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "needs the values of a tensor" in done.stderr
+    assert re.search(r"my_step\.py:\d+: ", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_check_on_ranks(folder: Path):
+    arguments = ["--mesh", "2", "--cluster", "pair.toml", "--steps", "2", "--dtype", "float64"]
+    done = shardwright(folder, "check", "my_step:make", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "agrees with one device over 2 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("cluster", CLUSTER.replace("1e-7", '"soon"'), "bad.toml:10: [link.gpu] latency: is 'soon', expected a number"),
+        ("pin", '[[pin]]\npreset = "pd"\n', "bad.toml: pin 1: preset 'pd' is not one of dp, tp, zero3"),
+        ("pin", '[[pin]]\nvalue = "no.*"\nsharding = "[{}]"\n', "pin 'no.*' matches no parameter"),
+    ],
+)
+def test_a_file_that_is_wrong(folder: Path, name: str, text: str, message: str):
+    (folder / "bad.toml").write_text(text)
+    files = {"cluster": "pair.toml", name: "bad.toml"}
+    options = [word for key, file in files.items() for word in (f"--{key}", file)]
+    done = shardwright(folder, "plan", "mlp-tiny", "--out", "bad", *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "bad").exists()
