@@ -1,0 +1,130 @@
+"""Overlap on whole models: the numbers stay, the number of collectives falls, and time and memory are as promised."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from split_cluster import split_cluster
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from shardwright.api.compile import import_training_step
+from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.sharding_attrs import SignatureAttr
+from shardwright.dialects.spmd import ClusterOp, CollectiveOp, MeshOp, StartOp
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.signatures import signatures
+from shardwright.lowering.verify_numerics import check_pass
+from shardwright.models.registry import training_step
+from shardwright.passes.analysis.memory import peak_memory
+from shardwright.passes.analysis.timeline import predict
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import cluster_of_module, step_functions
+
+MIB = 2**20
+OPTIONS = [
+    "",
+    "{bucket_mb=0}",
+    "{bucket_mb=0.002 prefetch=2}",
+    "{prefetch=0 gradients=false}",
+    "{gathers=false activations=false}",
+]
+
+
+def imported(model: str, cluster: Cluster) -> ModuleOp:
+    """Return a shipped model's step on a cluster."""
+    module = import_training_step(training_step(model))
+    block = module.body.block
+    assert block.first_op is not None
+    block.insert_ops_before([MeshOp(cluster.mesh), ClusterOp(cluster)], block.first_op)
+    return module
+
+
+def planned(model: str, cluster: Cluster, preset: str, folder: Path) -> ModuleOp:
+    """Return a shipped model's step with collectives chosen, under a preset's pin."""
+    pins = folder / "pins.toml"
+    pins.write_text(f'[[pin]]\npreset = "{preset}"\n')
+    module = imported(model, cluster)
+    search = f'search-strategy{{algorithm=fixed pins="{pins}"}}'
+    passes = f"decompose-mean,canonicalize,cse,dce,{search},insert-resharding,select-collectives"
+    run_pipeline(Context(), module, passes)
+    return module
+
+
+def overlapped(module: ModuleOp, options: str = "") -> ModuleOp:
+    """Return a copy of `module` after the pass."""
+    after = module.clone()
+    run_pipeline(Context(), after, f"overlap{options}")
+    return after
+
+
+def step_of(module: ModuleOp) -> FuncOp:
+    """Return the step function of `module`."""
+    return step_functions(module)[0]
+
+
+def communications(module: ModuleOp) -> Counter[str]:
+    """Return how many collectives of each kind there are, a bucket counting once."""
+    counts: Counter[str] = Counter()
+    for op in step_of(module).body.block.ops:
+        if isinstance(op, StartOp):
+            counts[op.collective] += 1
+        elif isinstance(op, CollectiveOp) and not op.KIND.is_local:
+            counts[op.KIND] += 1
+    return counts
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
+def test_numbers_stay(preset: str, options: str, tmp_path: Path):
+    before = planned("mlp-tiny", split_cluster(parse_mesh("dp=2,tp=2")), preset, tmp_path)
+    check_pass(before, overlapped(before, options), "overlap")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_numbers_stay_under_any_strategy(seed: int):
+    mesh = parse_mesh("dp=2,tp=2")
+    before = imported("mlp-tiny", split_cluster(mesh))
+    choose_at_random(before, mesh, seed)
+    run_pipeline(Context(), before, "insert-resharding,select-collectives")
+    check_pass(before, overlapped(before, OPTIONS[seed % 3]), "overlap")
+
+
+def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
+    """Give every op one of its signatures."""
+    choose = random.Random(seed)
+    for op in step_of(module).body.block.ops:
+        if isinstance(op, ComputeOp):
+            op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, choose.choice(signatures(op.rule(), mesh)))
+
+
+def test_data_parallel_gradients_travel_in_a_handful_of_buckets(tmp_path: Path):
+    before = planned("gpt2-tiny", find_cluster("local-4"), "dp", tmp_path)
+    assert communications(before)["all_reduce"] == 38
+    # The count of labels; the loss with all gradients.
+    assert communications(overlapped(before))["all_reduce"] == 2
+    # There are 118 KB of gradients; the token embedding alone has 13 KB.
+    assert 3 <= communications(overlapped(before, "{bucket_mb=0.06}"))["all_reduce"] <= 6
+
+
+@pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
+def test_the_predicted_time_falls_and_memory_stays(preset: str, tmp_path: Path):
+    before = planned("gpt2-tiny", find_cluster("local-4"), preset, tmp_path)
+    cluster = cluster_of_module(before)
+    after = overlapped(before, "{bucket_mb=0.02}")
+    slow, fast = (predict(step_of(module), cluster) for module in (before, after))
+    assert fast.seconds < slow.seconds
+    assert fast.exposed_seconds < slow.exposed_seconds
+    assert fast.collective_bytes == pytest.approx(slow.collective_bytes)
+    most, now = (peak_memory(step_of(module), cluster.mesh).bytes for module in (before, after))
+    # Two buckets of gathered blocks, of which the largest has the token embedding.
+    assert now <= most + 2 * 0.06 * MIB
+
+
+def test_a_second_run_changes_nothing(tmp_path: Path):
+    once = overlapped(planned("mlp-tiny", find_cluster("local-4"), "dp", tmp_path))
+    assert str(overlapped(once)) == str(once)
