@@ -25,7 +25,7 @@ from torch import nn
 
 from shardwright.api.compile import PlanOptions, compile_step, on_mesh
 from shardwright.api.training_step import TrainingStep
-from shardwright.ir.cluster_file import load_cluster
+from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.lowering.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
@@ -44,7 +44,7 @@ def plan_text(step: TrainingStep, ranks: int, preset: str) -> str:
     """The program of `step` pinned to a preset on one axis of `ranks` devices."""
     import tempfile
 
-    cluster = on_mesh(load_cluster("examples/clusters/local-4.toml"), Mesh.of(gpu=ranks))
+    cluster = on_mesh(find_cluster("local-4"), Mesh.of(gpu=ranks))
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as pins:
         pins.write(f'[[pin]]\npreset = "{preset}"\n')
         pins.flush()

@@ -22,9 +22,9 @@ _ONE = """
 import json, sys, time
 start = time.perf_counter()
 from shardwright.api.compile import compile_step
-from shardwright.ir.cluster_file import load_cluster
+from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import training_step
-step, cluster = training_step(sys.argv[1]), load_cluster(sys.argv[2])
+step, cluster = training_step(sys.argv[1]), find_cluster(sys.argv[2])
 import shardwright.lowering.capture
 started = time.perf_counter()
 plan = compile_step(step, cluster, name=sys.argv[1], step_spec=sys.argv[1])
@@ -42,7 +42,7 @@ def main() -> None:
     """Print the table and write JSON and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--cluster", default="examples/clusters/h100-8x8.toml")
+    parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
