@@ -138,13 +138,18 @@ def test_the_root_names_what_it_offers():
         _ = shardwright.parallelise  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_opt_tool_never_imports_torch(tmp_path: Path):
-    file = tmp_path / "tiny.mlir"
-    file.write_text("func.func @f() { func.return }\n")
+PIPELINE = (
+    "decompose-mean,canonicalize,cse,dce,search-strategy,insert-resharding,select-collectives,overlap,check-memory,"
+    "insert-frees"
+)
+
+
+def test_opt_tool_never_imports_torch():
+    file = ROOT / "tests" / "filecheck" / "pipeline" / "classifier.mlir"
     program = f"""
         from shardwright.tools.opt_tool import main
         try:
-            main([{str(file)!r}])
+            main([{str(file)!r}, "--pass-pipeline={PIPELINE}"])
         except SystemExit as end:
             assert not end.code, end.code
     """
