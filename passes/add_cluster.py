@@ -43,7 +43,7 @@ class AddClusterPass(ModulePass):
     }
     ```
 
-    Source: DESIGN 3 (a pass on a file has costs to work with).
+    Source: the cluster files of `ir/cluster_file.py`.
     """
 
     name = "add-cluster"

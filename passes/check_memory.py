@@ -48,7 +48,7 @@ class CheckMemoryPass(ModulePass):
     }
     ```
 
-    Source: DESIGN 5 (a plan that does not fit is not a plan, and the error says by how much).
+    Source: liveness over the scheduled program; what does not fit is no plan.
     """
 
     name = "check-memory"
