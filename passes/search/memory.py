@@ -1,8 +1,10 @@
-"""Memory as prices: what a byte costs at the program points where memory is short.
+"""
+Memory as prices: what a byte costs at the program points where memory is short.
 
-Peak memory is a maximum over program points, which no sum over ops and edges can say. Lagrange's multipliers can: a
-byte alive at point t costs lambda_t seconds. Every choice of prices gives a lower bound of the cheapest plan that fits,
-`min(cost + sum_t lambda_t * (bytes_t - limit))`, and plans that are tighter the higher the prices are.
+Peak memory is a maximum over program points, which no sum over ops and edges can say. Lagrange's multipliers
+can: a byte alive at point t costs lambda_t seconds. Every choice of prices gives a lower bound of the
+cheapest plan that fits, `min(cost + sum_t lambda_t * (bytes_t - limit))`, and plans that are tighter the
+higher the prices are.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Prices:
     def over(self, intervals: Sequence[Interval]) -> float:
         """The price of a byte that is alive over `intervals`."""
         return sum(
-            price for point, price in self.at.items() if any(start <= point <= end for start, end in intervals)
+            price
+            for point, price in self.at.items()
+            if any(start <= point <= end for start, end in intervals)
         )
 
     @property
@@ -76,13 +80,16 @@ class Lifetimes:
         users = [
             op
             for op in self.users(value)
-            if isinstance(op, ComputeOp) and not (isinstance(value, BlockArgument) and isinstance(op, train.TrainOp))
+            if isinstance(op, ComputeOp)
+            and not (isinstance(value, BlockArgument) and isinstance(op, train.TrainOp))
         ]
         backward = [self.position[op] for op in users if BACKWARD in op.attributes]
         return [self.position[op] for op in users if BACKWARD not in op.attributes], backward
 
     def copy(self, value: SSAValue, regather: bool) -> tuple[Interval, ...]:
-        """When a working copy is alive: from its first user to its last; if regathered, once in each phase."""
+        """
+        When a working copy is alive: from its first user to its last; if regathered, once in each phase.
+        """
         phases = self.shared_uses(value)
         if not regather:
             together = [*phases[0], *phases[1]]

@@ -117,7 +117,9 @@ def build_problem(
     weights: Weights = Weights(),
     prices: Prices = Prices(),
 ) -> StrategyProblem:
-    """The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`."""
+    """
+    The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`.
+    """
     return _Builder(view, cluster, constraints, weights, prices).build()
 
 
@@ -266,7 +268,9 @@ class _Builder:
         held: tuple[float, ...],
         kept: float,
     ) -> Costs | None:
-        """Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both."""
+        """
+        Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both.
+        """
         if options == (False,) and not held:
             return self.tables.table(value, port, forms)
         key = (shape_of(value), element_bytes(value), id(port), id(forms), options, held, kept)
