@@ -101,13 +101,13 @@ def plan_inner(traffic: Traffic) -> list[Bucket]:
     flow = traffic.flow
 
     def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
-        first, used = flow.ready(group[0].operand), min(map(flow.first_use, group))
-        return traffic.fits(group, op) and flow.ready(op.operand) <= (first + used) / 2
+        first, used = flow.ready(group[0]), min(map(flow.first_use, group))
+        return traffic.fits(group, op) and flow.ready(op) <= (first + used) / 2
 
-    ops = [op for op in flow.of(Role.INNER) if flow.has_work(flow.ready(op.operand), flow.first_use(op))]
-    ops.sort(key=lambda op: flow.ready(op.operand))
+    ops = [op for op in flow.of(Role.INNER) if flow.has_work(flow.ready(op), flow.first_use(op))]
+    ops.sort(key=lambda op: flow.ready(op))
     groups = traffic.grouped(ops, joins)
-    return [Bucket(tuple(group), max(flow.ready(group[-1].operand), traffic.latest_start(group))) for group in groups]
+    return [Bucket(tuple(group), max(flow.ready(group[-1]), traffic.latest_start(group))) for group in groups]
 
 
 def plan_arguments(traffic: Traffic, prefetch: int) -> list[Bucket]:

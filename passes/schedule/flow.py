@@ -59,13 +59,15 @@ class Flow:
         listed = (op for op, served in self.roles.items() if served is role)
         return [op for op in listed if isinstance(op, CollectiveOp)]
 
-    def ready(self, value: SSAValue) -> int:
-        """The position of the op after which `value` can be had; -1 for an argument."""
-        if not isinstance(value, OpResult):
-            return -1
-        if (position := self.position.get(value.op)) is not None:
-            return position
-        return max(map(self.ready, value.op.operands), default=-1)
+    def ready(self, op: CollectiveOp) -> int:
+        """
+        The position of the op after which the operand of `op` can be had; -1 for an argument.
+
+        What continues another inner collective is not ready before its place in the program.
+        """
+        if op in self.position and self._continues(op):
+            return self.position[op]
+        return self._made(op.operand)
 
     def first_use(self, op: CollectiveOp) -> int:
         """The position of the first op that needs the result of `op`, or something that is handed on from it."""
@@ -81,6 +83,20 @@ class Flow:
     def has_work(self, after: int, before: int) -> bool:
         """Whether some op computes strictly between two positions."""
         return before > after + 1 and self._work[min(before, self.end)] > self._work[after + 1]
+
+    def _made(self, value: SSAValue) -> int:
+        if not isinstance(value, OpResult):
+            return -1
+        if (position := self.position.get(value.op)) is not None:
+            return position
+        return max(map(self._made, value.op.operands), default=-1)
+
+    def _continues(self, op: Operation) -> bool:
+        """Whether an inner collective makes an operand of `op`, but for views."""
+        return any(
+            self.roles.get(source) is Role.INNER or (_is_view(source) and self._continues(source))
+            for source in sources(op)
+        )
 
     def _communicates(self, op: CollectiveOp) -> bool:
         axes = (axis for dim in op.axes.data for axis in dim)

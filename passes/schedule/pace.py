@@ -54,7 +54,8 @@ class Pace:
         if self.cluster is None:
             return -1
         needed = _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
-        return bisect_right(self._begins, self._begins[min(use, len(self._begins) - 1)] - needed) - 2
+        began = self._begins[min(use, len(self._begins) - 1)]
+        return min(bisect_right(self._begins, began - needed) - 2, use - 1)
 
 
 def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:

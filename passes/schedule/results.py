@@ -57,7 +57,7 @@ class _Planner:
             self.pending = [op for op in self.pending if op not in self.over]
 
     def _ready(self, op: CollectiveOp, before: set[Operation]) -> int:
-        return max((self.over[other] for other in before), default=self.flow.ready(op.operand))
+        return max((self.over[other] for other in before), default=self.flow.ready(op))
 
     def _wave(self, ready: Mapping[CollectiveOp, int], last: int) -> None:
         groups = self.traffic.grouped(sorted(ready, key=ready.__getitem__), self.traffic.fits)
