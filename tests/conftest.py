@@ -4,10 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before torch is loaded: on tensors this small its threads only wait for one another, ten times as long as
 # the work takes where tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says more of what else the machine does than of the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 _SEVERAL_PROCESSES = {"distributed", "end_to_end"}
 

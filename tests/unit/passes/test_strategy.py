@@ -159,7 +159,7 @@ slowness = st.sampled_from((1e4, 1e6, 1e9))
 latencies = st.sampled_from((1e-9, 1e-6, 1e-3))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps(), slowness, latencies)
 def test_elimination_finds_what_trying_everything_finds(step: str, rate: float, alpha: float):
     text = head(rate, alpha) + step
@@ -168,14 +168,14 @@ def test_elimination_finds_what_trying_everything_finds(step: str, rate: float, 
     assert found["lower_bound"] == pytest.approx(found["cost"], rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps(most=6), slowness, latencies, st.sampled_from((1, 2)))
 def test_the_cost_is_that_of_what_is_written(step: str, rate: float, alpha: float, nodes: int):
     module = searched(head(rate, alpha, nodes=nodes) + step)
     assert report(module)["cost"] == pytest.approx(written_cost(module), rel=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(steps(most=6), slowness, st.sampled_from((1, 2)))
 def test_a_second_run_decides_the_same(step: str, rate: float, nodes: int):
     text = head(rate, nodes=nodes) + step
