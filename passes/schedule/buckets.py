@@ -68,9 +68,13 @@ class Traffic:
         return self.size((*group, op)) <= self.pace.bucket_bytes(key.kind, key.axes)
 
     def latest_start(self, group: Sequence[CollectiveOp]) -> int:
-        """The last position at which `group` may start and be over in time; -1 where that is not known."""
+        """
+        The last position at which `group` may start and be over in time; -1 where that is not known.
+
+        The steps that are still to come are given as much time as this one.
+        """
         key, use = self.keys[group[0]], min(map(self.flow.first_use, group))
-        return self.pace.latest_start(key.kind, key.axes, self.size(group), use)
+        return self.pace.latest_start(key.kind, key.axes, self.size(group), use, steps=key.height + 1)
 
     def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
         """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""

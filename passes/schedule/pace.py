@@ -45,15 +45,18 @@ class Pace:
         alpha, beta = self.cluster.collective_costs(kind, axes)
         return _LATENCIES * alpha / beta if beta else math.inf
 
-    def latest_start(self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int) -> int:
+    def latest_start(
+        self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int, steps: int = 1
+    ) -> int:
         """
         The position of the last op after which a collective may start that is to be over at the op `use`.
 
-        It is given 3 times the predicted time: predictions err, and others may be on their way.
+        It is given 3 times the predicted time, for each of `steps`: predictions err, and others may be on their
+        way.
         """
         if self.cluster is None:
             return -1
-        needed = _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
+        needed = steps * _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
         began = self._begins[min(use, len(self._begins) - 1)]
         return min(bisect_right(self._begins, began - needed) - 2, use - 1)
 
