@@ -56,9 +56,7 @@ def test_a_value_dies_after_its_last_use():
 
 
 def test_the_peak_names_its_op_and_the_values_alive():
-    found = peak(
-        "\n".join([relu("a", "x"), relu("b", "a"), add("c", "a", "b"), relu("d", "c"), returned("d")])
-    )
+    found = peak("\n".join([relu("a", "x"), relu("b", "a"), add("c", "a", "b"), relu("d", "c"), returned("d")]))
     assert found.op.results[0].name_hint == "b"
     assert {value.name for value in found.alive} == {"%x", "%a", "%b"}
     assert found.bytes == sum(value.bytes for value in found.alive) == 3 * KIB
@@ -118,11 +116,7 @@ OFFSETS = st.lists(st.integers(0, 12), min_size=3, max_size=3).map(lambda inner:
 @given(st.booleans(), st.none() | OFFSETS)
 def test_bytes_by_rank_are_those_of_the_local_shapes(both: bool, offsets: tuple[int, ...] | None):
     mesh = Mesh.of(node=2, gpu=2)
-    dims = (
-        (DimSharding(("node", "gpu"), offsets), DimSharding())
-        if both
-        else (DimSharding(("gpu",)), DimSharding())
-    )
+    dims = (DimSharding(("node", "gpu"), offsets), DimSharding()) if both else (DimSharding(("gpu",)), DimSharding())
     sharding = Sharding(dims)
     found = local_bytes_by_rank((12, 7), 4, sharding, mesh)
     expected = [4 * math.prod(local_shape((12, 7), sharding, mesh, rank)) for rank in range(4)]
