@@ -71,7 +71,7 @@ def their_side(step: TrainingStep, _text: str, peer: str) -> Callable[[], None]:
     wrapped = _wrapped(model, peer)
     optimizer = step.optimizer(wrapped.parameters())
     rank, world = dist.get_rank(), dist.get_world_size()
-    batch = tuple(item.chunk(world)[rank] for item in step.batch)
+    batch = tuple(item.chunk(world)[rank] for item in step.batch if isinstance(item, torch.Tensor))
     local = replace(step, model=wrapped, batch=batch)
 
     def run() -> None:
@@ -91,7 +91,8 @@ def _wrapped(model: nn.Module, peer: str) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in getattr(model, "h", []) or getattr(model, "layers", []):
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, float, float]]:

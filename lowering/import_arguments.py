@@ -156,4 +156,4 @@ def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attr
     """The values of a small constant tensor."""
     items = value.detach().reshape(-1).tolist()
     numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
-    return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportArgumentType]
+    return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportCallIssue, reportArgumentType]

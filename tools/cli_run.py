@@ -72,7 +72,7 @@ def _report(folder: Path) -> dict[str, Any]:
     path = folder / "plan.json"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        report["ranks"], report["mesh"]
+        _ = report["ranks"], report["mesh"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
         raise _error(f"{path} is not a plan: {error}", hint) from error

@@ -48,7 +48,7 @@ def test_batches_differ_from_step_to_step_and_not_from_run_to_run():
 
 def test_floats_are_drawn_anew_in_the_wanted_dtype():
     example = (torch.randn(50, 50) * 3 + 7, torch.arange(50), 0.5)
-    floats, integers, plain = vary_batch(example, 0, torch.float64)
+    floats, integers, plain = batch_items(vary_batch(example, 0, torch.float64)).values()
     assert floats.dtype is torch.float64
     assert integers.dtype is torch.int64
     assert plain == 0.5
