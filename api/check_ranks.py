@@ -10,40 +10,22 @@ import torch.distributed as dist
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.mesh import Mesh
-from ..lowering.calling import Batch, batch_items
+from ..lowering.calling import batch_items
 from ..lowering.load_program import load_text
 from ..runtime.communicator import Communicator
 from ..runtime.executor import Executor
-from ..runtime.plan import Plan
+from ..runtime.plan import Plan, Result, Value
 from .check import SEED, CheckCase, compile_case, imported
-from .comparison import StepValues, Worst, largest, measure
+from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun
 
 PACKAGE = __name__.split(".", maxsplit=1)[0]
-KINDS = {"param": "parameter", "buffer": "buffer"}
-
-
-class RankRun:
-    """One rank's run of a program, with everything gathered."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def step(self, batch: Batch) -> StepValues:
-        """Train one step; all ranks must call it."""
-        executor, plan = self._executor, self._executor.plan
-        values = {("loss", "loss"): executor.step(batch_items(batch))}
-        for result in plan.outputs:
-            if result.role == "grad":
-                values["gradient", result.name] = executor.gather(result)
-        for value in plan.inputs:
-            if (kind := value.state or KINDS.get(value.role)) is not None:
-                values[kind, value.name] = executor.gather(value)
-        return values
+COMPARED = {"loss": "loss", "grad": "gradient", "param": "parameter", "buffer": "buffer", "state": ""}
+"""By role, the kind of what is compared; a state's kind is its own name."""
 
 
 def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
-    """Of each case the largest errors on any rank, or why it has no plan; every rank returns the same."""
+    """Of each case the largest errors, which rank 0 knows, or why it has no plan."""
     found = zip(cases, _programs(cases), strict=True)
     loaded = [load_text(text, f"{case}.py") if planned else text for case, (planned, text) in found]
     communicators = _communicators([each[0] for each in loaded if not isinstance(each, str)])
@@ -98,22 +80,52 @@ def _communicators(plans: Sequence[Plan]) -> dict[Mesh, Communicator]:
 
 
 def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
-    step = case.training_step()
+    """On rank 0 the largest errors of a case; nothing on the others."""
+    step, me = case.training_step(), dist.get_rank()
     executor.initialize(step.model, SEED)
-    reference = EagerRun(step, case.dtype, SEED) if dist.get_rank() == 0 else None
-    run = RankRun(executor)
+    reference = EagerRun(step, case.dtype, SEED) if me == 0 else None
+    values = _compared_values(executor.plan)
+    places = {key: _places(value, executor.plan.mesh) for key, value in values.items()}
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):
-        found = run.step(batch)
-        expected = _from_rank_0(reference.step(batch) if reference is not None else None)
-        worst = largest((*worst.values(), *measure(found, expected, number).values()))
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, worst)
-    return largest(each for errors in everyone for each in errors.values())
+        loss = executor.step(batch_items(batch))
+        mine = {key: _local(executor, value, loss) for key, value in values.items()}
+        by_rank: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
+        dist.gather_object(mine, by_rank)
+        if reference is not None and by_rank is not None:
+            expected = reference.step(batch)
+            found = {
+                key: assemble(expected[key], list(zip(where, (local[key] for local in by_rank), strict=True)))
+                for key, where in places.items()
+                if key in expected
+            }
+            worst = largest((*worst.values(), *measure(found, expected, number).values()))
+    return worst
 
 
-def _from_rank_0(values: StepValues | None) -> dict[tuple[str, str], torch.Tensor]:
-    """What rank 0 has; every rank compares, so that copies that drift apart are seen."""
-    shared: list[Any] = [values]
-    dist.broadcast_object_list(shared, src=0)
-    return shared[0]
+def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:
+    """What is compared, by kind and name: the loss, every gradient, and all that is kept between steps."""
+    outputs = [result for result in plan.outputs if result.updates is None]
+    values: dict[tuple[str, str], Value | Result] = {}
+    for value in (*outputs, *plan.inputs):
+        if value.role in COMPARED:
+            kind = COMPARED[value.role] or (value.state if isinstance(value, Value) else "")
+            values[kind, value.name or value.role] = value
+    return values
+
+
+def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a value, without the memory that it may be a view of; the whole of a partial one."""
+    if value.role == "loss":
+        return loss
+    if value.spread.partial:
+        return executor.gather(value)
+    return (executor.local(value) if isinstance(value, Value) else executor.results[value.name]).clone()
+
+
+def _places(value: Value | Result, mesh: Mesh) -> list[Place]:
+    """Which part of a value each rank has."""
+    if value.spread.partial:
+        return [tuple((0, size) for size in value.shape)] * mesh.device_count
+    ranks = range(mesh.device_count)
+    return [tuple((s.start, s.stop) for s in value.slices(mesh, rank)) for rank in ranks]

@@ -8,7 +8,7 @@ noise is small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,32 @@ class Worst:
     step: int
 
 
-def measure(found: StepValues, expected: StepValues, step: int) -> dict[str, Worst]:
+Place = tuple[tuple[int, int], ...]
+"""The part of a tensor that a rank has: of each dim, where it starts and stops."""
+
+
+def assemble(expected: torch.Tensor, parts: Sequence[tuple[Place, torch.Tensor]]) -> torch.Tensor | None:
+    """
+    The whole of a tensor, from the parts that the ranks have.
+
+    Of several copies of a part the one farthest from `expected` is taken, so that copies that drift apart are
+    seen. What no rank has is NaN; None where a part is not of the shape of its place.
+    """
+    whole = torch.full(expected.shape, float("nan"), dtype=torch.float64)
+    taken: dict[Place, torch.Tensor] = {}
+    for place, part in parts:
+        if part.shape != torch.Size(stop - start for start, stop in place):
+            return None
+        region = tuple(slice(start, stop) for start, stop in place)
+        if place in taken and torch.equal(part, taken[place]):
+            continue
+        if place not in taken or _distance(part, expected[region]) > _distance(whole[region], expected[region]):
+            taken[place] = part
+            whole[region] = part
+    return whole.to(parts[0][1].dtype)
+
+
+def measure(found: Mapping[tuple[str, str], torch.Tensor | None], expected: StepValues, step: int) -> dict[str, Worst]:
     """The largest error of each kind in `expected` after step number `step`."""
     squares: dict[str, float] = {}
     for (kind, _), value in expected.items():
@@ -61,10 +86,14 @@ def largest(errors: Iterable[Worst]) -> dict[str, Worst]:
 def _error(found: torch.Tensor | None, expected: torch.Tensor, floor: float) -> float:
     if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf")
-    distance = _norm(found.double() - expected.double())
+    distance = _distance(found, expected)
     if not distance < float("inf"):
         return float("inf")
     return distance / max(_norm(expected), floor) if distance else 0.0
+
+
+def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return _norm(found.double() - expected.double())
 
 
 def _norm(value: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from shardwright.api.comparison import Worst, largest, measure
+from shardwright.api.comparison import Worst, assemble, largest, measure
 
 
 def test_the_largest_error_of_each_kind_is_named():
@@ -50,3 +50,27 @@ def test_zeros_agree_with_zeros():
 def test_of_equal_errors_the_first_is_kept():
     errors = [Worst("loss", 0.0, "", 1), Worst("loss", 0.0, "", 2)]
     assert largest(errors) == {"loss": errors[0]}
+
+
+def test_parts_make_a_whole():
+    whole = torch.arange(6.0).reshape(2, 3)
+    parts = [(((0, 2), (0, 2)), whole[:, :2]), (((0, 2), (2, 3)), whole[:, 2:])]
+    found = assemble(whole, parts)
+    assert found is not None
+    assert torch.equal(found, whole)
+
+
+def test_of_several_copies_the_farthest_counts():
+    expected = torch.zeros(2)
+    copies = [(((0, 2),), torch.tensor([0.0, error])) for error in (0.0, 3.0, 1.0)]
+    found = assemble(expected, copies)
+    assert found is not None
+    assert found.tolist() == [0.0, 3.0]
+
+
+def test_a_part_that_is_missing_or_misshapen_cannot_agree():
+    expected = {("loss", ""): torch.zeros(4)}
+    lacking = assemble(torch.zeros(4), [(((0, 2),), torch.zeros(2))])
+    assert measure({("loss", ""): lacking}, expected, 1)["loss"].error == math.inf
+    misshapen = assemble(torch.zeros(4), [(((0, 4),), torch.zeros(3))])
+    assert measure({("loss", ""): misshapen}, expected, 1)["loss"].error == math.inf
