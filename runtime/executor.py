@@ -35,6 +35,7 @@ class Executor:
         self.results: dict[str, torch.Tensor] = {}
         self._step_fn = step_fn
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
+        self._index = {(value.role, value.name, value.state): i for i, value in enumerate(plan.inputs)}
         self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
         self._rates = [i for i, value in enumerate(plan.inputs) if value.role == "learning_rate"]
         updated = {result.updates for result in plan.outputs}
@@ -171,7 +172,7 @@ class Executor:
 
     def local(self, value: Value) -> torch.Tensor:
         """This rank's part of an input."""
-        held = self._held[self.plan.inputs.index(value)]
+        held = self._held[self._index[value.role, value.name, value.state]]
         if held is None:
             raise self._missing(value)
         return held
