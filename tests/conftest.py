@@ -22,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
 
 
+# First, for xdist reads the groups in a hook of its own.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that start several processes on one worker: two at a time would share the same cores."""
     for item in items:
