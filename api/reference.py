@@ -65,25 +65,20 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     """
     The batch of step `number`, made from an example so that the loss and the gradients change with it.
 
-    Floats are drawn anew with the example's mean and deviation, integers shuffled, booleans shuffled by whole
-    rows (a mask that hides a whole row has no gradient). Each item is shuffled by itself.
+    The elements of each tensor are shuffled, each tensor by itself: they keep their range, but labels no longer
+    go with inputs. Booleans are shuffled by whole rows, for a mask that hides a whole row has no gradient.
 
     Args:
         dtype: what every floating-point item becomes; None keeps each.
     """
     generator = torch.Generator().manual_seed(1000 + number)
-    items = {name: _varied(item, generator, dtype) for name, item in batch_items(batch).items()}
+    items = {name: _shuffled(item, generator, dtype) for name, item in batch_items(batch).items()}
     return items if isinstance(batch, dict) else type(batch)(items.values())
 
 
-def _varied(item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
-    if not isinstance(item, torch.Tensor):
-        return item
-    if item.is_floating_point() and item.numel() < 2:
-        return item.to(dtype or item.dtype)
-    if item.is_floating_point():
-        drawn = torch.randn(item.shape, generator=generator, dtype=torch.float64)
-        return (drawn * item.double().std() + item.double().mean()).to(dtype or item.dtype)
-    if item.dtype is torch.bool and item.dim() > 0:
-        return item[torch.randperm(len(item), generator=generator)]
-    return item.flatten()[torch.randperm(item.numel(), generator=generator)].reshape(item.shape)
+def _shuffled(item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
+    if not isinstance(item, torch.Tensor) or item.dim() == 0:
+        return item.to(dtype) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+    rows = item if item.dtype is torch.bool else item.flatten()
+    shuffled = rows[torch.randperm(len(rows), generator=generator)].reshape(item.shape)
+    return shuffled.to(dtype) if item.is_floating_point() else shuffled

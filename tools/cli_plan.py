@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,9 @@ def plan_command(options: Namespace) -> int:
     console = Console(soft_wrap=True)
     console.print(summary(compiled.report))
     console.print(placements(compiled))
-    console.print(f"{folder}/program.py runs with: shardwright run {folder}", highlight=False)
+    ranks = compiled.report["ranks"]
+    console.print(f"{folder}/program.py is for torchrun with {ranks} ranks;", highlight=False, end=" ")
+    console.print(f"on this machine: shardwright run {folder}", highlight=False)
     return 0
 
 
@@ -78,7 +83,7 @@ def write_text(text: str, output: str) -> None:
         write_atomically(Path(output), text)
 
 
-def summary(report: dict[str, Any] | Any) -> Table:
+def summary(report: Mapping[str, Any]) -> Table:
     """What a plan is expected to take."""
     mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
     table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
@@ -101,16 +106,19 @@ def summary(report: dict[str, Any] | Any) -> Table:
 
 
 def placements(compiled: CompiledStep) -> Table:
-    """How the largest parameters are spread."""
+    """How the largest parameters are spread; those that differ in a number of their names alone are one row."""
     func = find_function(compiled.module)
-    rows = [
-        (str(python_value(roles[train.PARAM])), shape_of(argument), str(sharding_of(argument)))
-        for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True)
-        if train.PARAM in roles
-    ]
-    rows.sort(key=lambda row: -torch.Size(row[1]).numel())
-    table = Table("parameter", "shape", "sharding", title=f"the largest of {len(rows)} parameters")
-    for name, shape, sharding in rows[:MOST_ROWS]:
+    alike: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True):
+        if train.PARAM in roles:
+            name = str(python_value(roles[train.PARAM]))
+            key = (re.sub(r"\d+", "*", name), shape_of(argument), str(sharding_of(argument)))
+            alike.setdefault(key, []).append(name)
+    count = sum(map(len, alike.values()))
+    table = Table("parameter", "shape", "sharding", title=f"the largest of {count} parameters")
+    rows = sorted(alike.items(), key=lambda row: -math.prod(row[0][1]) * len(row[1]))
+    for (pattern, shape, sharding), names in rows[:MOST_ROWS]:
+        name = names[0] if len(names) == 1 else f"{pattern} ({len(names)})"
         # Not as markup: a sharding is written in brackets.
         table.add_row(name, "x".join(map(str, shape)), sharding.replace("[", r"\["))
     return table
