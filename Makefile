@@ -46,10 +46,10 @@ types: setup ## Types: pyright, strict for ir, dialects and passes
 filecheck: setup ## The IR tests: one small file per behaviour, run by lit
 	$(BIN)/lit --succinct -v -j $(JOBS) tests/filecheck
 
-# One run, so that one closing line counts everything. tests/conftest.py keeps the tests that start several
-# processes on one worker, one after the other.
+# One run, so that one closing line counts everything; a file stays on one worker, so that what its tests share
+# (a launch of several processes, above all) is made once.
 unit: setup ## The Python tests, those on several processes included
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
 
 bench: setup ## The measurements; each writes its table and plot
 	set -e; for script in benchmarks/[!_]*.py; do $(BIN)/python $$script; done
