@@ -13,6 +13,7 @@ from torch._functorch._aot_autograd import descriptors as aot
 from torch.fx.graph import CodeGen
 
 from .capture_fake import first_names
+from .capture_indexing import index_first_dims
 from .capture_normalize import (
     add_nodes,
     check_ops,
@@ -70,6 +71,7 @@ def assemble(
     inputs = _model_inputs(joint, model, ties)
     inputs += [(_input("batch", *pair), pair[1]) for pair in zip(batch_names, joint.batch, strict=True)]
     inputs += _loss_constants(joint, loss, dtype) + _lifted_constants(traced)
+    index_first_dims(graph)
     remove_identities(graph)
     normalise_attention(graph)
     remove_dead_nodes(graph)
