@@ -48,7 +48,7 @@ def test_batches_differ_from_step_to_step_and_not_from_run_to_run():
 
 def test_floats_keep_their_range_and_take_the_wanted_dtype():
     example = (torch.rand(50, 50), torch.tensor(3.0), torch.arange(50), 0.5)
-    floats, scalar, integers, plain = vary_batch(example, 0, torch.float64)
+    floats, scalar, integers, plain = batch_items(vary_batch(example, 0, torch.float64)).values()
     assert torch.equal(floats.flatten().sort().values, example[0].double().flatten().sort().values)
     assert not torch.equal(floats, example[0].double())
     assert (scalar.dtype, scalar.item()) == (torch.float64, 3.0)
