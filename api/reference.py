@@ -22,6 +22,11 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
 """What a check can put in the place of a step's own optimizer."""
 
 
+_FIRST_SEED = 2
+"""Of eleven tried, the one whose batches keep a VGG farthest from ties of its ReLUs and max-pools: at a tie rounding
+switches a part of the gradient on or off, and float32 runs differ by a tenth."""
+
+
 class EagerRun:
     """
     A run of a training step on one device, from the weights that `seed` gives.
@@ -71,7 +76,7 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     Args:
         dtype: what every floating-point item becomes; None keeps each.
     """
-    generator = torch.Generator().manual_seed(1000 + number)
+    generator = torch.Generator().manual_seed(_FIRST_SEED + number)
     items = {name: _shuffled(item, generator, dtype) for name, item in batch_items(batch).items()}
     return items if isinstance(batch, dict) else type(batch)(items.values())
 

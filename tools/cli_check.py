@@ -66,5 +66,10 @@ def _print(result: CheckResult) -> None:
             "parameters were not compared: in float32 AdamW makes steps out of the noise of zero gradients"
             " (--dtype float64 compares them)"
         )
+    if not result.passed and case.dtype is torch.float32:
+        console.print(
+            "in float32 rounding may turn a ReLU or a max-pool at a tie the other way: --dtype float64 tells"
+            " that from a wrong plan"
+        )
     verdict = "agrees with" if result.passed else "DIFFERS from"
     console.print(f"{verdict} one device over {case.steps} steps (tolerance {result.tolerance:g})", highlight=False)
