@@ -43,9 +43,10 @@ def cases(world_size: int) -> Iterator[CheckCase]:
     for model in MODELS:
         for mesh, (dtype, optimizer) in product(MESHES[world_size], PRECISIONS):
             yield case(model, mesh, None, dtype, optimizer)
-        for pins in ("dp", "tp", "zero3"):
-            yield case(model, one_axis, pins, torch.float64, "sgd")
-        yield case(model, two_axes, HYBRID, torch.float64, "sgd")
+        for dtype in (torch.float32, torch.float64):
+            for pins in ("dp", "tp", "zero3"):
+                yield case(model, one_axis, pins, dtype, "sgd")
+            yield case(model, two_axes, HYBRID, dtype, "sgd")
 
 
 CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
