@@ -7,9 +7,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import cast
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from ..ir.sharding import Sharding
 from .sharding_attrs import ShardingAttr
@@ -17,6 +17,12 @@ from .sharding_attrs import ShardingAttr
 SHARDING = "spmd.sharding"
 """
 On an argument: its home, the sharding in which it is kept between steps. On a result: the sharding returned.
+"""
+
+AT = "spmd.at"
+"""
+On an op, once a temporal axis is unrolled: `{"micro" = 1}`, the part of each such axis that it runs for. Its results
+are there for that part alone; types and shardings stay those of the whole.
 """
 
 
@@ -50,3 +56,10 @@ def sharding_of(value: SSAValue) -> Sharding:
 def shape_of(value: SSAValue) -> tuple[int, ...]:
     """The global shape of a tensor value."""
     return cast("TensorType[Attribute]", value.type).get_shape()
+
+
+def parts_of(op: Operation) -> dict[str, int]:
+    """By unrolled temporal axis, the part that `op` runs for; nothing where it runs for all."""
+    given = op.attributes.get(AT)
+    entries = given.data.items() if isinstance(given, DictionaryAttr) else ()
+    return {axis: part.value.data for axis, part in entries if isinstance(part, IntegerAttr)}

@@ -42,7 +42,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..ir.cluster import Cluster
 from ..ir.collectives import CollectiveKind, Step, find_step
-from ..ir.mesh import Mesh
+from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, LinkAttr
 from .placed import GivesShardings, sharding_of
@@ -51,19 +51,43 @@ from .sharding_attrs import AxesAttr, MeshAttr, RuleAttr, ShardingAttr, Signatur
 
 @irdl_op_definition
 class MeshOp(IRDLOperation):
-    """A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`."""
+    """
+    A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
+
+    A stage's mesh is a part of the cluster: `on [4, 5, 6, 7]` lists, in the order of its own ranks, the ranks that
+    the job has for it. Without the list they are 0, 1, ...
+    """
 
     name = "spmd.mesh"
 
     sym_name = prop_def(SymbolNameConstraint())
     axes = prop_def(MeshAttr)
+    devices = opt_prop_def(DenseArrayBase.constr(I64))
 
     traits = traits_def(SymbolOpInterface())
 
-    assembly_format = "$sym_name `=` $axes attr-dict"
+    assembly_format = "$sym_name `=` $axes (`on` $devices^)? attr-dict"
 
-    def __init__(self, mesh: Mesh):
-        super().__init__(properties={"sym_name": StringAttr(mesh.name), "axes": MeshAttr(mesh)})
+    def __init__(self, mesh: Mesh, devices: Sequence[int] | None = None):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(mesh.name),
+                "axes": MeshAttr(mesh),
+                "devices": DenseArrayBase.from_list(i64, devices) if devices is not None else None,
+            }
+        )
+
+    def verify_(self) -> None:
+        ranks, count = self.ranks, self.mesh.device_count
+        if len(ranks) != count or len(set(ranks)) != count or min(ranks, default=0) < 0:
+            raise VerifyException(f"mesh {self.mesh} of {count} devices is on the ranks {list(ranks)}")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the job, in the order of the mesh's own."""
+        if self.devices is None:
+            return tuple(range(self.mesh.device_count))
+        return tuple(int(rank) for rank in self.devices.get_values())
 
     @property
     def mesh(self) -> Mesh:
@@ -414,6 +438,50 @@ class WaitOp(IRDLOperation, GivesShardings):
 
 
 @irdl_op_definition
+class AccumulateOp(IRDLOperation, GivesShardings):
+    """
+    The reduction of two parts of a temporal axis over which a value is partial, once the axis is unrolled.
+
+    `out_sharding` is that of the operands, the result being their reduction so far; or, where these were the last
+    parts, lacks the axis.
+    """
+
+    name = "spmd.accumulate"
+
+    T: ClassVar = VarConstraint("T", base(TensorType[Attribute]))
+
+    total = operand_def(T)
+    part = operand_def(T)
+    result = result_def(T)
+    out_sharding = prop_def(ShardingAttr)
+
+    traits = traits_def(Pure())
+
+    assembly_format = "$total `,` $part `out_sharding` `=` $out_sharding attr-dict `:` type($total)"
+
+    def __init__(self, total: SSAValue, part: SSAValue, out: ShardingAttr):
+        super().__init__(operands=[total, part], result_types=[total.type], properties={"out_sharding": out})
+
+    def result_sharding(self, index: int) -> Sharding:
+        """What is given."""
+        return self.out_sharding.sharding
+
+    def verify_(self) -> None:
+        mesh = verify_sharding(self, self.out_sharding, self.result.type)
+        source, out = sharding_of(self.total), self.out_sharding.sharding
+        if source != sharding_of(self.part):
+            raise VerifyException(f"'spmd.accumulate' of {source} and {sharding_of(self.part)}, expected one sharding")
+        temporal = {axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL}
+        gone = set(source.partial_axes) - set(out.partial_axes)
+        left = Sharding(source.dims, tuple(p for p in source.partial if p[0] not in gone))
+        if left != out or not gone <= temporal or not temporal & set(source.partial_axes):
+            raise VerifyException(
+                f"'spmd.accumulate' leads from {source} to {out}; it reduces over temporal axes, of which the result"
+                " has all or lacks those that are complete"
+            )
+
+
+@irdl_op_definition
 class FreeOp(IRDLOperation):
     """The last use of values has passed: their memory is given back here."""
 
@@ -429,6 +497,6 @@ class FreeOp(IRDLOperation):
 
 SPMD = Dialect(
     "spmd",
-    [MeshOp, ClusterOp, ReshardOp, *COLLECTIVES.values(), StartOp, WaitOp, FreeOp],
+    [MeshOp, ClusterOp, ReshardOp, *COLLECTIVES.values(), StartOp, WaitOp, AccumulateOp, FreeOp],
     [MeshAttr, ShardingAttr, SignatureAttr, AxesAttr, RuleAttr, DeviceAttr, LinkAttr, TokenType],
 )

@@ -6,30 +6,35 @@ with a signature runs on every rank, on the parts that the signature demands. Be
 value may be spread otherwise than its consumer demands; the interpreter then changes the sharding itself.
 Collectives work on what the ranks of a group hold (`local_values`), so wrong ones give wrong numbers.
 
-A temporal axis runs as if its parts were devices beside one another: the mathematics is the same.
+Every value lives on the mesh that its sharding speaks of, those of which nothing is decided on a mesh of one
+device. A temporal axis runs as if its parts were devices beside one another: the mathematics is the same. So a
+fragment runs once, for all parts, and an op at one part of an unrolled axis on the devices of that part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from ..dialects.compute import ComputeOp, dtype_of, find_mesh, shape_of
+from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of
+from ..dialects.pipe import FragmentOp, TransferOp, YieldOp
+from ..dialects.placed import parts_of
 from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
-from ..dialects.spmd import CollectiveOp, FreeOp, ReshardOp, StartOp, WaitOp
+from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, MeshOp, ReshardOp, StartOp, WaitOp
 from ..ir.collectives import find_step
-from ..ir.mesh import Axis, Mesh
+from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import working_dtype
 from .local_compute import run_op, signature_of
-from .local_values import Spread, assemble, convert, split, take_step
+from .local_values import Spread, accumulate, assemble, convert, masked, split, take_step
+from .transfers import Grid, deliver
 
 SHARDING = "spmd.sharding"
 
@@ -57,7 +62,8 @@ def interpret(
         InterpreterError: an op that cannot be run, a use of a freed value, or copies that do not agree.
     """
     func = find_function(module, function)
-    return _Run(_Settings(mesh_of(func), check_replicas, explicit, precision)).function(func, inputs)
+    grids = {op.sym_name.data: Grid.of(op.mesh, op.ranks) for op in module.ops if isinstance(op, MeshOp)}
+    return _Run(_Settings(grids, check_replicas, explicit, precision)).function(func, inputs)
 
 
 def find_function(module: ModuleOp, name: str | None = None) -> FuncOp:
@@ -73,22 +79,6 @@ def find_function(module: ModuleOp, name: str | None = None) -> FuncOp:
     return functions[name]
 
 
-def mesh_of(func: FuncOp) -> Mesh:
-    """
-    The mesh that the shardings in `func` speak of, all of its axes spatial; without shardings one device.
-
-    Raises:
-        VerifyException: they speak of several meshes, or of one that the module lacks.
-    """
-    attributes = (a for op in func.walk() for a in (*op.attributes.values(), *op.properties.values()))
-    names = sorted({name for attribute in attributes for name in _mesh_names(attribute)})
-    if len(names) > 1:
-        listed = ", ".join(f"@{name}" for name in names)
-        raise VerifyException(f"@{func.sym_name.data} speaks of the meshes {listed}; it can run on one")
-    axes = find_mesh(func, names[0]).axes if names else ()
-    return Mesh(tuple(Axis(axis.name, axis.size) for axis in axes), names[0] if names else "mesh")
-
-
 def argument_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
     """The attributes of each argument: its role, and its sharding where it has one."""
     count = len(func.body.block.args)
@@ -101,23 +91,13 @@ def result_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
     return [dict(entry.data) for entry in func.res_attrs.data] if func.res_attrs is not None else [{}] * count
 
 
-def _mesh_names(attribute: Attribute) -> Iterator[str]:
-    match attribute:
-        case ShardingAttr() | SignatureAttr():
-            yield attribute.data.mesh
-        case ArrayAttr():
-            for item in attribute:
-                yield from _mesh_names(item)
-        case DictionaryAttr():
-            for item in attribute.data.values():
-                yield from _mesh_names(item)
-        case _:
-            return
+_ONE = Mesh(())
+"""Where values live of which nothing is decided: one device."""
 
 
 @dataclass(frozen=True)
 class _Settings:
-    mesh: Mesh
+    grids: Mapping[str, Grid]
     check_replicas: bool
     explicit: bool
     precision: torch.dtype | None
@@ -127,7 +107,7 @@ class _Run:
     """One run: what the values are so far, each until its last use."""
 
     def __init__(self, settings: _Settings) -> None:
-        self.settings, self.mesh = settings, settings.mesh
+        self.settings = settings
         self.values: dict[SSAValue, Spread] = {}
         self.started: dict[SSAValue, list[Spread]] = {}
         self.freed: set[SSAValue] = set()
@@ -140,17 +120,33 @@ class _Run:
             raise InterpreterError(func, f"@{name} takes {takes} arguments, found {len(inputs)} inputs")
         for argument, given, role in zip(block.args, inputs, argument_attributes(func), strict=True):
             self.values[argument] = self._input(func, argument, given, role.get(SHARDING))
-        last_uses = _last_uses(func)
+        last = self._block(block)
+        if not isinstance(last, ReturnOp):
+            raise InterpreterError(func, "the function does not end in 'func.return'")
+        return [self._result(last, value) for value in last.arguments]
+
+    def _block(self, block: Block) -> Operation | None:
+        """Run all ops but the last, which is returned."""
+        last_uses = _last_uses(block)
         for op in block.ops:
-            if isinstance(op, ReturnOp):
-                return [self._result(op, value) for value in op.arguments]
+            if op is block.last_op:
+                return op
             try:
                 self._run(op)
             except (VerifyException, ValueError) as error:
                 raise InterpreterError(op, str(error)) from error
             for value in last_uses.get(op, ()):
                 self.values.pop(value, None)
-        raise InterpreterError(func, "the function does not end in 'func.return'")
+        return None
+
+    def _mesh(self, op: Operation, attribute: Attribute | None) -> Mesh:
+        """The mesh that a sharding or signature speaks of, with devices on all axes."""
+        if not isinstance(attribute, ShardingAttr | SignatureAttr):
+            return _ONE
+        if (grid := self.settings.grids.get(attribute.data.mesh)) is None:
+            known = ", ".join(f"@{name}" for name in self.settings.grids) or "none"
+            raise InterpreterError(op, f"there is no mesh @{attribute.data.mesh}; the module's meshes: {known}")
+        return grid.mesh
 
     def _input(self, func: FuncOp, argument: SSAValue, given: torch.Tensor, sharding: Attribute | None) -> Spread:
         shape, dtype = shape_of(argument), working_dtype(dtype_of(argument), self.settings.precision)
@@ -158,11 +154,11 @@ class _Run:
             found = f"found an input of {list(given.shape)}"
             raise InterpreterError(func, f"{value_text(argument)} is of shape {list(shape)}, {found}")
         spread = sharding.sharding if isinstance(sharding, ShardingAttr) else Sharding.replicated(len(shape))
-        return split(given.detach().to(dtype), spread, self.mesh)
+        return split(given.detach().to(dtype), spread, self._mesh(func, sharding))
 
     def _result(self, op: Operation, value: SSAValue) -> torch.Tensor:
         try:
-            return assemble(self._value(op, value), self.mesh, check=self.settings.check_replicas)
+            return assemble(self._value(op, value), check=self.settings.check_replicas)
         except ValueError as error:
             raise InterpreterError(op, f"{value_text(value)}: {error}") from error
 
@@ -172,44 +168,84 @@ class _Run:
         how = "is used after it was freed" if value in self.freed else "is used before it is defined"
         raise InterpreterError(op, f"{value_text(value)} {how}")
 
-    def _demanded(self, op: Operation, value: SSAValue, sharding: Sharding) -> Spread:
+    def _on(self, op: Operation, value: SSAValue, mesh: Mesh) -> Spread:
+        """A value on `mesh`, where it is, or whole on any."""
         found = self._value(op, value)
-        if self.settings.explicit and found.sharding != sharding:
+        if found.mesh in (mesh, _ONE):
+            return convert(found, found.sharding, mesh)
+        raise InterpreterError(op, f"{value_text(value)} is on mesh {found.mesh}, expected on {mesh} by a transfer")
+
+    def _demanded(self, op: Operation, value: SSAValue, sharding: Sharding, mesh: Mesh) -> Spread:
+        found = self._value(op, value)
+        if found.sharding == sharding and found.mesh == mesh:
+            return found
+        if self.settings.explicit and not (found.mesh is _ONE and sharding.is_replicated):
+            where = "" if found.mesh in (mesh, _ONE) else f" on {found.mesh}"
             raise InterpreterError(
-                op, f"{value_text(value)} is spread as {found.sharding}, expected {sharding} by an op"
+                op, f"{value_text(value)} is spread as {found.sharding}{where}, expected {sharding} by an op"
             )
-        return convert(found, sharding, self.mesh)
+        return convert(found, sharding, mesh)
 
     def _run(self, op: Operation) -> None:
-        match op:
-            case ComputeOp():
-                wanted = zip(op.args, signature_of(op).operands, strict=True)
-                operands = [self._demanded(op, value, sharding) for value, sharding in wanted]
-                results = run_op(op, operands, self.mesh, self.settings.precision)
-            case ReshardOp():
-                results = [convert(self._value(op, op.operand), op.sharding, self.mesh)]
-            case CollectiveOp():
-                source = self._value(op, op.operand)
-                results = [take_step(op.step(source.sharding, self.mesh), source, self.mesh)]
-            case StartOp():
-                self.started[op.token] = [self._started(op, i) for i in range(len(op.args))]
-                return
-            case WaitOp():
-                results = self.started.pop(op.token, [])
-            case FreeOp():
-                results = []
-                for value in op.args:
-                    self._free(op, value)
-            case _:
-                raise InterpreterError(op, "expected an op of aten, train or spmd, or 'func.return'")
+        at = parts_of(op)
+        if isinstance(op, StartOp):
+            self.started[op.token] = [masked(self._started(op, index), at) for index in range(len(op.args))]
+            return
+        results = (masked(each, at) for each in self._results(op))
         self.values.update(zip(op.results, results, strict=True))
 
+    def _results(self, op: Operation) -> list[Spread]:
+        match op:
+            case ComputeOp():
+                mesh = self._mesh(op, op.attributes.get(SIGNATURE))
+                wanted = zip(op.args, signature_of(op).operands, strict=True)
+                operands = [self._demanded(op, value, sharding, mesh) for value, sharding in wanted]
+                return run_op(op, operands, mesh, self.settings.precision)
+            case ReshardOp():
+                return [convert(self._value(op, op.operand), op.sharding, self._mesh(op, op.out_sharding))]
+            case CollectiveOp():
+                source = self._on(op, op.operand, self._mesh(op, op.out_sharding))
+                return [take_step(op.step(source.sharding, source.mesh), source)]
+            case WaitOp():
+                return self.started.pop(op.token, [])
+            case AccumulateOp():
+                total, part = self._value(op, op.total), self._value(op, op.part)
+                return [accumulate(total, part, op.out_sharding.sharding)]
+            case FragmentOp():
+                return self._fragment(op)
+            case TransferOp():
+                return [self._transfer(op)]
+            case FreeOp():
+                for value in op.args:
+                    self._free(op, value)
+                return []
+            case _:
+                raise InterpreterError(op, "expected an op of aten, pipe, spmd or train, or 'func.return'")
+
     def _started(self, op: StartOp, index: int) -> Spread:
-        source, target = self._value(op, op.args[index]), op.out_shardings.data[index].sharding
-        step = find_step(op.collective, source.sharding, target, self.mesh)
+        target = op.out_shardings.data[index]
+        source = self._on(op, op.args[index], self._mesh(op, target))
+        step = find_step(op.collective, source.sharding, target.sharding, source.mesh)
         if step is None:
-            raise InterpreterError(op, f"no {op.collective} leads from {source.sharding} to {target}")
-        return take_step(step, source, self.mesh)
+            raise InterpreterError(op, f"no {op.collective} leads from {source.sharding} to {target.sharding}")
+        return take_step(step, source)
+
+    def _fragment(self, op: FragmentOp) -> list[Spread]:
+        last = self._block(op.body.block)
+        if not isinstance(last, YieldOp):
+            raise InterpreterError(op, "does not end in 'pipe.yield'")
+        return [self._value(last, value) for value in last.args]
+
+    def _transfer(self, op: TransferOp) -> Spread:
+        source, wanted = self._value(op, op.operand), op.out_sharding
+        if wanted is None:
+            return source if source.mesh is _ONE else convert(source, Sharding.replicated(len(source.shape)), _ONE)
+        target = self._mesh(op, wanted)
+        if op.tasks is None:
+            return convert(source, wanted.sharding, target)
+        grids = {grid.mesh: grid for grid in self.settings.grids.values()}
+        tasks = [task.data for task in op.tasks]
+        return deliver(tasks, source, grids[source.mesh], wanted.sharding, grids[target])
 
     def _free(self, op: FreeOp, value: SSAValue) -> None:
         if self.started.pop(value, None) is None:
@@ -218,12 +254,20 @@ class _Run:
         self.freed.add(value)
 
 
-def _last_uses(func: FuncOp) -> dict[Operation, list[SSAValue]]:
-    """The values that nothing needs after each op: its own results too, where nothing uses them."""
-    last: dict[SSAValue, Operation] = {}
-    for op in func.body.block.ops:
-        last.update(dict.fromkeys((*op.results, *op.operands), op))
+def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
+    """
+    The values of a block that nothing needs after each of its ops: an op's own results too, where nothing uses them.
+    """
+    last: dict[SSAValue, Operation] = {argument: op for argument in block.args for op in (block.first_op,) if op}
+    for op in block.ops:
+        inside = {value for inner in op.walk() for value in inner.operands}
+        last.update(dict.fromkeys((*op.results, *(value for value in inside if _is_of(value, block))), op))
     uses: dict[Operation, list[SSAValue]] = {}
     for value, op in last.items():
         uses.setdefault(op, []).append(value)
     return uses
+
+
+def _is_of(value: SSAValue, block: Block) -> bool:
+    owner = value.owner
+    return (owner if isinstance(owner, Block) else owner.parent) is block

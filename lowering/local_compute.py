@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, dtype_of, shape_of
+from ..dialects.placed import parts_of
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
@@ -16,7 +17,7 @@ from .calls import Call, call_of
 from .empty_shards import Constant, results_without_call
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import make_call, working_dtype
-from .local_values import Spread, check_shapes
+from .local_values import Spread, active, check_shapes
 
 
 def signature_of(op: ComputeOp) -> Signature:
@@ -31,19 +32,22 @@ def signature_of(op: ComputeOp) -> Signature:
 
 def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: torch.dtype | None) -> list[Spread]:
     """
-    The results of `op` on operands that are spread as its signature demands.
+    The results of `op` on operands that are spread as its signature demands, on the ranks that it runs for.
 
     Raises:
         InterpreterError: torch refuses the call, or gives another number, shape or dtype of results than the
             op's types say.
     """
-    ranks = range(mesh.device_count)
+    ranks, here = range(mesh.device_count), active(mesh, parts_of(op))
     localized = isinstance(op, AtenOp) and op.spec.localize
     calls = [call_of(op, mesh, rank) for rank in ranks] if localized else [call_of(op, mesh)] * len(ranks)
     made: dict[object, tuple[torch.Tensor, ...]] = {}
-    by_rank: list[tuple[torch.Tensor, ...]] = []
+    by_rank: list[tuple[torch.Tensor | None, ...]] = []
     for rank in ranks:
-        parts = [operand.parts[rank] for operand in operands]
+        if not here[rank]:
+            by_rank.append((None,) * len(op.outs))
+            continue
+        parts = [_present(op, operand, rank) for operand in operands]
         constants = results_without_call(op, mesh, rank)
         # Ranks that hold the same tensors compute the same, so it is done once.
         key = (calls[rank], constants, *map(id, parts))
@@ -56,15 +60,21 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
     return _spread(op, signature_of(op), by_rank, mesh)
 
 
+def _present(op: ComputeOp, operand: Spread, rank: int) -> torch.Tensor:
+    if (part := operand.parts[rank]) is None:
+        raise InterpreterError(op, "has an operand that is there for another part of a temporal axis only")
+    return part
+
+
 def _spread(
-    op: ComputeOp, signature: Signature, by_rank: Sequence[tuple[torch.Tensor, ...]], mesh: Mesh
+    op: ComputeOp, signature: Signature, by_rank: Sequence[tuple[torch.Tensor | None, ...]], mesh: Mesh
 ) -> list[Spread]:
     by_result = zip(*by_rank, strict=True)
     triples = zip(op.outs, signature.results, by_result, strict=True)
-    results = [Spread(shape_of(value), sharding, parts) for value, sharding, parts in triples]
+    results = [Spread(shape_of(value), sharding, parts, mesh) for value, sharding, parts in triples]
     for value, result in zip(op.outs, results, strict=True):
         try:
-            check_shapes(result, mesh)
+            check_shapes(result)
         except ValueError as error:
             raise InterpreterError(op, f"{value_text(value)}: {error}") from error
     return results

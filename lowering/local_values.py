@@ -3,13 +3,16 @@ One value on all ranks of a mesh, in one process: cut into parts, put together a
 
 A collective works on the parts of each group alone, as the ranks of a cluster would; it never sees the global
 value, so that a wrong one gives wrong numbers here too.
+
+The meshes here have devices on every axis: the parts of a temporal axis stand beside one another. Once such an
+axis is unrolled, a value is there for one of its parts only, and None stands for the others.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -18,8 +21,11 @@ from ..ir.collectives import CollectiveKind, Step
 from ..ir.mesh import Mesh
 from ..ir.sharding import Reduction, Sharding, local_shape, local_slices
 
-Parts = tuple[torch.Tensor, ...]
-"""What each rank holds, by rank. Ranks that hold the same share one tensor; nobody writes to it."""
+Parts = tuple[torch.Tensor | None, ...]
+"""
+What each rank holds, by rank; None where it has no such value. Ranks that hold the same share one tensor; nobody
+writes to it.
+"""
 
 _COMBINE: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Reduction.SUM: torch.add,
@@ -31,11 +37,12 @@ _REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @dataclass(frozen=True)
 class Spread:
-    """A value of global `shape`, spread over the ranks as `sharding` says."""
+    """A value of global `shape`, spread over the ranks of `mesh` as `sharding` says."""
 
     shape: tuple[int, ...]
     sharding: Sharding
     parts: Parts
+    mesh: Mesh
 
 
 def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
@@ -58,10 +65,10 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
             parts[key] = contributions[chosen][slices].contiguous()
         return parts[key]
 
-    return Spread(tuple(value.shape), sharding, tuple(map(part, range(mesh.device_count))))
+    return Spread(tuple(value.shape), sharding, tuple(map(part, range(mesh.device_count))), mesh)
 
 
-def assemble(spread: Spread, mesh: Mesh, *, check: bool = False) -> torch.Tensor:
+def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
     """
     The global value.
 
@@ -69,31 +76,81 @@ def assemble(spread: Spread, mesh: Mesh, *, check: bool = False) -> torch.Tensor
         ValueError: a part has another shape than its sharding says, or, with `check`, two ranks hold
             different copies of the same elements.
     """
-    check_shapes(spread, mesh)
-    parts = spread.parts
+    check_shapes(spread)
+    held, mesh = spread.parts, spread.mesh
+    parts = tuple(part for part in held if part is not None)
+    if len(parts) < len(held):
+        raise ValueError("the value is there for some parts of a temporal axis only, and wanted whole")
     for axis, kind in reversed(spread.sharding.partial):
-        parts = _by_group(mesh, (axis,), parts, lambda members, kind=kind: combine(members, kind))
+        reduced = _by_group(mesh, (axis,), parts, lambda members, kind=kind: combine(members, kind))
+        parts = tuple(part for part in reduced if part is not None)
     if not spread.sharding.split_axes:
         whole = parts[0]
     else:
         whole = parts[0].new_empty(spread.shape)
-        for rank, slices in _places(spread, mesh):
+        for rank, slices in _places(spread):
             whole[slices] = parts[rank]
     if check:
-        _check_copies(spread, whole, parts, mesh)
+        _check_copies(spread, whole, parts)
     return whole
 
 
 def convert(spread: Spread, target: Sharding, mesh: Mesh) -> Spread:
-    """Change the sharding by way of the global value; for changes whose collectives are not chosen yet."""
-    return spread if spread.sharding == target else split(assemble(spread, mesh), target, mesh)
+    """
+    Change the sharding or the mesh by way of the global value; for changes whose collectives are not chosen yet.
+    """
+    if (spread.sharding, spread.mesh) == (target, mesh):
+        return spread
+    return split(assemble(spread), target, mesh)
 
 
-def check_shapes(spread: Spread, mesh: Mesh) -> None:
+def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
+    """What is left of a value that is there for one part of each axis in `at` only."""
+    if not at:
+        return spread
+    here = active(spread.mesh, at)
+    return replace(spread, parts=tuple(p if on else None for p, on in zip(spread.parts, here, strict=True)))
+
+
+def active(mesh: Mesh, at: Mapping[str, int]) -> tuple[bool, ...]:
+    """Per rank, whether it is at these coordinates of these axes."""
+    places = map(mesh.coordinates, range(mesh.device_count))
+    return tuple(all(place[axis] == part for axis, part in at.items()) for place in places)
+
+
+def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
+    """
+    The reduction of two values that are there for different parts of a temporal axis, as `spmd.accumulate` has it:
+    it is there for all parts of the axes that are complete, else where `part` is.
+    """
+    mesh, gone = part.mesh, tuple(a for a in part.sharding.partial_axes if a not in target.partial_axes)
+    axes = gone or tuple(a for a in part.sharding.partial_axes if _apart(total, part, a))
+    kinds = dict(part.sharding.partial)
+    found: list[torch.Tensor | None] = list(part.parts)
+    for group in mesh.groups(axes):
+        members = [each.parts[rank] for each in (total, part) for rank in group]
+        present = [member for member in members if member is not None]
+        if present:
+            result = combine(present, kinds[axes[0]])
+            for rank in group:
+                found[rank] = result if gone or part.parts[rank] is not None else None
+    return Spread(part.shape, target, tuple(found), mesh)
+
+
+def _apart(total: Spread, part: Spread, axis: str) -> bool:
+    """Whether two values are there for different parts of `axis`."""
+
+    def coordinates(spread: Spread) -> set[int]:
+        return {spread.mesh.coordinates(rank)[axis] for rank, each in enumerate(spread.parts) if each is not None}
+
+    return coordinates(total) != coordinates(part)
+
+
+def check_shapes(spread: Spread) -> None:
     """Raise ValueError where a part has another shape than the sharding says."""
     for rank, part in enumerate(spread.parts):
-        expected = local_shape(spread.shape, spread.sharding, mesh, rank)
-        if tuple(part.shape) != expected:
+        expected = local_shape(spread.shape, spread.sharding, spread.mesh, rank)
+        if part is not None and tuple(part.shape) != expected:
             raise ValueError(
                 f"rank {rank} holds a part of shape {list(part.shape)}, expected {list(expected)} of"
                 f" {list(spread.shape)} as {spread.sharding}"
@@ -105,46 +162,50 @@ def combine(tensors: Sequence[torch.Tensor], kind: Reduction) -> torch.Tensor:
     return reduce(_COMBINE[kind], tensors)
 
 
-def take_step(step: Step, spread: Spread, mesh: Mesh) -> Spread:
+def take_step(step: Step, spread: Spread) -> Spread:
     """Run one collective on what the ranks hold."""
-    return Spread(spread.shape, step.target, _STEPS[step.kind](step, spread, mesh))
+    return replace(spread, sharding=step.target, parts=_STEPS[step.kind](step, spread))
 
 
-def _all_reduce(step: Step, spread: Spread, mesh: Mesh) -> Parts:
-    return _by_group(mesh, step.axes, spread.parts, lambda members: combine(members, step.reduction))
+def _all_reduce(step: Step, spread: Spread) -> Parts:
+    return _by_group(spread.mesh, step.axes, spread.parts, lambda members: combine(members, step.reduction))
 
 
-def _all_gather(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+def _all_gather(step: Step, spread: Spread) -> Parts:
     assert step.dim is not None
     dim = step.dim
-    return _by_group(mesh, step.axes, spread.parts, lambda members: torch.cat(list(members), dim))
+    return _by_group(spread.mesh, step.axes, spread.parts, lambda members: torch.cat(list(members), dim))
 
 
-def _slice(step: Step, spread: Spread, mesh: Mesh) -> Parts:
-    return tuple(_own_part(step, part, spread.shape, mesh, rank) for rank, part in enumerate(spread.parts))
+def _slice(step: Step, spread: Spread) -> Parts:
+    return tuple(
+        part if part is None else _own_part(step, part, spread, rank) for rank, part in enumerate(spread.parts)
+    )
 
 
-def _reduce_scatter(step: Step, spread: Spread, mesh: Mesh) -> Parts:
-    reduced = Spread(spread.shape, spread.sharding, _all_reduce(step, spread, mesh))
-    return _slice(step, reduced, mesh)
+def _reduce_scatter(step: Step, spread: Spread) -> Parts:
+    return _slice(step, replace(spread, parts=_all_reduce(step, spread)))
 
 
-def _all_to_all(step: Step, spread: Spread, mesh: Mesh) -> Parts:
+def _all_to_all(step: Step, spread: Spread) -> Parts:
     assert step.dim is not None
-    received: list[torch.Tensor] = []
-    for rank in range(mesh.device_count):
-        members = mesh.group(rank, step.axes)
-        pieces = [_own_part(step, spread.parts[other], spread.shape, mesh, rank) for other in members]
-        received.append(torch.cat(pieces, step.dim))
+    received: list[torch.Tensor | None] = []
+    for rank, own in enumerate(spread.parts):
+        members = spread.mesh.group(rank, step.axes)
+        sent = (spread.parts[other] for other in members)
+        pieces = [_own_part(step, part, spread, rank) for part in sent if part is not None]
+        received.append(torch.cat(pieces, step.dim) if own is not None else None)
     return tuple(received)
 
 
-def _partial(step: Step, spread: Spread, mesh: Mesh) -> Parts:
-    firsts = {group[0] for group in mesh.groups(step.axes)}
-    return tuple(p if rank in firsts else torch.zeros_like(p) for rank, p in enumerate(spread.parts))
+def _partial(step: Step, spread: Spread) -> Parts:
+    firsts = {group[0] for group in spread.mesh.groups(step.axes)}
+    return tuple(
+        p if p is None or rank in firsts else torch.zeros_like(p) for rank, p in enumerate(spread.parts)
+    )
 
 
-_STEPS: dict[CollectiveKind, Callable[[Step, Spread, Mesh], Parts]] = {
+_STEPS: dict[CollectiveKind, Callable[[Step, Spread], Parts]] = {
     CollectiveKind.ALL_REDUCE: _all_reduce,
     CollectiveKind.REDUCE_SCATTER: _reduce_scatter,
     CollectiveKind.ALL_GATHER: _all_gather,
@@ -154,40 +215,44 @@ _STEPS: dict[CollectiveKind, Callable[[Step, Spread, Mesh], Parts]] = {
 }
 
 
-def _own_part(step: Step, part: torch.Tensor, shape: Sequence[int], mesh: Mesh, rank: int) -> torch.Tensor:
+def _own_part(step: Step, part: torch.Tensor, spread: Spread, rank: int) -> torch.Tensor:
     """What `rank` keeps of `part` along the dim that gains axes."""
     dim = step.dim if step.to_dim is None else step.to_dim
     assert dim is not None
-    before = local_slices(shape, step.source, mesh, rank)[dim]
-    after = local_slices(shape, step.target, mesh, rank)[dim]
+    before = local_slices(spread.shape, step.source, spread.mesh, rank)[dim]
+    after = local_slices(spread.shape, step.target, spread.mesh, rank)[dim]
     return part.narrow(dim, after.start - before.start, after.stop - after.start).contiguous()
 
 
 def _by_group(
     mesh: Mesh, axes: Sequence[str], parts: Parts, function: Callable[[Sequence[torch.Tensor]], torch.Tensor]
 ) -> Parts:
-    """Give every rank of a group what `function` makes of the group's parts."""
+    """Give every rank of a group what `function` makes of the group's parts, where they are there."""
     results = list(parts)
     for group in mesh.groups(axes):
-        result = function([parts[rank] for rank in group])
-        for rank in group:
-            results[rank] = result
+        members = [part for rank in group if (part := parts[rank]) is not None]
+        if len(members) == len(group):
+            result = function(members)
+            for rank in group:
+                results[rank] = result
+        elif members:
+            raise ValueError("a collective over a temporal axis needs all of its parts; it has some")
     return tuple(results)
 
 
-def _places(spread: Spread, mesh: Mesh) -> Iterator[tuple[int, tuple[slice, ...]]]:
+def _places(spread: Spread) -> Iterator[tuple[int, tuple[slice, ...]]]:
     """One rank for each different part, and where the part lies."""
     seen: dict[object, tuple[int, tuple[slice, ...]]] = {}
-    for rank in range(mesh.device_count):
-        slices = local_slices(spread.shape, spread.sharding, mesh, rank)
+    for rank in range(spread.mesh.device_count):
+        slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
         seen.setdefault(tuple((s.start, s.stop) for s in slices), (rank, slices))
     return iter(seen.values())
 
 
-def _check_copies(spread: Spread, whole: torch.Tensor, parts: Parts, mesh: Mesh) -> None:
+def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     seen: set[object] = set()
     for rank, part in enumerate(parts):
-        slices = local_slices(spread.shape, spread.sharding, mesh, rank)
+        slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
         key = (id(part), tuple((s.start, s.stop) for s in slices))
         if key not in seen and not _agree(part, whole[slices]):
             worst = (part.to(torch.float64) - whole[slices].to(torch.float64)).abs().max().item()

@@ -8,7 +8,7 @@ from xdsl.universe import Universe
 
 from ..passes.registry import our_passes
 
-DIALECTS = {"aten": "aten:ATEN", "spmd": "spmd:SPMD", "train": "train:TRAIN"}
+DIALECTS = {"aten": "aten:ATEN", "pipe": "pipe:PIPE", "spmd": "spmd:SPMD", "train": "train:TRAIN"}
 """Dialect -> "module:NAME" in the folder of dialects."""
 
 

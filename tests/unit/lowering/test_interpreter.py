@@ -175,16 +175,16 @@ def test_functions_are_found_by_name():
 def test_a_part_that_does_not_fit_its_sharding_is_an_error():
     mesh = Mesh.of(x=4)
     spread = split(torch.arange(6.0), parse_sharding('[{"x"}]'), mesh)
-    assert [part.tolist() for part in spread.parts] == [[0], [1, 2], [3], [4, 5]]
-    wrong = Spread(spread.shape, spread.sharding, spread.parts[::-1])
+    assert [part.tolist() for part in spread.parts if part is not None] == [[0], [1, 2], [3], [4, 5]]
+    wrong = Spread(spread.shape, spread.sharding, spread.parts[::-1], mesh)
     with pytest.raises(ValueError, match=r"rank 0 holds a part of shape \[2\], expected \[1\] of \[6\]"):
-        assemble(wrong, mesh)
+        assemble(wrong)
 
 
 def test_parts_of_a_sum_are_of_both_signs():
     spread = split(torch.ones(100), parse_sharding('[{}], unreduced={"x"}'), Mesh.of(x=2))
-    assert all((part < 0).any() for part in spread.parts)
-    torch.testing.assert_close(assemble(spread, Mesh.of(x=2)), torch.ones(100))
+    assert all(part is not None and (part < 0).any() for part in spread.parts)
+    torch.testing.assert_close(assemble(spread), torch.ones(100))
 
 
 def parameter(value: torch.Tensor, gradients: list[torch.Tensor], optimizer: type, **settings: object) -> torch.Tensor:
@@ -219,3 +219,79 @@ def test_sgd_is_that_of_torch(momentum: float, nesterov: bool):
         found, *rest = sgd(found, gradient, buffer, count, lr, **settings)
         buffer = rest[0] if rest else None
     torch.testing.assert_close(found, expected)
+
+
+PARTS = """
+  func.func @f(%x: tensor<6x5xf64> SHARDED) -> tensor<5xf64> {
+    %part = spmd.slice [{"t"}, {}] %x out_sharding = <@mesh, [{"x", "t"}, {}]>AT0 : tensor<6x5xf64>
+    %a = aten.sum.dim_IntList %part {dim = [0 : i64], AT0,
+      spmd.signature = #spmd.sig<@mesh, ([{"x", "t"}, {}]) -> ([{}], unreduced={"x", "t"})>
+    } : (tensor<6x5xf64>) -> tensor<5xf64>
+    %rest = spmd.slice [{"t"}, {}] %x out_sharding = <@mesh, [{"x", "t"}, {}]> {AT1} : tensor<6x5xf64>
+    %b = aten.sum.dim_IntList %rest {dim = [0 : i64], AT1,
+      spmd.signature = #spmd.sig<@mesh, ([{"x", "t"}, {}]) -> ([{}], unreduced={"x", "t"})>
+    } : (tensor<6x5xf64>) -> tensor<5xf64>
+    %c = spmd.accumulate %a, %b out_sharding = <@mesh, [{}], unreduced={"x"}> : tensor<5xf64>
+    %d = spmd.all_reduce [{"x"}] %c out_sharding = <@mesh, [{}]> : tensor<5xf64>
+    func.return %d : tensor<5xf64>
+  }""".replace(">AT0", "> {AT0}").replace("SHARDED", sharded('[{"x"}, {}]'))
+_TIME = '<["x"=2, "t"=2 temporal]>'
+
+
+def at(text: str, first: int = 0, second: int = 1) -> ModuleOp:
+    parts = {"AT0": first, "AT1": second}
+    for mark, part in parts.items():
+        text = text.replace(mark, f'spmd.at = {{"t" = {part} : i64}}')
+    return module_of(text, _TIME)
+
+
+def test_an_unrolled_axis_is_accumulated_part_by_part():
+    module = at(PARTS)
+    module.verify()
+    value = torch.randn(6, 5, dtype=torch.float64)
+    torch.testing.assert_close(interpret(module, [value], explicit=True)[0], value.sum(0))
+
+
+def test_the_same_part_twice_is_not_the_whole():
+    value = torch.randn(6, 5, dtype=torch.float64)
+    [found] = interpret(at(PARTS, 0, 0), [value], explicit=True)
+    assert not torch.allclose(found, value.sum(0))
+
+
+def test_a_part_is_not_used_at_another():
+    module = at(PARTS.replace("%rest {dim = [0 : i64], AT1", "%rest {dim = [0 : i64], AT0"))
+    with pytest.raises(InterpreterError, match=r"'aten.sum.dim_IntList' %b: has an operand that is there for another"):
+        interpret(module, [torch.randn(6, 5, dtype=torch.float64)])
+
+
+STAGES = """
+  spmd.mesh @other = <["y"=2]> on [2, 3]
+  func.func @f(%x: tensor<4x5xf64> {spmd.sharding = #spmd.sharding<@mesh, [{"x"}, {}]>}) -> tensor<4x5xf64> {
+    %y = pipe.transfer "y" %x to @other out_sharding = <@other, [{}, {"y"}]>TASKS : tensor<4x5xf64>
+    func.return %y : tensor<4x5xf64>
+  }"""
+
+
+def transfer(*tasks: str) -> ModuleOp:
+    listed = ", ".join(f"#pipe.task<part 0, {task}>" for task in tasks)
+    return module_of(STAGES.replace("TASKS", f" tasks = [{listed}]" if tasks else ""), '<["x"=2]>')
+
+
+@pytest.mark.parametrize("tasks", [(), ("[0:2, 0:5], 0 to [2, 3]", "[2:4, 0:2], 1 to [2]", "[2:4, 2:5], 1 to [3]")])
+def test_a_transfer_brings_a_value_to_another_mesh(tasks: tuple[str, ...]):
+    module = transfer(*tasks)
+    module.verify()
+    value = torch.randn(4, 5, dtype=torch.float64)
+    torch.testing.assert_close(interpret(module, [value], explicit=True)[0], value)
+
+
+def test_a_transfer_that_misses_something_is_an_error():
+    module = transfer("[0:2, 0:5], 0 to [2, 3]", "[2:4, 0:2], 1 to [2]")
+    with pytest.raises(InterpreterError, match="rank 3 is not sent 6 of the 12 elements of its part"):
+        interpret(module, [torch.randn(4, 5, dtype=torch.float64)])
+
+
+def test_a_rank_sends_only_what_it_holds():
+    module = transfer("[0:4, 0:5], 0 to [2, 3]")
+    with pytest.raises(InterpreterError, match="rank 0 does not hold what it is to send"):
+        interpret(module, [torch.randn(4, 5, dtype=torch.float64)])

@@ -223,7 +223,7 @@ def test_our_dialects_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         ("--help", ["--pass-pipeline", "--verify-each", "passes:", "canonicalize"]),
         ("-h", ["usage: opt-tool"]),
         ("--list-passes", ["Shardwright's passes:", "canonicalize"]),
-        ("--show-dialects", ["aten, spmd, train", "arith"]),
+        ("--show-dialects", ["aten, pipe, spmd, train", "arith"]),
         ("--version", ["opt-tool (shardwright 0.1.0), xDSL 0.74.", "Python 3."]),
     ],
 )

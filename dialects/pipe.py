@@ -1,0 +1,272 @@
+"""
+The `pipe` dialect: work that is done once per micro-batch, on parts of a cluster, and in which order.
+
+A *fragment* is a region of the step that runs once for every part of a temporal axis. A plain loop over
+micro-batches is one fragment; a pipeline has several per stage (forward, backward of inputs, backward of weights).
+A stage is a mesh of its own; a *transfer* brings a value from one stage's mesh to another's. The schedule says in
+which order each stage runs its fragments and transfers, part by part.
+
+Types are global throughout: outside of a fragment its results are the values of all parts, and the shardings of
+what is yielded say how the axis spreads them (split: side by side; partial: to be summed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, TensorType, i64
+from xdsl.ir import Attribute, Data, Dialect, Region, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.mesh import AxisKind
+from ..ir.sharding import Sharding
+from .placed import GivesShardings, shape_of, sharding_of
+from .sharding_attrs import ShardingAttr
+from .spmd import find_mesh, verify_sharding
+
+STAGE = "pipe.stage"
+"""On an argument, or an op outside of fragments: the number of the stage that it belongs to."""
+
+STAGES = "pipe.stages"
+"""On a function: the names of the stages' meshes, in order."""
+
+SCHEDULE = "pipe.schedule"
+"""On a function: per stage the list of `#pipe.slot`s, in the order in which its ranks go through them."""
+
+
+class Action(StrEnum):
+    """What a stage does in a slot of its schedule: run a fragment, or begin a transfer or wait for it."""
+
+    RUN = "run"
+    START = "start"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One entry of a schedule: an action on the fragment or transfer called `label`, for one part."""
+
+    action: Action
+    label: str
+    part: int
+
+
+@irdl_attr_definition
+class SlotAttr(Data[Slot]):
+    """An entry of a schedule: `#pipe.slot<run "forward0" 3>`."""
+
+    name = "pipe.slot"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Slot:
+        with parser.in_angle_brackets():
+            at, word = parser.pos, parser.parse_identifier()
+            if word not in list(Action):
+                parser.raise_error(f"found {word}, expected {', '.join(Action)}", at)
+            label = parser.parse_str_literal()
+            return Slot(Action(word), label, parser.parse_integer(allow_boolean=False, allow_negative=False))
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(f'{self.data.action} "{self.data.label}" {self.data.part}')
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    A unit task of a transfer: one slice of the value goes from one rank to others (cross-mesh 2.2).
+
+    Args:
+        part: of the temporal axis; 0 where there is none.
+        slice: per dim of the global value, begin and end.
+        sender: a rank of the job that holds it.
+        receivers: the ranks of the job that want it, in the order in which it is handed on.
+    """
+
+    part: int
+    slice: tuple[tuple[int, int], ...]
+    sender: int
+    receivers: tuple[int, ...]
+
+
+@irdl_attr_definition
+class TaskAttr(Data[Task]):
+    """A unit task: `#pipe.task<part 0, [0:4, 8:16], 0 to [2, 3]>`."""
+
+    name = "pipe.task"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Task:
+        def number() -> int:
+            return parser.parse_integer(allow_boolean=False, allow_negative=False)
+
+        def interval() -> tuple[int, int]:
+            begin = number()
+            parser.parse_punctuation(":")
+            return begin, number()
+
+        with parser.in_angle_brackets():
+            parser.parse_keyword("part")
+            part = number()
+            parser.parse_punctuation(",")
+            where = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, interval)
+            parser.parse_punctuation(",")
+            sender = number()
+            parser.parse_keyword("to")
+            receivers = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, number)
+        return Task(part, tuple(where), sender, tuple(receivers))
+
+    def print_parameter(self, printer: Printer) -> None:
+        where = ", ".join(f"{begin}:{end}" for begin, end in self.data.slice)
+        with printer.in_angle_brackets():
+            printer.print_string(f"part {self.data.part}, [{where}], {self.data.sender} to {list(self.data.receivers)}")
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """What a fragment hands on."""
+
+    name = "pipe.yield"
+
+    args = var_operand_def(AnyAttr())
+
+    traits = traits_def(IsTerminator())
+
+    assembly_format = "attr-dict ($args^ `:` type($args))?"
+
+    def __init__(self, args: Sequence[SSAValue]):
+        super().__init__(operands=[args])
+
+
+@irdl_op_definition
+class FragmentOp(IRDLOperation, GivesShardings):
+    """
+    A region that runs once for every part of the temporal axis `axis`; it may use any value from around it.
+
+    `label` is how schedules speak of it; `stage` is the stage that runs it, absent where all ranks do.
+    """
+
+    name = "pipe.fragment"
+
+    label = prop_def(StringAttr)
+    axis = prop_def(StringAttr)
+    stage = opt_prop_def(IntegerAttr)
+    outs = var_result_def(base(TensorType[Attribute]))
+    body = region_def("single_block")
+
+    assembly_format = "$label (`stage` $stage^)? `over` $axis attr-dict (`->` type($outs)^)? $body"
+
+    def __init__(self, label: str, axis: str, body: Region, results: Sequence[Attribute], stage: int | None = None):
+        super().__init__(
+            result_types=[results],
+            regions=[body],
+            properties={
+                "label": StringAttr(label),
+                "axis": StringAttr(axis),
+                "stage": IntegerAttr(stage, i64) if stage is not None else None,
+            },
+        )
+
+    @property
+    def terminator(self) -> YieldOp:
+        """The last op of the body."""
+        last = self.body.block.last_op
+        assert isinstance(last, YieldOp)
+        return last
+
+    def result_sharding(self, index: int) -> Sharding:
+        """That of the value which is yielded."""
+        return sharding_of(self.terminator.args[index])
+
+    def verify_(self) -> None:
+        last = self.body.block.last_op
+        if not isinstance(last, YieldOp):
+            raise VerifyException("a 'pipe.fragment' ends in a 'pipe.yield'")
+        if [value.type for value in last.args] != [value.type for value in self.outs]:
+            raise VerifyException(f"'pipe.fragment' {self.label} has other results than its 'pipe.yield' hands on")
+
+
+@irdl_op_definition
+class TransferOp(IRDLOperation, GivesShardings):
+    """
+    A value goes from the mesh of one stage to that of another (a cross-mesh resharding).
+
+    `tasks`, once they are planned, say which rank sends which slice to whom, in the order of their start.
+    """
+
+    name = "pipe.transfer"
+
+    T: ClassVar = VarConstraint("T", base(TensorType[Attribute]))
+
+    label = prop_def(StringAttr)
+    operand = operand_def(T)
+    mesh = prop_def(SymbolNameConstraint())
+    out_sharding = opt_prop_def(ShardingAttr)
+    tasks = opt_prop_def(ArrayAttr[TaskAttr])
+    result = result_def(T)
+
+    traits = traits_def(Pure())
+
+    assembly_format = (
+        "$label $operand `to` $mesh (`out_sharding` `=` $out_sharding^)? (`tasks` `=` $tasks^)?"
+        " attr-dict `:` type($operand)"
+    )
+
+    def __init__(self, label: str, operand: SSAValue, mesh: str, out: ShardingAttr | None = None):
+        super().__init__(
+            operands=[operand],
+            result_types=[operand.type],
+            properties={"label": StringAttr(label), "mesh": StringAttr(mesh), "out_sharding": out},
+        )
+
+    def result_sharding(self, index: int) -> Sharding | None:
+        """What is wanted on the other mesh, where that is decided."""
+        return self.out_sharding.sharding if self.out_sharding is not None else None
+
+    def verify_(self) -> None:
+        find_mesh(self, self.mesh.data)
+        if self.out_sharding is not None:
+            if (found := self.out_sharding.data.mesh) != self.mesh.data:
+                raise VerifyException(f"'pipe.transfer' {self.label} is to @{self.mesh.data}, its sharding on @{found}")
+            mesh = verify_sharding(self, self.out_sharding, self.result.type)
+            temporal = {axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL}
+            if spatial := set(self.out_sharding.sharding.partial_axes) - temporal:
+                raise VerifyException(
+                    f"'pipe.transfer' {self.label} asks for a value that is partial over \"{min(spatial)}\";"
+                    " reduce it before it is sent"
+                )
+        for task in self.tasks or ():
+            self._verify_task(task.data)
+
+    def _verify_task(self, task: Task) -> None:
+        shape = shape_of(self.operand)
+        inside = len(task.slice) == len(shape) and all(
+            0 <= begin <= end <= size for (begin, end), size in zip(task.slice, shape, strict=False)
+        )
+        if not inside or task.sender in task.receivers or len(set(task.receivers)) != len(task.receivers):
+            raise VerifyException(f"'pipe.transfer' {self.label} of shape {list(shape)} has the impossible {task}")
+
+
+PIPE = Dialect("pipe", [FragmentOp, YieldOp, TransferOp], [SlotAttr, TaskAttr])
