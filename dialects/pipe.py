@@ -42,6 +42,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..ir.mesh import AxisKind
 from ..ir.sharding import Sharding
+from ..ir.unit_tasks import Task
 from .placed import GivesShardings, shape_of, sharding_of
 from .sharding_attrs import ShardingAttr
 from .spmd import find_mesh, verify_sharding
@@ -91,24 +92,6 @@ class SlotAttr(Data[Slot]):
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
             printer.print_string(f'{self.data.action} "{self.data.label}" {self.data.part}')
-
-
-@dataclass(frozen=True)
-class Task:
-    """
-    A unit task of a transfer: one slice of the value goes from one rank to others (cross-mesh 2.2).
-
-    Args:
-        part: of the temporal axis; 0 where there is none.
-        slice: per dim of the global value, begin and end.
-        sender: a rank of the job that holds it.
-        receivers: the ranks of the job that want it, in the order in which it is handed on.
-    """
-
-    part: int
-    slice: tuple[tuple[int, int], ...]
-    sender: int
-    receivers: tuple[int, ...]
 
 
 @irdl_attr_definition

@@ -30,11 +30,12 @@ from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, MeshOp, ReshardO
 from ..ir.collectives import find_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
+from ..ir.unit_tasks import Grid
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import working_dtype
 from .local_compute import run_op, signature_of
 from .local_values import Spread, accumulate, assemble, convert, masked, split, take_step
-from .transfers import Grid, deliver
+from .transfers import deliver
 
 SHARDING = "spmd.sharding"
 

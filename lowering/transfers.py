@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from ..dialects.pipe import Task
-from ..ir.mesh import Axis, Mesh
 from ..ir.sharding import Sharding, local_slices
+from ..ir.unit_tasks import Grid, Task
 from .local_values import Spread
-
-
-@dataclass(frozen=True)
-class Grid:
-    """
-    A mesh as the interpreter has it, with devices on all axes, and where those are.
-
-    Args:
-        mesh: all of its axes spatial.
-        ranks: by device, the rank of the job that it is.
-        parts: by device, the part of the temporal axes that it stands for; 0 without such axes.
-    """
-
-    mesh: Mesh
-    ranks: tuple[int, ...]
-    parts: tuple[int, ...]
-
-    @staticmethod
-    def of(mesh: Mesh, ranks: Sequence[int]) -> Grid:
-        """The grid of a mesh whose own ranks are these ranks of the job."""
-        grid = Mesh(tuple(Axis(axis.name, axis.size) for axis in mesh.axes), mesh.name)
-        temporal = [axis.name for axis in mesh.axes if axis not in mesh.spatial]
-        devices = range(grid.device_count)
-        return Grid(
-            grid,
-            tuple(ranks[mesh.rank(grid.coordinates(device))] for device in devices),
-            tuple(grid.part(device, temporal) for device in devices),
-        )
 
 
 def deliver(tasks: Sequence[Task], source: Spread, senders: Grid, target: Sharding, receivers: Grid) -> Spread:

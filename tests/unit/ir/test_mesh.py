@@ -76,3 +76,9 @@ def test_errors_say_what_there_is():
         NODES.coordinates(6)
     with pytest.raises(ValueError, match='mesh axis "gpu" has size 0, expected at least 1'):
         Mesh.of(gpu=0)
+
+
+def test_time_adds_axes_and_no_devices():
+    timed = Mesh.of(gpu=2).over(micro=4, half=2)
+    assert str(timed) == '<["gpu"=2, "micro"=4 temporal, "half"=2 temporal]>'
+    assert timed.device_count == 2

@@ -1,0 +1,75 @@
+"""
+What a transfer between meshes is made of: unit tasks, and who holds which part of a value when.
+
+Both the interpreter and the workers carry tasks out; that they do so alike is why this is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .mesh import Axis, Mesh
+from .sharding import Sharding, local_slices
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    A unit task of a transfer: one slice of the value goes from one rank to others (cross-mesh 2.2).
+
+    Args:
+        part: of the temporal axis; 0 where there is none.
+        slice: per dim of the global value, begin and end.
+        sender: a rank of the job that holds it.
+        receivers: the ranks of the job that want it, in the order in which it is handed on.
+    """
+
+    part: int
+    slice: tuple[tuple[int, int], ...]
+    sender: int
+    receivers: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements the slice has."""
+        return math.prod(end - begin for begin, end in self.slice)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """
+    A mesh with devices on all axes, those of time too, and where those are.
+
+    Args:
+        mesh: all of its axes spatial.
+        ranks: by device, the rank of the job that it is.
+        parts: by device, the part of the temporal axes that it stands for; 0 without such axes.
+    """
+
+    mesh: Mesh
+    ranks: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @staticmethod
+    def of(mesh: Mesh, ranks: Sequence[int]) -> Grid:
+        """The grid of a mesh whose own ranks are these ranks of the job."""
+        grid = Mesh(tuple(Axis(axis.name, axis.size) for axis in mesh.axes), mesh.name)
+        temporal = [axis.name for axis in mesh.axes if axis not in mesh.spatial]
+        devices = range(grid.device_count)
+        return Grid(
+            grid,
+            tuple(ranks[mesh.rank(grid.coordinates(device))] for device in devices),
+            tuple(grid.part(device, temporal) for device in devices),
+        )
+
+    @cached_property
+    def _devices(self) -> dict[tuple[int, int], int]:
+        places = zip(self.ranks, self.parts, strict=True)
+        return {place: device for device, place in enumerate(places)}
+
+    def slices(self, shape: Sequence[int], sharding: Sharding, rank: int, part: int) -> tuple[slice, ...]:
+        """What the rank `rank` of the job holds of a value at the part `part`; KeyError where it is not of the mesh."""
+        return local_slices(shape, sharding, self.mesh, self._devices[rank, part])
