@@ -34,10 +34,10 @@ class DeviceAttr(Data[Device]):
 
     def print_parameter(self, printer: Printer) -> None:
         device = self.data
-        rates = ", ".join(f"{dtype} = {_text(rate)}" for dtype, rate in device.flops)
+        rates = ", ".join(f"{dtype} = {float_text(rate)}" for dtype, rate in device.flops)
         printer.print_string(
-            f'<"{device.kind}", flops = {{{rates}}}, bandwidth = {_text(device.memory_bandwidth)},'
-            f" memory = {_text(device.memory)}, launch = {_text(device.launch)}>"
+            f'<"{device.kind}", flops = {{{rates}}}, bandwidth = {float_text(device.memory_bandwidth)},'
+            f" memory = {float_text(device.memory)}, launch = {float_text(device.launch)}>"
         )
 
 
@@ -66,8 +66,9 @@ class LinkAttr(Data[Link]):
 
     def print_parameter(self, printer: Printer) -> None:
         link = self.data
-        extra = "".join(f", {kind} = ({_text(alpha)}, {_text(beta)})" for kind, alpha, beta in link.measured)
-        printer.print_string(f'<"{link.axis}", alpha = {_text(link.alpha)}, beta = {_text(link.beta)}{extra}>')
+        extra = "".join(f", {kind} = ({float_text(a)}, {float_text(b)})" for kind, a, b in link.measured)
+        alpha, beta = float_text(link.alpha), float_text(link.beta)
+        printer.print_string(f'<"{link.axis}", alpha = {alpha}, beta = {beta}{extra}>')
 
 
 def _entry(parser: AttrParser) -> tuple[str, float]:
@@ -91,7 +92,7 @@ def _number(parser: AttrParser) -> float:
     return number
 
 
-def _text(number: float) -> str:
+def float_text(number: float) -> str:
     """
     The shortest text that reads back as `number` and that MLIR's grammar takes for a float (1e-06 has no
     dot).

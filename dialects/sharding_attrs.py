@@ -1,5 +1,6 @@
 """
-Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, signatures, rules.
+Attributes that carry the compiler's pure data types (`ir`) in the IR: meshes, shardings, ratios, signatures,
+rules.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
 from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.ratios import Ratios
 from ..ir.rules import Notation, parse_rule
 from ..ir.sharding import DimSharding, Offsets, Reduction, Sharding
 from ..ir.signatures import Signature
+from .cluster_attrs import float_text
 
 
 @irdl_attr_definition
@@ -63,6 +66,15 @@ class MeshSignature:
 
     mesh: str
     signature: Signature
+
+
+@dataclass(frozen=True)
+class MeshRatios:
+    """Ratios with the symbol name of the mesh that they speak of, and the segment of the model that they are for."""
+
+    mesh: str
+    ratios: Ratios
+    segment: int = 0
 
 
 @irdl_attr_definition
@@ -117,6 +129,44 @@ class SignatureAttr(Data[MeshSignature]):
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<@{self.data.mesh}, {self.data.signature}>")
+
+
+@irdl_attr_definition
+class RatiosAttr(Data[MeshRatios]):
+    """The shares of the parts of axes: `#spmd.ratios<@mesh, {"gpu" = [0.4, 0.3, 0.2, 0.1]}, segment = 1>`."""
+
+    name = "spmd.ratios"
+
+    @staticmethod
+    def of(mesh: str, ratios: Ratios, segment: int = 0) -> RatiosAttr:
+        """The attribute of `ratios` on the mesh called `mesh`."""
+        return RatiosAttr(MeshRatios(mesh, ratios, segment))
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> MeshRatios:
+        def shares() -> tuple[str, list[float]]:
+            axis = parser.parse_str_literal()
+            parser.parse_punctuation("=")
+            return axis, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, number)
+
+        def number() -> float:
+            return float(parser.parse_number())
+
+        with parser.in_angle_brackets():
+            mesh = parse_mesh_name(parser)
+            ratios = Ratios.of(dict(parser.parse_comma_separated_list(parser.Delimiter.BRACES, shares)))
+            segment = 0
+            if parser.parse_optional_punctuation(",") is not None:
+                parser.parse_keyword("segment")
+                parser.parse_punctuation("=")
+                segment = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        return MeshRatios(mesh, ratios, segment)
+
+    def print_parameter(self, printer: Printer) -> None:
+        given = self.data
+        axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in given.ratios.shares)
+        segment = f", segment = {given.segment}" if given.segment else ""
+        printer.print_string(f"<@{given.mesh}, {{{axes}}}{segment}>")
 
 
 @irdl_attr_definition

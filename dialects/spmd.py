@@ -46,7 +46,7 @@ from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, LinkAttr
 from .placed import GivesShardings, sharding_of
-from .sharding_attrs import AxesAttr, MeshAttr, RuleAttr, ShardingAttr, SignatureAttr
+from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
 
 
 @irdl_op_definition
@@ -498,5 +498,5 @@ class FreeOp(IRDLOperation):
 SPMD = Dialect(
     "spmd",
     [MeshOp, ClusterOp, ReshardOp, *COLLECTIVES.values(), StartOp, WaitOp, AccumulateOp, FreeOp],
-    [MeshAttr, ShardingAttr, SignatureAttr, AxesAttr, RuleAttr, DeviceAttr, LinkAttr, TokenType],
+    [MeshAttr, ShardingAttr, RatiosAttr, SignatureAttr, AxesAttr, RuleAttr, DeviceAttr, LinkAttr, TokenType],
 )

@@ -15,6 +15,7 @@ from .compute import ComputeOp
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
+from .ratios import verify_ratios
 from .sharding_attrs import ShardingAttr
 from .spmd import verify_sharding
 
@@ -84,7 +85,11 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
 
 
 def verify_attributes(func: FuncOp) -> None:
-    """Raise VerifyException unless the shardings of a function's arguments and results fit their types."""
+    """
+    Raise VerifyException unless the shardings of a function's arguments and results fit their types, and its ratios
+    its meshes.
+    """
+    verify_ratios(func)
     sides = (
         ("argument", func.arg_attrs, func.function_type.inputs),
         ("result", func.res_attrs, func.function_type.outputs),

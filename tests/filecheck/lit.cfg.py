@@ -18,6 +18,9 @@ config.test_exec_root = str(HERE.parents[1] / "build" / "filecheck")  # noqa: F8
 
 tool_folder = Path(sys.executable).parent
 config.environment["PATH"] = os.pathsep.join([str(tool_folder), os.environ["PATH"]])  # noqa: F821
+# lit clears the environment; the tools have to import the package that the tests stand beside.
+if "PYTHONPATH" in os.environ:
+    config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821
 # A tool that writes colours into a pipe would make every CHECK fail.
 config.environment["NO_COLOR"] = "1"  # noqa: F821
 

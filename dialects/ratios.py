@@ -1,0 +1,64 @@
+"""Which ratios a step function has: the attribute `spmd.ratios`, and the segments that ops belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
+
+from ..ir.mesh import Mesh
+from ..ir.ratios import EVEN, Ratios
+from .sharding_attrs import MeshRatios, RatiosAttr
+from .spmd import find_mesh
+
+RATIOS = "spmd.ratios"
+"""On a function: the list of its `#spmd.ratios`, one per mesh (and segment) whose shares are not even."""
+
+SEGMENT = "spmd.segment"
+"""On an op: the number of the segment of the model that it belongs to; 0 where it is absent."""
+
+
+def ratios_of(func: FuncOp, mesh: Mesh) -> dict[int, Ratios]:
+    """The ratios of a function on `mesh`, by segment; segment 0 is always there, even if nothing says so."""
+    found = {given.segment: given.ratios for given in _listed(func) if given.mesh == mesh.name}
+    return {0: EVEN, **found}
+
+
+def set_ratios(func: FuncOp, mesh: Mesh, ratios: dict[int, Ratios]) -> None:
+    """Write the ratios of a function on `mesh`, by segment, in the place of those that it had there."""
+    others = [RatiosAttr(given) for given in _listed(func) if given.mesh != mesh.name]
+    ours = [RatiosAttr.of(mesh.name, each, segment) for segment, each in sorted(ratios.items()) if each]
+    func.attributes.pop(RATIOS, None)
+    if others or ours:
+        func.attributes[RATIOS] = ArrayAttr([*others, *ours])
+
+
+def segment_of(op: Operation) -> int:
+    """The segment that an op belongs to."""
+    given = op.attributes.get(SEGMENT)
+    return given.value.data if isinstance(given, IntegerAttr) else 0
+
+
+def verify_ratios(func: FuncOp) -> None:
+    """Raise VerifyException unless the ratios of a function are ones that its meshes can have."""
+    if (listed := func.attributes.get(RATIOS)) is None:
+        return
+    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else (listed,)
+    for entry in entries:
+        if not isinstance(entry, RatiosAttr) or not isinstance(listed, ArrayAttr):
+            raise VerifyException(f"{RATIOS} is {listed}, expected a list of #spmd.ratios")
+        try:
+            entry.data.ratios.verify(find_mesh(func, entry.data.mesh))
+        except ValueError as error:
+            raise VerifyException(f"{RATIOS}: {error}") from error
+
+
+def _listed(func: FuncOp) -> Iterator[MeshRatios]:
+    listed = func.attributes.get(RATIOS)
+    for entry in cast("ArrayAttr[Attribute]", listed) if isinstance(listed, ArrayAttr) else ():
+        if isinstance(entry, RatiosAttr):
+            yield entry.data

@@ -1,0 +1,147 @@
+"""
+Ratios: how large a share of what an axis splits each of its parts takes (HAP 2.4, 5.1).
+
+Shares are real, sizes whole: a count is rounded to the sizes nearest to its shares, and those with the smallest
+error give way until the sum is exact. Several axes that split one dim split it one after the other, major to minor,
+so that gathering the minor ones leaves the boundaries of the major ones. Where no axis has ratios the split is the
+even one of `sharding`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from .mesh import Mesh
+from .sharding import DimSharding, Offsets, Sharding, dim_sharding, even_offsets
+
+TOLERANCE = 1e-6
+"""By how much the shares of an axis may miss a sum of 1."""
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """By axis, in order of name, the share of each part; axes that are not listed are split evenly."""
+
+    shares: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.shares))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @staticmethod
+    def of(shares: Mapping[str, Sequence[float]]) -> Ratios:
+        """The ratios of some axes."""
+        return Ratios(tuple((axis, tuple(map(float, given))) for axis, given in sorted(shares.items())))
+
+    def __bool__(self) -> bool:
+        return bool(self.shares)
+
+    def on(self, axis: str) -> tuple[float, ...] | None:
+        """The shares of the parts of `axis`; None where it is split evenly."""
+        return next((shares for name, shares in self.shares if name == axis), None)
+
+    def split(self, axes: Sequence[str]) -> bool:
+        """Whether one of `axes` has ratios."""
+        return any(name in axes for name, _ in self.shares)
+
+    def verify(self, mesh: Mesh) -> None:
+        """Raise ValueError, naming the axis, unless each axis has one share per part that together make 1."""
+        for axis, shares in self.shares:
+            if len(shares) != (parts := mesh.axis(axis).size):
+                raise ValueError(f'axis "{axis}" has {parts} parts, its ratios {list(shares)} are {len(shares)}')
+            if wrong := [share for share in shares if not share >= 0 or math.isinf(share)]:
+                raise ValueError(f'axis "{axis}" has a share of {wrong[0]}, expected none below 0')
+            if abs((total := math.fsum(shares)) - 1) > TOLERANCE:
+                raise ValueError(f'the ratios {list(shares)} of axis "{axis}" sum to {total:g}, expected 1')
+
+
+EVEN = Ratios()
+"""Every axis split evenly."""
+
+
+@lru_cache(maxsize=65536)
+def boundaries(count: int, axes: tuple[str, ...], mesh: Mesh, ratios: Ratios = EVEN) -> Offsets:
+    """
+    The boundaries of the parts into which `axes`, major to minor, divide `count` things.
+
+    Parts may be empty. Those of a prefix of the axes are among those of all.
+    """
+    run = tuple(itertools.takewhile(lambda axis: ratios.on(axis) is None, axes))
+    if run == axes:
+        return even_offsets(count, mesh.parts(axes))
+    if run:
+        coarse, rest = even_offsets(count, mesh.parts(run)), axes[len(run) :]
+    else:
+        coarse, rest = (0, *itertools.accumulate(rounded(count, ratios.on(axes[0]) or ()))), axes[1:]
+    if not rest:
+        return coarse
+    fine = [0]
+    for start, end in itertools.pairwise(coarse):
+        fine += [start + each for each in boundaries(end - start, rest, mesh, ratios)[1:]]
+    return tuple(fine)
+
+
+def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Whole sizes in the given proportions that sum to `count` (HAP 5.1)."""
+    total = math.fsum(shares)
+    exact = [count * share / total for share in shares]
+    sizes = [math.floor(size + 0.5) for size in exact]
+    while (excess := sum(sizes) - count) != 0:
+        step = -1 if excess > 0 else 1
+        able = [i for i, size in enumerate(sizes) if size + step >= 0 and exact[i] > 0]
+        nearest = min(able, key=lambda i: abs(sizes[i] + step - exact[i]))
+        sizes[nearest] += step
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """
+    How the dims of one value, or the factors of one op, are divided: `counts` says into how many pieces that must
+    stay whole, `ratios` how the axes share those.
+
+    A dim of fewer pieces than parts is divided by single elements instead.
+    """
+
+    sizes: tuple[int, ...]
+    counts: tuple[int, ...]
+    ratios: Ratios = EVEN
+
+    @staticmethod
+    def single(sizes: Sequence[int], ratios: Ratios = EVEN) -> Splits:
+        """Every element is a piece by itself."""
+        return Splits(tuple(sizes), tuple(sizes), ratios)
+
+    def boundaries(self, index: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
+        """The boundaries, in elements, of the parts of dim `index` along `axes`."""
+        size, count = self.sizes[index], self.counts[index]
+        if count < mesh.parts(axes):
+            count = size
+        return tuple(each * (size // max(count, 1)) for each in boundaries(count, axes, mesh, self.ratios))
+
+    def dim(self, index: int, axes: tuple[str, ...], mesh: Mesh) -> DimSharding:
+        """The split of dim `index` along `axes`; one that is even, if the dim is too small, will not verify."""
+        if not axes:
+            return DimSharding()
+        size = self.sizes[index]
+        if size < mesh.parts(axes) and not self.ratios.split(axes):
+            return DimSharding(axes)
+        return dim_sharding(axes, self.boundaries(index, axes, mesh), size, mesh)
+
+    def sharding(self, like: Sharding, mesh: Mesh) -> Sharding:
+        """The sharding that has the axes of `like`, divided so."""
+        dims = tuple(self.dim(index, dim.axes, mesh) for index, dim in enumerate(like.dims))
+        return Sharding(dims, like.partial)
+
+    def is_even(self, mesh: Mesh) -> bool:
+        """Whether every split, along any axes, is just the even one."""
+        parts = mesh.device_count
+        pairs = zip(self.sizes, self.counts, strict=True)
+        return not self.ratios and all(size == count or not count % parts for size, count in pairs)
