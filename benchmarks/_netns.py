@@ -1,0 +1,141 @@
+"""
+Emulated clusters on one Linux machine: a network namespace per host, with limited links, and slowed processes.
+
+Every namespace has one address on a bridge of its own; what it sends is limited to a rate by a token bucket
+(`tc tbf`). Traffic never leaves these namespaces. Needs root, iproute2 and, to slow a process, the cpu cgroup.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_SWITCH, _BRIDGE = "swbench", "swbr0"
+_CGROUP = Path("/sys/fs/cgroup/cpu")
+_PERIOD = 10_000
+"""Microseconds: short, so that a slowed process is slow evenly."""
+
+
+class Unavailable(RuntimeError):
+    """This machine cannot emulate a cluster; the message says what it lacks."""
+
+
+def require() -> None:
+    """Raise `Unavailable` where namespaces cannot be made."""
+    if os.geteuid() != 0:
+        raise Unavailable("emulated links need root")
+    if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
+        raise Unavailable(f"emulated links need iproute2, which lacks here: {', '.join(missing)}")
+    probe = subprocess.run(["ip", "netns", "add", "swprobe"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        raise Unavailable(f"this kernel makes no network namespaces: {probe.stderr.strip()}")
+    _run("ip netns del swprobe")
+
+
+@contextmanager
+def hosts(rates: Sequence[str | None]) -> Iterator[list[str]]:
+    """
+    One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
+
+    Raises:
+        Unavailable: see `require`.
+    """
+    require()
+    names = [f"swhost{index}" for index in range(len(rates))]
+    _remove(names)
+    try:
+        _run(f"ip netns add {_SWITCH}", f"ip -n {_SWITCH} link add {_BRIDGE} type bridge")
+        _run(f"ip -n {_SWITCH} link set {_BRIDGE} up")
+        for index, (name, rate) in enumerate(zip(names, rates, strict=True)):
+            _host(index, name, rate)
+        yield names
+    finally:
+        _remove(names)
+
+
+def address(index: int) -> str:
+    """The address of host `index`."""
+    return f"10.98.0.{index + 1}"
+
+
+def launch(
+    names: Sequence[str], arguments: Sequence[str], *, shares: Mapping[int, float] | None = None, timeout: float = 900.0
+) -> None:
+    """
+    Run `python ARGUMENTS` as one rank on each host, as torchrun would, and wait for all.
+
+    Args:
+        shares: by rank, the share of one core that it gets; all of it where nothing is said.
+
+    Raises:
+        RuntimeError: a rank failed; the others are killed.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, name in enumerate(names):
+            environment = {
+                "RANK": str(rank),
+                "LOCAL_RANK": "0",
+                "WORLD_SIZE": str(len(names)),
+                "MASTER_ADDR": address(0),
+                "MASTER_PORT": "29511",
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+            }
+            command = ["ip", "netns", "exec", name, sys.executable, *arguments]
+            processes.append(subprocess.Popen(command, env=os.environ | environment))
+            _slow(rank, processes[-1].pid, (shares or {}).get(rank))
+        for rank, process in enumerate(processes):
+            if (code := process.wait(timeout)) != 0:
+                raise RuntimeError(f"rank {rank} ended with {code}")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for rank in range(len(names)):
+            if (group := _CGROUP / f"swbench{rank}").exists():
+                group.rmdir()
+
+
+def _slow(rank: int, pid: int, share: float | None) -> None:
+    if share is None:
+        return
+    if not (_CGROUP / "cgroup.procs").exists():
+        raise Unavailable(f"slowing a rank needs the cpu cgroup at {_CGROUP}")
+    group = _CGROUP / f"swbench{rank}"
+    group.mkdir(exist_ok=True)
+    (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+    (group / "cpu.cfs_quota_us").write_text(str(int(share * _PERIOD)))
+    (group / "cgroup.procs").write_text(str(pid))
+
+
+def _host(index: int, name: str, rate: str | None) -> None:
+    port = f"swport{index}"
+    _run(
+        f"ip netns add {name}",
+        f"ip link add eth0 netns {name} type veth peer name {port} netns {_SWITCH}",
+        f"ip -n {_SWITCH} link set {port} master {_BRIDGE}",
+        f"ip -n {_SWITCH} link set {port} up",
+        f"ip -n {name} addr add {address(index)}/24 dev eth0",
+        f"ip -n {name} link set lo up",
+        f"ip -n {name} link set eth0 up",
+    )
+    if rate is not None:
+        _run(f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 50ms")
+
+
+def _remove(names: Sequence[str]) -> None:
+    for name in (*names, _SWITCH):
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def _run(*commands: str) -> None:
+    for command in commands:
+        done = subprocess.run(command.split(), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Unavailable(f"`{command}` failed: {done.stderr.strip()}")
