@@ -100,7 +100,10 @@ class Cluster:
         return alpha + beta * whole_bytes
 
     def collective_costs(self, kind: CollectiveKind, axes: tuple[str, ...]) -> tuple[float, float]:
-        """(seconds, seconds per byte) of a flat collective over `axes`: the slowest link bounds it."""
+        """
+        (seconds, seconds per byte) of a flat collective over `axes`: the slowest link bounds it. Over time it is free.
+        """
+        axes = tuple(axis.name for axis in self.mesh.spatial if axis.name in axes)
         parts = self.mesh.parts(axes)
         if kind.is_local or parts == 1:
             return 0.0, 0.0

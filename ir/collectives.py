@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .mesh import Mesh
-from .sharding import DimSharding, Reduction, Sharding
+from .sharding import DimSharding, Reduction, Sharding, with_dim
 
 
 class CollectiveKind(StrEnum):
@@ -113,21 +113,27 @@ def _suffix(longer: DimSharding, shorter: DimSharding) -> tuple[str, ...]:
 
 
 def steps_from(source: Sharding, mesh: Mesh) -> Iterator[Step]:
-    """Every single step that leads from `source` to another even sharding."""
+    """
+    Every single step over spatial axes that leads from `source` to another even sharding.
+
+    What is split or partial over a temporal axis stays so.
+    """
     used = {*source.split_axes, *source.partial_axes}
+    spatial = {axis.name for axis in mesh.spatial}
     free = tuple(axis.name for axis in mesh.spatial if axis.name not in used)
-    for axes in _runs(source.partial_axes):
+    for axes in _runs(tuple(axis for axis in source.partial_axes if axis in spatial)):
         yield from _reducing(source, axes, mesh)
     for dim, spread in enumerate(source.dims):
         for count in range(len(spread.axes)):
-            yield from _gathering(source, dim, spread.axes[:count], spread.axes[count:], mesh)
+            if spatial.issuperset(spread.axes[count:]):
+                yield from _gathering(source, dim, spread.axes[:count], spread.axes[count:], mesh)
     for axes in _runs(free):
         partial = {**dict(source.partial), **dict.fromkeys(axes, Reduction.SUM)}
         ordered = tuple((axis, partial[axis]) for axis in mesh.in_order(partial))
         yield Step(CollectiveKind.PARTIAL, axes, source, replace(source, partial=ordered))
         for dim, spread in enumerate(source.dims):
             if spread.offsets is None and (wider := _appended(spread, axes, mesh)) is not None:
-                yield Step(CollectiveKind.SLICE, axes, source, _with_dim(source, dim, wider), dim)
+                yield Step(CollectiveKind.SLICE, axes, source, with_dim(source, dim, wider), dim)
 
 
 def _runs(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -147,7 +153,7 @@ def _reducing(source: Sharding, axes: tuple[str, ...], mesh: Mesh) -> Iterator[S
     yield Step(CollectiveKind.ALL_REDUCE, axes, source, left, reduction=reduction)
     for dim, spread in enumerate(source.dims):
         if spread.offsets is None and (wider := _appended(spread, axes, mesh)) is not None:
-            target = _with_dim(left, dim, wider)
+            target = with_dim(left, dim, wider)
             yield Step(CollectiveKind.REDUCE_SCATTER, axes, source, target, dim, reduction=reduction)
 
 
@@ -156,18 +162,14 @@ def _gathering(
 ) -> Iterator[Step]:
     if kept and source.dims[dim].offsets is not None:
         return
-    gathered = _with_dim(source, dim, DimSharding(kept))
+    gathered = with_dim(source, dim, DimSharding(kept))
     yield Step(CollectiveKind.ALL_GATHER, lost, source, gathered, dim)
     for other, spread in enumerate(source.dims):
         if other != dim and spread.offsets is None and (wider := _appended(spread, lost, mesh)) is not None:
-            yield Step(CollectiveKind.ALL_TO_ALL, lost, source, _with_dim(gathered, other, wider), dim, other)
+            yield Step(CollectiveKind.ALL_TO_ALL, lost, source, with_dim(gathered, other, wider), dim, other)
 
 
 def _appended(spread: DimSharding, axes: tuple[str, ...], mesh: Mesh) -> DimSharding | None:
     """`spread` split further along `axes`, where that keeps the mesh's order of axes."""
     wider = (*spread.axes, *axes)
     return DimSharding(wider) if wider == mesh.in_order(wider) else None
-
-
-def _with_dim(sharding: Sharding, dim: int, spread: DimSharding) -> Sharding:
-    return replace(sharding, dims=(*sharding.dims[:dim], spread, *sharding.dims[dim + 1 :]))

@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -85,6 +85,12 @@ class Sharding:
         """The axes that split some dim, in the order of the dims."""
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
+    def over_time(self, mesh: Mesh) -> Sharding:
+        """What it says of the temporal axes of `mesh`, offsets aside."""
+        spatial = {axis.name for axis in mesh.spatial}
+        dims = (DimSharding(tuple(axis for axis in dim.axes if axis not in spatial)) for dim in self.dims)
+        return Sharding(tuple(dims), tuple(pair for pair in self.partial if pair[0] not in spatial))
+
     def verify(self, mesh: Mesh, shape: Sequence[int] | None = None) -> None:
         """
         Raise ValueError, naming the axis or dim at fault, unless this is a sharding of `shape` on `mesh`.
@@ -144,6 +150,17 @@ def dim_sharding(axes: tuple[str, ...], offsets: Offsets, size: int, mesh: Mesh)
     parts = mesh.parts(axes)
     even = offsets == even_offsets(size, parts) and size >= parts
     return DimSharding(axes, None if even else offsets)
+
+
+def major(dim: DimSharding, count: int, size: int, mesh: Mesh) -> DimSharding:
+    """The split of a dim of `size` by the first `count` of its axes alone: what gathering the others leaves."""
+    kept = dim.axes[:count]
+    return dim_sharding(kept, dim.boundaries(size, mesh)[:: mesh.parts(dim.axes[count:])], size, mesh)
+
+
+def with_dim(sharding: Sharding, dim: int, spread: DimSharding) -> Sharding:
+    """`sharding` with another spread of one dim."""
+    return replace(sharding, dims=(*sharding.dims[:dim], spread, *sharding.dims[dim + 1 :]))
 
 
 def local_slices(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int) -> tuple[slice, ...]:

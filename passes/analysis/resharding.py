@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
-from ...ir.sharding import Reduction, Sharding
+from ...ir.sharding import Reduction, Sharding, major, with_dim
 
 Matrix = NDArray[np.float64]
 
@@ -29,19 +29,24 @@ _STEP_SECONDS = 1e-9
 """Added to every step, so that among equal paths the shorter one wins."""
 
 
-def even_shardings(rank: int, mesh: Mesh, *, partial: bool = True) -> tuple[Sharding, ...]:
+def even_shardings(
+    rank: int, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
+) -> tuple[Sharding, ...]:
     """
     Every even sharding of a value of `rank` dims whose split dims list their axes in the mesh's order.
 
-    The first is the replicated one. `partial` includes partial sums.
+    The first is the replicated one. `partial` includes partial sums. All are as `time` says over the temporal axes,
+    by default whole.
     """
+    time = time if time is not None else Sharding.replicated(rank)
     placements = [None, *range(rank), *(["sum"] if partial else [])]
     found: list[Sharding] = []
     for chosen in itertools.product(placements, repeat=len(mesh.spatial)):
         pairs = list(zip(mesh.spatial, chosen, strict=True))
         dims = [[axis.name for axis, place in pairs if place == dim] for dim in range(rank)]
-        sums = {axis.name: Reduction.SUM for axis, place in pairs if place == "sum"}
-        found.append(Sharding.of(dims, sums))
+        dims = [mesh.in_order([*dim.axes, *axes]) for dim, axes in zip(time.dims, dims, strict=True)]
+        sums = {axis.name: Reduction.SUM for axis, place in pairs if place == "sum"} | dict(time.partial)
+        found.append(Sharding.of(dims, {axis: sums[axis] for axis in mesh.in_order(sums)}))
     return tuple(found)
 
 
@@ -76,8 +81,8 @@ class ReshardCosts:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.mesh = cluster, cluster.mesh
-        self._graphs: dict[int, _Graph] = {}
-        self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
+        self._graphs: dict[Sharding, _Graph] = {}
+        self._paths: dict[tuple[tuple[int, ...], int, Sharding], _Paths] = {}
         self._bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
@@ -104,7 +109,8 @@ class ReshardCosts:
         """
         Seconds from each of `sources` to each of `targets` for a value of `shape`; inf where there is no way.
         """
-        graph, paths = self._graph(len(shape)), self._solved(shape, element_bytes)
+        whole = Sharding.replicated(len(shape))
+        graph, paths = self._graph(whole), self._solved(shape, element_bytes, whole)
         rows = [graph.index.get(s, -1) for s in sources]
         columns = [graph.index.get(t, -1) for t in targets]
         if min(rows, default=0) >= 0 and min(columns, default=0) >= 0:
@@ -151,10 +157,45 @@ class ReshardCosts:
     def path(
         self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest way from `source` to `target`; ValueError where there is none."""
+        """
+        The steps of a cheapest way from `source` to `target`; ValueError where there is none.
+
+        Steps over temporal axes are free, and each is on its own: a reduction comes before all others, a slice once
+        the dim is whole on the spatial axes.
+        """
+        time = source.over_time(self.mesh)
+        if time == target.over_time(self.mesh):
+            return self._in_space(shape, element_bytes, source, target, time)
+        if (step := self._step_in_time(shape, source, target)) is None:
+            raise ValueError(
+                f"no collectives lead from {source} to {target} for a value of shape {list(shape)}: what a loop over"
+                " time makes part by part is only summed, or used part by part"
+            )
+        before = self._in_space(shape, element_bytes, source, step.source, time)
+        return (*before, step, *self.path(shape, element_bytes, step.target, target))
+
+    def _step_in_time(self, shape: tuple[int, ...], source: Sharding, target: Sharding) -> Step | None:
+        """The first step over a temporal axis on the way; its own source may differ from `source` in space."""
+        before, after = source.over_time(self.mesh), target.over_time(self.mesh)
+        for axis, kind in before.partial:
+            if axis not in after.partial_axes:
+                left = replace(source, partial=tuple(pair for pair in source.partial if pair[0] != axis))
+                return Step(CollectiveKind.ALL_REDUCE, (axis,), source, left, reduction=kind)
+        for dim, (now, wanted) in enumerate(zip(before.dims, after.dims, strict=True)):
+            if now != wanted and wanted.axes[: len(now.axes)] == now.axes:
+                spread, axis = target.dims[dim], wanted.axes[len(now.axes)]
+                at = spread.axes.index(axis)
+                whole, part = (with_dim(source, dim, major(spread, n, shape[dim], self.mesh)) for n in (at, at + 1))
+                return Step(CollectiveKind.SLICE, (axis,), whole, part, dim)
+        return None
+
+    def _in_space(
+        self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding, time: Sharding
+    ) -> tuple[Step, ...]:
+        """The steps of a cheapest way over spatial axes; `time` is what both shardings say of the temporal ones."""
         if source == target:
             return ()
-        graph, paths = self._graph(len(shape)), self._solved(shape, element_bytes)
+        graph, paths = self._graph(time), self._solved(shape, element_bytes, time)
         size = float(math.prod(shape) * element_bytes)
         first = self._first_steps(graph, source, shape)
         last = self._last_steps(graph, target)
@@ -206,9 +247,9 @@ class ReshardCosts:
         steps = [s for s in steps_from(source, self.mesh) if s.target == target]
         return min(steps, key=lambda s: self._step_costs(s))
 
-    def _graph(self, rank: int) -> _Graph:
-        if rank not in self._graphs:
-            states = even_shardings(rank, self.mesh)
+    def _graph(self, time: Sharding) -> _Graph:
+        if time not in self._graphs:
+            states = even_shardings(len(time.dims), self.mesh, time=time)
             index = {state: i for i, state in enumerate(states)}
             seconds = np.full((len(states), len(states)), np.inf)
             per_byte = np.zeros_like(seconds)
@@ -216,14 +257,14 @@ class ReshardCosts:
                 for step in steps_from(state, self.mesh):
                     if (j := index.get(step.target)) is not None:
                         seconds[i, j], per_byte[i, j] = self._step_costs(step)
-            self._graphs[rank] = _Graph(states, index, seconds, per_byte)
-        return self._graphs[rank]
+            self._graphs[time] = _Graph(states, index, seconds, per_byte)
+        return self._graphs[time]
 
-    def _solved(self, shape: tuple[int, ...], element_bytes: int) -> _Paths:
+    def _solved(self, shape: tuple[int, ...], element_bytes: int, time: Sharding) -> _Paths:
         """Floyd and Warshall's algorithm over the shardings that fit the shape."""
-        key = (shape, element_bytes)
+        key = (shape, element_bytes, time)
         if key not in self._paths:
-            graph = self._graph(len(shape))
+            graph = self._graph(time)
             count = len(graph.states)
             seconds = graph.seconds + graph.per_byte * float(math.prod(shape) * element_bytes)
             unfit = [i for i, state in enumerate(graph.states) if not fits(state, shape, self.mesh)]

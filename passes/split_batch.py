@@ -1,0 +1,240 @@
+"""The pass `split-batch`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import train
+from ..dialects.compute import SIGNATURE, ComputeOp, find_mesh, shape_of
+from ..dialects.pipe import TransferOp
+from ..dialects.sharding_attrs import MeshAttr, ShardingAttr, SignatureAttr
+from ..dialects.spmd import MeshOp
+from ..dialects.step import (
+    SHARDING,
+    WORKING,
+    argument_attribute,
+    merge_argument_attributes,
+    working_of,
+)
+from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.rules import Rule
+from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding, even_offsets
+from ..ir.signatures import Choice, Signature, Split, choices_of, signature
+from .errors import fail
+from .search.step_view import StepView, mesh_of_module, step_functions
+from .time.batch_parts import Batch, BatchParts, find_parts
+
+
+@dataclass(frozen=True)
+class SplitBatchPass(ModulePass):
+    """
+    Split the batch into parts that run one after the other, by a temporal axis on top of the strategy.
+
+    The axis becomes the first of every mesh: a part of the batch is spread over the devices as the whole batch was.
+    Each op's choice on it follows from the split of the batch. Ops that read parts make parts; what sums over the
+    batch (gradients, the loss) is partial over the axis; updates run once, after all parts. Counts of labels, and all
+    that depends on the batch alone and is needed whole, run once, before them.
+
+    Requires: signatures (`search-strategy`) on the ops of a step without means of the batch (`decompose-mean`).
+    Ensures: meshes have the axis, and signatures, homes and working copies speak of it. Arguments stay whole over
+    time; those of the batch also become whole along its dim, for the parts are those of the whole batch. An op that
+    needs the whole batch in the middle of the parts is an error.
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>})
+        -> tensor<4xf32> {
+      %h = aten.exp %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}, {}])>}
+        : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %g = aten.sum.dim_IntList %h {dim = [0 : i64],
+        spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
+      } : (tensor<8x4xf32>) -> tensor<4xf32>
+      func.return %g : tensor<4xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["micro"=2 temporal, "gpu"=2]>
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{}, {}]>})
+        -> tensor<4xf32> {
+      %h = aten.exp %x {spmd.signature = #spmd.sig<@mesh, ([{"micro", "gpu"}, {}]) -> ([{"micro", "gpu"}, {}])>}
+        : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %g = aten.sum.dim_IntList %h {dim = [0 : i64],
+        spmd.signature = #spmd.sig<@mesh, ([{"micro", "gpu"}, {}]) -> ([{}], unreduced={"micro", "gpu"})>
+      } : (tensor<8x4xf32>) -> tensor<4xf32>
+      func.return %g : tensor<4xf32>
+    }
+    ```
+
+    Source: HiDup 3; time as a mesh axis.
+    """
+
+    name = "split-batch"
+
+    parts: int = 2
+    """How many parts."""
+
+    axis: str = "micro"
+    """The name of the axis."""
+
+    unrolled: bool = False
+    """Whether `duplex` is to unroll the axis: then sums over the batch may be needed between its parts."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Split the batch of every step function of the module."""
+        for func in step_functions(op):
+            view = StepView(func, mesh_of_module(op))
+            if (rows := _rows(view)) is None:
+                fail(func, "has no argument of the batch with a dim to split; the first dim of a batch item is split")
+            if rows < self.parts:
+                fail(func, f"the batch of {rows} rows is too small for {self.parts} parts; use at most {rows}")
+            batch = Batch(rows, self.axis, self.parts, self.unrolled)
+            ops = list(func.body.block.ops)
+            found = find_parts(ops, view.inputs, batch)
+            _Splitter(func, batch, found, _add_axis(op, batch)).run()
+
+
+def _rows(view: StepView) -> int | None:
+    """The first dim of the first batch item that has one."""
+    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
+    return next((shape[0] for shape in shapes if shape), None)
+
+
+def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:
+    """Give every mesh of the module the new axis, after the temporal ones that it has; each before and after."""
+    meshes: dict[str, tuple[Mesh, Mesh]] = {}
+    for op in module.ops:
+        if not isinstance(op, MeshOp):
+            continue
+        old = op.mesh
+        if batch.axis in old.names:
+            fail(op, f'already has an axis "{batch.axis}"; name another: split-batch{{axis="{batch.axis}2"}}')
+        temporal = [axis for axis in old.axes if axis.kind is AxisKind.TEMPORAL]
+        added = Axis(batch.axis, batch.parts, AxisKind.TEMPORAL)
+        new = Mesh((*temporal, added, *old.spatial), old.name)
+        op.axes = MeshAttr(Mesh(new.axes))
+        meshes[old.name] = old, new
+    return meshes
+
+
+class _Splitter:
+    """Writes the split into one function; one use."""
+
+    def __init__(
+        self, func: FuncOp, batch: Batch, found: BatchParts, meshes: Mapping[str, tuple[Mesh, Mesh]]
+    ) -> None:
+        self.func, self.batch, self.found, self.meshes = func, batch, found, meshes
+        self.known: dict[tuple[Rule, Signature, Choice, str], Signature] = {}
+
+    def run(self) -> None:
+        """Signatures first, for the rest reads off them what is demanded."""
+        for op in self.func.body.block.ops:
+            if isinstance(op, ComputeOp):
+                self._sign(op)
+            elif isinstance(op, TransferOp) and op.out_sharding is not None:
+                op.out_sharding = self._over_parts(op.out_sharding, op.result, self.found.values[op.result])
+        arguments = self.func.body.block.args
+        merge_argument_attributes(self.func, {each.index: self._argument(each) for each in arguments})
+        for op in self.func.body.block.ops:
+            if WORKING in op.attributes:
+                copies = [self._working(result) for result in op.results]
+                op.attributes[WORKING] = ArrayAttr([copy if copy is not None else UnitAttr() for copy in copies])
+        for value in self.func.body.block.last_op.operands if self.func.body.block.last_op is not None else ():
+            if isinstance(value, OpResult) and self.found.values[value].split_axes:
+                fail(value.op, "a result of the step is split by the batch; only sums over the batch can be returned")
+
+    def _sign(self, op: ComputeOp) -> None:
+        attribute = op.attributes.get(SIGNATURE)
+        if not isinstance(attribute, SignatureAttr):
+            fail(op, "has no signature; run search-strategy before split-batch")
+        name, given, choice = attribute.data.mesh, attribute.signature, self.found.choices[op]
+        key = (op.rule(), given, choice, name)
+        if key not in self.known:
+            self.known[key] = self._signature(op, given, choice, name)
+        op.attributes[SIGNATURE] = SignatureAttr.of(name, self.known[key])
+
+    def _signature(self, op: ComputeOp, given: Signature, choice: Choice, name: str) -> Signature:
+        """`given` with a choice on the new axis; the boundaries of what is split follow the rows of the batch."""
+        old, new = self.meshes[name]
+        rule = op.rule()
+        listed, offsets = choices_of(rule, given, old)
+        by_axis: dict[str, Choice] = {**dict(zip(old.names, listed, strict=True)), self.batch.axis: choice}
+        if isinstance(choice, Split):
+            factor = choice.factor
+            axes = new.in_order(axis for axis, other in by_axis.items() if other == choice)
+            offsets[factor] = self._offsets(op, rule.sizes[factor], axes, new)
+        found = signature(rule, new, [by_axis[axis] for axis in new.names], offsets)
+        if found is None:
+            fail(op, f"cannot be split as {given} and into {self.batch.parts} parts over time; use fewer parts")
+        return found
+
+    def _offsets(self, op: ComputeOp, size: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
+        """The boundaries of a dim or factor of `size` that goes through the batch, split along `axes`."""
+        each, rest = divmod(size, self.batch.rows)
+        if rest:
+            fail(op, f"{size} elements are split with the batch of {self.batch.rows} rows, which does not divide them")
+        parts = mesh.parts(axes)
+        if parts <= self.batch.rows:
+            return tuple(each * offset for offset in even_offsets(self.batch.rows, parts))
+        if parts > size:
+            fail(
+                op,
+                f"the batch of {self.batch.rows} rows is too small to be split into {parts} parts, {self.batch.parts} of"
+                f" them over time; use fewer parts or a batch of at least {-(-parts // each)} rows",
+            )
+        # Rows are shared out between devices: within a part of the batch, its elements are.
+        temporal = math.prod(axis.size for axis in mesh.axes if axis.name in axes and axis not in mesh.spatial)
+        return _nested([each * offset for offset in even_offsets(self.batch.rows, temporal)], parts // temporal)
+
+    def _argument(self, argument: BlockArgument) -> dict[str, Attribute | None]:
+        """Its home, whole along what is split over time, and its working copy."""
+        home, changed = argument_attribute(argument, SHARDING), dict[str, Attribute | None]()
+        if isinstance(home, ShardingAttr):
+            time = self.found.values[argument]
+            dims = zip(home.sharding.dims, time.dims, strict=True)
+            whole = tuple(DimSharding() if part.axes else dim for dim, part in dims)
+            changed[SHARDING] = ShardingAttr.of(home.data.mesh, replace(home.sharding, dims=whole))
+        if argument_attribute(argument, WORKING) is not None:
+            changed[WORKING] = self._working(argument)
+        return changed
+
+    def _working(self, value: SSAValue) -> ShardingAttr | None:
+        """The working copy of a value, split as its users are over time; None where they do not agree."""
+        demands = {demand for use in value.uses for demand in self._demand(use.operation, use.index)}
+        if (given := working_of(value)) is None or len(demands) != 1:
+            return None
+        [(name, time)] = demands
+        return self._over_parts(ShardingAttr.of(name, given), value, time)
+
+    def _demand(self, op: Operation, index: int) -> Iterable[tuple[str, Sharding]]:
+        """What a user says of the new axis."""
+        attribute = op.attributes.get(SIGNATURE)
+        if isinstance(attribute, SignatureAttr) and not isinstance(op, train.TrainOp):
+            mesh = self.meshes[attribute.data.mesh][1]
+            temporal = Mesh(tuple(axis for axis in mesh.axes if axis.name != self.batch.axis))
+            _ = temporal
+            yield attribute.data.mesh, _only(attribute.signature.operands[index], self.batch.axis)
+
+    def _over_parts(self, given: ShardingAttr, value: SSAValue, time: Sharding) -> ShardingAttr:
+        """A sharding with what `time` says of the new axis."""
+        mesh, sharding, shape = self.meshes[given.data.mesh][1], given.sharding, shape_of(value)
+        dims = list(sharding.dims)
+        for index, part in enumerate(time.dims):
+            if part.axes:
+                axes = mesh.in_order([*part.axes, *dims[index].axes])
+                op = value.owner if isinstance(value.owner, Operation) else self.func
+                offsets = self._offsets(op, shape[index], axes, mesh)
+                dims[index] = dim_sharding(axes, offsets, shape[index], mesh)
+        partial = dict(sharding.partial) | dict(time.partial)
+        listed = tuple((axis, partial[axis]) for axis in mesh.in_order(partial))
+        return ShardingAttr.of(given.data.mesh, Sharding(tuple(dims), listed))

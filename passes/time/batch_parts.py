@@ -1,0 +1,246 @@
+"""
+Which ops of a step work on one part of the batch at a time, and which run once, before the parts or after them.
+
+The batch's first dim is followed through the step as a search would on one more axis, but nothing is chosen: an op
+keeps a split that it is given, sums over the parts stay partial through ops that are linear in them, and everything
+else runs once. Two things cannot be so:
+
+- an op that needs something of the whole batch in the middle of the parts. If that depends on the batch alone (a
+  count of labels), the ops that make it run once, before the parts; else the step is refused, unless the axis is to
+  be unrolled and the op needs a sum: both parts are at hand then, half way.
+- what such an op would make of a value that is the sum over all parts: it comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.pipe import TransferOp
+from ...ir.mesh import Axis, Mesh
+from ...ir.rules import Rule
+from ...ir.sharding import Reduction, Sharding
+from ...ir.signatures import Choice, Linear, Signature, Split, signature
+from ..errors import fail
+from ..search.step_view import Input, value_label
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    What is split over time.
+
+    Args:
+        rows: the size of the first dim of the batch, the same for every item that is split.
+        axis: the name of the new axis.
+        parts: its size.
+        unrolled: whether reductions over the axis may feed ops that are split over it.
+    """
+
+    rows: int
+    axis: str
+    parts: int
+    unrolled: bool = False
+
+    @property
+    def mesh(self) -> Mesh:
+        """The axis alone."""
+        return Mesh((Axis(self.axis, self.parts),))
+
+
+@dataclass
+class BatchParts:
+    """
+    Over the new axis alone: the choice of every op, and the sharding of every value.
+
+    Arguments of the batch count as split, though at home they are whole.
+    """
+
+    choices: dict[ComputeOp, Choice] = field(default_factory=dict[ComputeOp, Choice])
+    values: dict[SSAValue, Sharding] = field(default_factory=dict[SSAValue, Sharding])
+
+
+def find_parts(ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> BatchParts:
+    """
+    How the ops of a step, in order, work on the parts of a batch.
+
+    OpFailure at an op that needs the whole batch before all parts are there.
+    """
+    return _Propagation(ops, inputs, batch).run()
+
+
+class _Propagation:
+    """One walk over the ops, begun anew when some turn out to come before the parts."""
+
+    def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:
+        self.ops, self.inputs, self.batch, self.mesh = ops, inputs, batch, batch.mesh
+        self.before: set[Operation] = set()
+        self.of_batch_alone = _of_batch_alone(ops, inputs)
+        self.found, self.late = BatchParts(), set[SSAValue]()
+
+    def run(self) -> BatchParts:
+        """Walk until nothing more comes before the parts."""
+        while hoisted := self._walk():
+            self.before |= hoisted
+        self._split_what_is_used_by_parts()
+        return self.found
+
+    def _walk(self) -> set[Operation]:
+        """The ops that must come before the parts and did not; none at the end."""
+        self.found, self.late = BatchParts(), set()
+        for given in self.inputs:
+            shape = shape_of(given.argument)
+            splits = given.role == train.BATCH and bool(shape) and shape[0] == self.batch.rows
+            dims = [(self.batch.axis,) if splits and dim == 0 else () for dim in range(len(shape))]
+            self.found.values[given.argument] = Sharding.of(dims)
+        for op in self.ops:
+            if isinstance(op, TransferOp):
+                self._transfer(op)
+            elif isinstance(op, ComputeOp) and (hoisted := self._compute(op)):
+                return hoisted
+        return set()
+
+    def _transfer(self, op: TransferOp) -> None:
+        """Parts cross one by one; sums over them cross once they are complete."""
+        given = self.found.values[op.operand]
+        if given.partial:
+            self.late.add(op.result)
+            given = Sharding.replicated(len(given.dims))
+        elif op.operand in self.late:
+            self.late.add(op.result)
+        self.found.values[op.result] = given
+
+    def _compute(self, op: ComputeOp) -> set[Operation]:
+        split = [value for value in op.args if self.found.values[value].split_axes]
+        if op in self.before or not split:
+            self._enter(op, None if op in self.before else self._linear(op))
+            return set()
+        choice = self._split(op)
+        if choice is None or isinstance(op, train.TrainOp):
+            return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
+        sums = [value for value in op.args if self.found.values[value].partial]
+        if sums and self._hoistable(sums):
+            return self._hoisted(sums)
+        late = [*sums, *(value for value in op.args if value in self.late)]
+        if late and not self.batch.unrolled:
+            self._refuse_sum(op, late[0])
+        self._enter(op, choice)
+        return set()
+
+    def _linear(self, op: ComputeOp) -> Choice:
+        """The choice of an op without a split operand: sums stay partial where it is linear in them."""
+        partial = {i: self.found.values[value].partial for i, value in enumerate(op.args)}
+        sums = frozenset(i for i, axes in partial.items() if axes)
+        added = all(kind is Reduction.SUM for axes in partial.values() for _, kind in axes)
+        if added and sums in op.rule().linear and self.late.isdisjoint(op.args):
+            return Linear(sums)
+        return None
+
+    def _split(self, op: ComputeOp) -> Choice:
+        """The choice to split the one factor by which the operands are split, if the op can."""
+        rule = op.rule()
+        factors = {
+            rule.leading(dim)
+            for value, dims in zip(op.args, rule.operands, strict=True)
+            for dim, spread in zip(dims, self.found.values[value].dims, strict=True)
+            if spread.axes
+        }
+        factor = factors.pop() if len(factors) == 1 else None
+        return Split(factor) if factor is not None and factor in rule.splittable() else None
+
+    def _enter(self, op: ComputeOp, choice: Choice) -> None:
+        given = self._signature(op.rule(), choice)
+        if given is None:
+            batch = self.batch
+            fail(op, f"a batch of {batch.rows} rows cannot be split into {batch.parts} parts over time; use fewer parts")
+        self.found.choices[op] = choice
+        self.found.values.update(zip(op.outs, given.results, strict=True))
+        pairs = zip(op.args, given.operands, strict=True)
+        summed = any(self.found.values[value].partial and not wanted.partial for value, wanted in pairs)
+        if summed or not self.late.isdisjoint(op.args):
+            self.late.update(op.outs)
+
+    def _signature(self, rule: Rule, choice: Choice) -> Signature | None:
+        return signature(rule, self.mesh, [choice])
+
+    def _hoistable(self, values: Iterable[SSAValue]) -> bool:
+        return self.of_batch_alone.issuperset(values)
+
+    def _hoisted(self, values: Iterable[SSAValue]) -> set[Operation]:
+        """The ops that make `values`."""
+        found, pending = set[Operation](), list(values)
+        while pending:
+            value = pending.pop()
+            if isinstance(value, OpResult) and value.op not in found:
+                found.add(value.op)
+                pending += value.op.operands
+        return found
+
+    def _refuse_whole(self, op: ComputeOp) -> NoReturn:
+        fail(
+            op,
+            f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
+            f' {self.batch.parts} parts along "{self.batch.axis}"; leave the batch whole, or, if it is a batch-norm, have'
+            " its statistics synchronised: decompose-batch-norm before the search, split-batch{unrolled=true} and duplex",
+        )
+
+    def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
+        fail(
+            op,
+            f"it needs {value_label(value)}, which is known only after all {self.batch.parts} parts of the batch along"
+            f' "{self.batch.axis}", for each of the parts; leave the batch whole, or unroll two parts:'
+            " split-batch{parts=2 unrolled=true} and duplex",
+        )
+
+    def _split_what_is_used_by_parts(self) -> None:
+        """Ops that run once, and whose results are used part by part, are run part by part where they can be."""
+        uses: dict[SSAValue, list[Sharding | None]] = {}
+        for op in reversed(self.ops):
+            if isinstance(op, ComputeOp):
+                if self.found.choices[op] is None and (choice := self._wanted(op, uses)) is not None:
+                    self._enter(op, choice)
+                given = self._signature(op.rule(), self.found.choices[op])
+                demands = given.operands if given is not None else (None,) * len(op.args)
+            else:
+                demands = (None,) * len(op.operands)
+            for value, demand in zip(op.operands, demands, strict=True):
+                uses.setdefault(value, []).append(demand)
+
+    def _wanted(self, op: ComputeOp, uses: Mapping[SSAValue, list[Sharding | None]]) -> Choice:
+        """The choice by which `op` gives all its users the parts that they demand."""
+        if op in self.before or isinstance(op, train.TrainOp) or not self.late.isdisjoint(op.outs):
+            return None
+        rule = op.rule()
+        if any(self.found.values[value].partial for value in op.args):
+            return None
+        wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
+        factors = {
+            rule.leading(rule.results[index][dim])
+            for index, demands in wanted.items()
+            for demand in demands
+            for dim in _split_dims(demand)
+        }
+        factor = factors.pop() if len(factors) == 1 else None
+        if factor is None or factor not in rule.splittable():
+            return None
+        given = self._signature(rule, choice := Split(factor))
+        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
+        return choice if fits else None
+
+
+def _split_dims(sharding: Sharding | None) -> list[int]:
+    return [dim for dim, spread in enumerate(sharding.dims) if spread.axes] if sharding is not None else []
+
+
+def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
+    """The values that depend on the batch and constants alone."""
+    found: set[SSAValue] = {given.argument for given in inputs if given.role in (train.BATCH, train.CONSTANT)}
+    for op in ops:
+        if isinstance(op, ComputeOp) and found.issuperset(op.args):
+            found.update(op.outs)
+    return found
