@@ -44,17 +44,17 @@ def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
 
 def working_of(value: SSAValue) -> Sharding | None:
     """The working placement of a value, where it has one."""
-    given = _of_value(value, WORKING)
+    given = attribute_of(value, WORKING)
     return given.sharding if isinstance(given, ShardingAttr) else None
 
 
 def is_regathered(value: SSAValue) -> bool:
     """Whether the working copy of a value is made again for backward."""
-    given = _of_value(value, REGATHER)
+    given = attribute_of(value, REGATHER)
     return isinstance(given, IntegerAttr) and bool(given.value.data)
 
 
-def _of_value(value: SSAValue, name: str) -> Attribute | None:
+def attribute_of(value: SSAValue, name: str) -> Attribute | None:
     """An attribute of an argument, or the entry for one result in an attribute of its op."""
     if isinstance(value, BlockArgument):
         return argument_attribute(value, name)

@@ -157,7 +157,7 @@ def explain_mismatch(rule: Rule, given: Signature, mesh: Mesh) -> str | None:
             sharding.verify(mesh, [math.prod(rule.sizes[f] for f in dim) for dim in value])
     except ValueError as error:
         return str(error)
-    chosen, offsets = _choices_of(rule, given, mesh)
+    chosen, offsets = choices_of(rule, given, mesh)
     allowed = signature(rule, mesh, chosen, offsets)
     if allowed == given:
         return None
@@ -169,7 +169,7 @@ def _pairs(rule: Rule, given: Signature) -> Iterator[tuple[Value, Sharding]]:
     return zip((*rule.operands, *rule.results), (*given.operands, *given.results), strict=True)
 
 
-def _choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], dict[str, Offsets]]:
+def choices_of(rule: Rule, given: Signature, mesh: Mesh) -> tuple[list[Choice], dict[str, Offsets]]:
     """The choice per axis that a signature seems to make, and the boundaries of its uneven factors."""
     factors: dict[str, str] = {}
     offsets: dict[str, Offsets] = {}

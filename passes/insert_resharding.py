@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -100,7 +100,9 @@ class _Inserter:
 
     def __init__(self, view: StepView, costs: ReshardCosts) -> None:
         self.view, self.costs = view, costs
+        self.spatial = {axis.name for axis in view.mesh.spatial}
         self.order = {op: i for i, op in enumerate(view.func.body.block.ops)}
+        self.copies: dict[SSAValue, _Copies] = {}
 
     def run(self) -> None:
         block: Block = self.view.func.body.block
@@ -111,7 +113,7 @@ class _Inserter:
 
     def _value(self, value: SSAValue) -> None:
         """Give each user of `value` the form it demands, in program order."""
-        copies = _Copies()
+        copies = self.copies.setdefault(value, _Copies())
         uses = sorted(value.uses, key=lambda use: (self.order[use.operation], use.index))
         for use in uses:
             op = use.operation
@@ -154,7 +156,7 @@ class _Inserter:
             return start
         key = (again, target)
         if key not in copies.made:
-            copies.made[key] = self._chain(value, start, source, target, before, again)
+            copies.made[key] = self._chain(value, start, source, target, before, again, copies)
         return copies.made[key]
 
     def _chain(
@@ -165,9 +167,15 @@ class _Inserter:
         target: Sharding,
         before: Operation,
         again: bool,
+        copies: _Copies,
     ) -> SSAValue:
+        """A chain of reshardings; steps over time are shared with the other chains of the value."""
         block = self.view.func.body.block
         for step in self.costs.path(shape_of(value), element_bytes(value), source, target):
+            key, over_time = (again, step.target), not self.spatial.issuperset(step.axes)
+            if over_time and key in copies.made:
+                start = copies.made[key]
+                continue
             op = ReshardOp(start, ShardingAttr.of(self.view.mesh.name, step.target), regather=again)
             op.location = before.location
             op.result.name_hint = (
@@ -177,6 +185,8 @@ class _Inserter:
                 op.attributes[BACKWARD] = before.attributes[BACKWARD]
             block.insert_op_before(op, before)
             start = op.result
+            if over_time:
+                copies.made[key] = start
         return start
 
     def _results(self, func: FuncOp) -> None:
@@ -190,8 +200,9 @@ class _Inserter:
             elif train.LOSS in self.view.result_attributes(index):
                 wanted = Sharding.replicated(len(shape_of(value)))
             else:
-                wanted = home
+                wanted = replace(home, partial=tuple(pair for pair in home.partial if pair[0] in self.spatial))
             if wanted != home:
-                terminator.operands[index] = self._chain(value, value, home, wanted, terminator, False)
+                copies = self.copies.setdefault(value, _Copies())
+                terminator.operands[index] = self._chain(value, value, home, wanted, terminator, False, copies)
             shardings[index] = {SHARDING: ShardingAttr.of(self.view.mesh.name, wanted)}
         merge_result_attributes(func, shardings)

@@ -15,6 +15,7 @@ _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
+    "split-batch": "split_batch:SplitBatchPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "overlap": "overlap:OverlapPass",

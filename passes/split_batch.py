@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue, Use
 from xdsl.passes import ModulePass
 
 from ..dialects import train
-from ..dialects.compute import SIGNATURE, ComputeOp, find_mesh, shape_of
+from ..dialects.compute import SIGNATURE, ComputeOp, shape_of
 from ..dialects.pipe import TransferOp
+from ..dialects.ratios import ratios_of, segment_of
 from ..dialects.sharding_attrs import MeshAttr, ShardingAttr, SignatureAttr
 from ..dialects.spmd import MeshOp
-from ..dialects.step import (
-    SHARDING,
-    WORKING,
-    argument_attribute,
-    merge_argument_attributes,
-    working_of,
-)
+from ..dialects.step import SHARDING, WORKING, argument_attribute, attribute_of, merge_argument_attributes
 from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.ratios import EVEN, boundaries
 from ..ir.rules import Rule
-from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding, even_offsets
+from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
 from ..ir.signatures import Choice, Signature, Split, choices_of, signature
 from .errors import fail
 from .search.step_view import StepView, mesh_of_module, step_functions
@@ -178,23 +173,23 @@ class _Splitter:
             fail(op, f"cannot be split as {given} and into {self.batch.parts} parts over time; use fewer parts")
         return found
 
-    def _offsets(self, op: ComputeOp, size: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
+    def _offsets(self, op: Operation, size: int, axes: tuple[str, ...], mesh: Mesh) -> Offsets:
         """The boundaries of a dim or factor of `size` that goes through the batch, split along `axes`."""
-        each, rest = divmod(size, self.batch.rows)
+        rows = self.batch.rows
+        each, rest = divmod(size, rows)
         if rest:
-            fail(op, f"{size} elements are split with the batch of {self.batch.rows} rows, which does not divide them")
-        parts = mesh.parts(axes)
-        if parts <= self.batch.rows:
-            return tuple(each * offset for offset in even_offsets(self.batch.rows, parts))
-        if parts > size:
+            fail(op, f"{size} elements are split with the batch of {rows} rows, which does not divide them")
+        ratios = ratios_of(self.func, mesh).get(segment_of(op), EVEN)
+        if (parts := mesh.parts(axes)) <= rows or ratios.split(axes):
+            return tuple(each * offset for offset in boundaries(rows, axes, mesh, ratios))
+        if parts > size or rows % self.batch.parts:
             fail(
                 op,
-                f"the batch of {self.batch.rows} rows is too small to be split into {parts} parts, {self.batch.parts} of"
-                f" them over time; use fewer parts or a batch of at least {-(-parts // each)} rows",
+                f"the batch of {rows} rows is too small to be split into {parts} parts, {self.batch.parts} of them over"
+                f" time; use fewer parts, or a batch of {parts} rows",
             )
-        # Rows are shared out between devices: within a part of the batch, its elements are.
-        temporal = math.prod(axis.size for axis in mesh.axes if axis.name in axes and axis not in mesh.spatial)
-        return _nested([each * offset for offset in even_offsets(self.batch.rows, temporal)], parts // temporal)
+        # Devices share the elements of rows, of which each part has as many.
+        return boundaries(size, axes, mesh)
 
     def _argument(self, argument: BlockArgument) -> dict[str, Attribute | None]:
         """Its home, whole along what is split over time, and its working copy."""
@@ -210,20 +205,19 @@ class _Splitter:
 
     def _working(self, value: SSAValue) -> ShardingAttr | None:
         """The working copy of a value, split as its users are over time; None where they do not agree."""
-        demands = {demand for use in value.uses for demand in self._demand(use.operation, use.index)}
-        if (given := working_of(value)) is None or len(demands) != 1:
+        given = attribute_of(value, WORKING)
+        demands = {time for use in value.uses if (time := self._demand(value, use)) is not None}
+        if not isinstance(given, ShardingAttr) or len(demands) != 1:
             return None
-        [(name, time)] = demands
-        return self._over_parts(ShardingAttr.of(name, given), value, time)
+        return self._over_parts(given, value, demands.pop())
 
-    def _demand(self, op: Operation, index: int) -> Iterable[tuple[str, Sharding]]:
-        """What a user says of the new axis."""
-        attribute = op.attributes.get(SIGNATURE)
-        if isinstance(attribute, SignatureAttr) and not isinstance(op, train.TrainOp):
-            mesh = self.meshes[attribute.data.mesh][1]
-            temporal = Mesh(tuple(axis for axis in mesh.axes if axis.name != self.batch.axis))
-            _ = temporal
-            yield attribute.data.mesh, _only(attribute.signature.operands[index], self.batch.axis)
+    def _demand(self, value: SSAValue, use: Use) -> Sharding | None:
+        """What a user that shares the working copy of a value says of the new axis."""
+        op = use.operation
+        if not isinstance(op, ComputeOp) or (isinstance(op, train.TrainOp) and isinstance(value, BlockArgument)):
+            return None
+        given = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
+        return given.operands[use.index] if given is not None else None
 
     def _over_parts(self, given: ShardingAttr, value: SSAValue, time: Sharding) -> ShardingAttr:
         """A sharding with what `time` says of the new axis."""

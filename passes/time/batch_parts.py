@@ -92,7 +92,7 @@ class _Propagation:
 
     def _walk(self) -> set[Operation]:
         """The ops that must come before the parts and did not; none at the end."""
-        self.found, self.late = BatchParts(), set()
+        self.found, self.late = BatchParts(), set[SSAValue]()
         for given in self.inputs:
             shape = shape_of(given.argument)
             splits = given.role == train.BATCH and bool(shape) and shape[0] == self.batch.rows
@@ -157,7 +157,7 @@ class _Propagation:
         given = self._signature(op.rule(), choice)
         if given is None:
             batch = self.batch
-            fail(op, f"a batch of {batch.rows} rows cannot be split into {batch.parts} parts over time; use fewer parts")
+            fail(op, f"cannot be split with the batch of {batch.rows} rows into {batch.parts} parts; use fewer parts")
         self.found.choices[op] = choice
         self.found.values.update(zip(op.outs, given.results, strict=True))
         pairs = zip(op.args, given.operands, strict=True)
@@ -185,8 +185,8 @@ class _Propagation:
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}"; leave the batch whole, or, if it is a batch-norm, have'
-            " its statistics synchronised: decompose-batch-norm before the search, split-batch{unrolled=true} and duplex",
+            f' {self.batch.parts} parts along "{self.batch.axis}"; leave the batch whole, or, if it is a batch-norm,'
+            " synchronise its statistics: decompose-batch-norm first, then split-batch{unrolled=true} and duplex",
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:

@@ -1,0 +1,27 @@
+"""Programs whose batch is split over time compute, in the interpreter, what one device does on the whole batch."""
+
+import pytest
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, check_interpreted
+from shardwright.ir.mesh import parse_mesh
+
+PIPELINE = (
+    "decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts={parts}}},insert-resharding,"
+    "select-collectives,insert-frees"
+)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("mesh", ["2", "2x1"])
+@pytest.mark.parametrize("model", ["gpt2-tiny", "bert-tiny", "vit-tiny"])
+def test_the_parts_sum_to_the_whole(model: str, mesh: str, parts: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shardwright.api.compile.emit_python", lambda *args, **named: "")
+    parsed = parse_mesh(mesh)
+    pipeline = PIPELINE.format(parts=parts)
+    case = CheckCase(
+        model, parsed, dtype=torch.float64, steps=2, cluster=split_cluster(parsed), pipeline=pipeline
+    )
+    result = check_interpreted(case)
+    assert result.passed, str(result)
