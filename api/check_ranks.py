@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from ..ir.mesh import Mesh
 from ..lowering.calling import batch_items
 from ..lowering.load_program import load_text
 from ..runtime.communicator import Communicator
-from ..runtime.executor import Executor
+from ..runtime.executor import Executor, gather
 from ..runtime.plan import Plan, Result, Value
+from ..runtime.stages import Stage, connect
+from ..runtime.transfers import Lines
 from .check import SEED, CheckCase, compile_case, imported
 from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun
@@ -27,16 +29,15 @@ COMPARED = {"loss": "loss", "grad": "gradient", "param": "parameter", "buffer": 
 def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
     """Of each case the largest errors, which rank 0 knows, or why it has no plan."""
     found = zip(cases, _programs(cases), strict=True)
-    loaded = [load_text(text, f"{case}.py") if planned else text for case, (planned, text) in found]
-    communicators = _communicators([each[0] for each in loaded if not isinstance(each, str)])
+    loaded = [_stages(text, case) if planned else text for case, (planned, text) in found]
+    connected = _communicators([each for each in loaded if not isinstance(each, str)])
     results: list[str | dict[str, Worst]] = []
     for case, program in zip(cases, loaded, strict=True):
         if isinstance(program, str):
             results.append(program)
             continue
-        plan, function = program
         try:
-            results.append(_compared(case, Executor(plan, function, communicators[plan.mesh])))
+            results.append(_compared(case, Executor(program, next(connected))))
         except Exception as error:
             raise RuntimeError(f"while running {case}: {error}") from error
     return results
@@ -71,12 +72,21 @@ def _program(case: CheckCase, key: Hashable, modules: dict[Hashable, ModuleOp]) 
         return False, str(error) if ours else f"{type(error).__name__}: {error}"
 
 
-def _communicators(plans: Sequence[Plan]) -> dict[Mesh, Communicator]:
-    """One communicator per mesh, with the groups of all plans on it."""
+def _stages(text: str, case: CheckCase) -> tuple[Stage, ...]:
+    return tuple(Stage(*each) for each in load_text(text, f"{case}.py"))
+
+
+def _communicators(programs: Sequence[Sequence[Stage]]) -> Iterator[Communicator]:
+    """
+    A communicator for each program, in order; programs of one stage on the same mesh share one with all their groups.
+    """
     groups: dict[Mesh, dict[tuple[str, ...], None]] = {}
-    for plan in plans:
+    for plan in (program[0].plan for program in programs if len(program) == 1):
         groups.setdefault(plan.mesh, {}).update(dict.fromkeys(plan.process_groups()))
-    return {mesh: Communicator(mesh, axes) for mesh, axes in groups.items()}
+    shared = {mesh: Communicator(mesh, axes) for mesh, axes in groups.items()}
+    lines = Lines() if any(len(program) > 1 for program in programs) else None
+    for program in programs:
+        yield connect(program, lines=lines) if len(program) > 1 else shared[program[0].plan.mesh]
 
 
 def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
@@ -84,18 +94,18 @@ def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
     step, me = case.training_step(), dist.get_rank()
     executor.initialize(step.model, SEED)
     reference = EagerRun(step, case.dtype, SEED) if me == 0 else None
-    values = _compared_values(executor.plan)
-    places = {key: _places(value, executor.plan.mesh) for key, value in values.items()}
+    mine = _compared_values(executor.plan)
+    places = _places(executor.plans)
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):
         loss = executor.step(batch_items(batch))
-        mine = {key: _local(executor, value, loss) for key, value in values.items()}
+        held = {key: _local(executor, value, loss) for key, value in mine.items()}
         by_rank: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
-        dist.gather_object(mine, by_rank)
+        dist.gather_object(held, by_rank)
         if reference is not None and by_rank is not None:
             expected = reference.step(batch)
             found = {
-                key: assemble(expected[key], list(zip(where, (local[key] for local in by_rank), strict=True)))
+                key: assemble(expected[key], [(place, by_rank[rank][key]) for rank, place in where])
                 for key, where in places.items()
                 if key in expected
             }
@@ -114,17 +124,25 @@ def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:
     return values
 
 
+def _places(plans: Sequence[Plan]) -> dict[tuple[str, str], list[tuple[int, Place]]]:
+    """Of everything that is compared, which rank of the job has which part."""
+    found: dict[tuple[str, str], list[tuple[int, Place]]] = {}
+    for plan in plans:
+        for key, value in _compared_values(plan).items():
+            found.setdefault(key, []).extend(zip(plan.ranks, _parts(value, plan.mesh), strict=True))
+    return found
+
+
 def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> torch.Tensor:
     """This rank's part of a value, without the memory that it may be a view of; the whole of a partial one."""
     if value.role == "loss":
         return loss
-    if value.spread.partial:
-        return executor.gather(value)
-    return (executor.local(value) if isinstance(value, Value) else executor.results[value.name]).clone()
+    local = executor.local(value) if isinstance(value, Value) else executor.results[value.name]
+    return gather(value, local, executor.comm) if value.spread.partial else local.clone()
 
 
-def _places(value: Value | Result, mesh: Mesh) -> list[Place]:
-    """Which part of a value each rank has."""
+def _parts(value: Value | Result, mesh: Mesh) -> list[Place]:
+    """Which part of a value each rank of its mesh has."""
     if value.spread.partial:
         return [tuple((0, size) for size in value.shape)] * mesh.device_count
     ranks = range(mesh.device_count)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..lowering.calling import Batch, batch_items
 from ..lowering.load_program import load_text
-from ..runtime.communicator import Communicator
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
+from ..runtime.stages import Stage, connect
 from .compile import CompiledStep, PlanOptions, compile_step, on_mesh
 from .pin_file import pin_file
 from .training_step import TrainingStep
@@ -72,7 +73,7 @@ class DistributedStep:
         Raises:
             KeyError: the plan has none of that name.
         """
-        for value in self._executor.plan.inputs:
+        for value in (value for plan in self._executor.plans for value in plan.inputs):
             if value.role in ("param", "buffer") and name in (value.name, *value.tied):
                 return self._executor.gather(value)
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
@@ -110,13 +111,12 @@ def parallelize(
             rank.
     """
     step = TrainingStep(model, loss, optimizer, example_batch)
-    device = _join_job()
+    device = _join_job(_model_name(step))
     asked = _Asked(step, cluster, PlanOptions(algorithm, dtype=dtype), pins)
     program, report = _from_rank_0(asked)
-    plan, function = load_text(program, f"<the program of {report['name']}>")
-    comm = Communicator(plan.mesh, plan.process_groups(), device)
-    verify_same_plan(plan_hash(program, plan), comm)
-    executor = Executor(plan, function, comm)
+    stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
+    verify_same_plan(plan_hash(program, [stage.plan for stage in stages]))
+    executor = Executor(stages, connect(stages, device))
     executor.initialize(model, seed)
     return DistributedStep(executor, report, program)
 
@@ -145,15 +145,23 @@ def _model_name(step: TrainingStep) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
 
 
-def _join_job() -> torch.device:
+def _join_job(name: str) -> torch.device:
     """Join the process group of the job, which ends with the process, if nobody has; this rank's device."""
     if dist.is_initialized():
         on_cuda = "nccl" in str(dist.get_backend())
         return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
     job = ExitStack()
-    device = job.enter_context(process_group())
-    atexit.register(job.close)
+    device = job.enter_context(process_group(name))
+    atexit.register(_leave_job, job)
     return device
+
+
+def _leave_job(job: ExitStack) -> None:
+    """Leave with the error that ends the script, if one does: it ends the other ranks too."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    # Python has shown it already.
+    with suppress(BaseException):
+        job.__exit__(type(error) if error is not None else None, error, None)
 
 
 def _fitted(cluster: Cluster, world: int) -> Cluster:

@@ -30,7 +30,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.lowering.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
-from shardwright.runtime import Communicator, Executor, run_ranks
+from shardwright.runtime import Executor, Stage, run_ranks
+from shardwright.runtime.stages import connect
 
 _SMALL_GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=2048, positions=128)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
@@ -53,8 +54,8 @@ def plan_text(step: TrainingStep, ranks: int, preset: str) -> str:
 
 def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
     """One step of our program."""
-    plan, function = load_text(text, "program.py")
-    executor = Executor(plan, function, Communicator(plan.mesh, plan.process_groups()))
+    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    executor = Executor(stages, connect(stages))
     executor.initialize(step.model, 0)
     batch = {str(i): item for i, item in enumerate(step.batch)}
 

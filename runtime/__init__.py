@@ -7,25 +7,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..ir.mesh import Mesh
+    from ..ir.unit_tasks import Task
     from .communicator import Communicator
     from .executor import Executor
     from .fused_attention import attention, attention_backward
-    from .launch import main
+    from .launch import launch, main
     from .optimizers import adamw_, increment, sgd_
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
+    from .stages import Stage
+    from .transfers import Holders, Transfer
 
 __all__ = [
     "Communicator",
     "Executor",
+    "Holders",
     "Mesh",
     "Plan",
     "Result",
+    "Stage",
+    "Task",
+    "Transfer",
     "Value",
     "adamw_",
     "attention",
     "attention_backward",
     "increment",
+    "launch",
     "main",
     "run_ranks",
     "sgd_",
@@ -34,14 +42,19 @@ __all__ = [
 _HOMES = {
     "Communicator": ".communicator",
     "Executor": ".executor",
+    "Holders": ".transfers",
     "Mesh": "..ir.mesh",
     "Plan": ".plan",
     "Result": ".plan",
+    "Stage": ".stages",
+    "Task": "..ir.unit_tasks",
+    "Transfer": ".transfers",
     "Value": ".plan",
     "adamw_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
     "increment": ".optimizers",
+    "launch": ".launch",
     "main": ".launch",
     "run_ranks": ".spawn",
     "sgd_": ".optimizers",

@@ -22,6 +22,7 @@ from .groups import TIMEOUT, Axes, Group, make_groups
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
+from .transfers import Arrival, Channels
 
 # The options of `start` by kind, and the names that `Request` has for them.
 _OPTIONS: dict[str, dict[str, str]] = {
@@ -50,10 +51,10 @@ class Token:
 
 class Communicator:
     """
-    The process groups of this rank, and the collectives over them.
+    The process groups of this rank, and the collectives over them; in a pipeline, those of its stage.
 
-    Every rank must make it with the same arguments and call the same collectives in the same order. Results
-    are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
+    Every rank of the mesh must make it with the same arguments and call the same collectives in the same order.
+    Results are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
     and `wait`. Where a dim is split, `sizes` are the sizes of the parts in group order; None means those of
     an even split.
 
@@ -61,6 +62,8 @@ class Communicator:
         mesh: places the ranks.
         groups: the tuples of axes that collectives will run along.
         device: where the tensors are.
+        ranks: the ranks of the job that the mesh has, in the order of its own; None for all.
+        channels: to the other stages, if there are any.
         timeout: of collectives along some of the axes; those along all have the one that the job was
             started with.
         checked: before each collective, compare it over all ranks (slow; to find mismatched programs).
@@ -75,14 +78,20 @@ class Communicator:
         groups: Iterable[Axes],
         device: torch.device | str = "cpu",
         *,
+        ranks: Sequence[int] | None = None,
+        channels: Channels | None = None,
         timeout: timedelta = TIMEOUT,
         checked: bool = False,
     ) -> None:
         self.mesh = mesh
         self.device = torch.device(device)
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self._groups = make_groups(mesh, groups, timeout)
-        self._sequence = CheckedSequence(mesh) if checked else None
+        everywhere = tuple(axis.name for axis in mesh.spatial)
+        self._groups = make_groups(mesh, (*groups, everywhere) if checked else groups, timeout, ranks)
+        job_rank = dist.get_rank() if dist.is_initialized() else 0
+        self.rank = job_rank if ranks is None else tuple(ranks).index(job_rank)
+        """The rank in the mesh, which in a pipeline is not that in the job."""
+        self._sequence = CheckedSequence(mesh, self._groups[everywhere]) if checked else None
+        self._channels = channels
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
     def group(self, axes: Axes) -> Group:
@@ -200,6 +209,43 @@ class Communicator:
                 # It was made on another stream, which may reuse its memory once it is freed here.
                 result.record_stream(current)
         return results
+
+    def send(self, label: str, part: int, value: torch.Tensor) -> None:
+        """
+        Begin to send this rank's part of a value to another stage, without waiting for anybody.
+
+        Args:
+            label: of the transfer.
+            part: of the temporal axes, counted over all of them.
+            value: must not change any more, or only after `finish_transfers`; its memory is let go when it is sent.
+
+        Raises:
+            ValueError: there is no such transfer, or `value` is not of the shape that this rank has of it.
+        """
+        self._connected(label).send(label, part, value)
+
+    def receive(self, label: str, part: int) -> Arrival:
+        """
+        Begin to receive this rank's part of a value from another stage, as early as there is memory for it.
+
+        Raises:
+            ValueError: there is no such transfer.
+        """
+        return self._connected(label).receive(label, part)
+
+    def arrived(self, arrival: Arrival) -> torch.Tensor:
+        """What `receive` began to receive, once it is here."""
+        return arrival.wait()
+
+    def finish_transfers(self) -> None:
+        """Wait until all that was begun has been sent: after every step, for steps number their messages alike."""
+        if self._channels is not None:
+            self._channels.finish()
+
+    def _connected(self, label: str) -> Channels:
+        if self._channels is None:
+            raise ValueError(f"transfer {label!r}: this communicator has no channels to other stages")
+        return self._channels
 
     def _now(self, request: Request) -> torch.Tensor:
         group = self._checked(request)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from .communicator import Communicator
 from .initialize import initialize
-from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
+from .plan import PlanError, Result, Spread, Value, part_sizes
+from .stages import Stage, my_stage
 
-StepFunction = Callable[..., Any]
 Batch = Mapping[str, Any] | Sequence[Any]
 
 
@@ -21,19 +22,17 @@ class Executor:
     One rank's run of a program.
 
     Args:
-        plan: the program's plan.
-        step_fn: its function, of the communicator and the plan's inputs to the plan's outputs, on local
-            tensors.
-        comm: connects this rank; made with ``plan.process_groups()`` where values are to be gathered.
+        stages: of the program, one or more; this rank runs the one that it is a rank of.
+        comm: connects this rank (`stages.connect`).
 
-    Between steps `results` holds the local gradients that the program returns, by parameter name.
+    Between steps `results` holds the local gradients that this rank's stage returns, by parameter name.
     """
 
-    def __init__(self, plan: Plan, step_fn: StepFunction, comm: Communicator) -> None:
-        self.plan = plan
+    def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
+        self.plans = tuple(stage.plan for stage in stages)
+        self.plan, self._step_fn = plan, _ = my_stage(stages)
         self.comm = comm
         self.results: dict[str, torch.Tensor] = {}
-        self._step_fn = step_fn
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(plan.inputs)}
         self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
@@ -121,6 +120,7 @@ class Executor:
         self._require_held(arguments)
         with torch.no_grad():
             outputs = self._step_fn(self.comm, *arguments)
+        self.comm.finish_transfers()
         return self._take(outputs)
 
     def _take(self, outputs: Any) -> torch.Tensor:
@@ -171,7 +171,7 @@ class Executor:
         return PlanError(f"{value} has no value yet: call initialize() before the first step")
 
     def local(self, value: Value) -> torch.Tensor:
-        """This rank's part of an input."""
+        """This rank's part of an input of its stage."""
         held = self._held[self._index[value.role, value.name, value.state]]
         if held is None:
             raise self._missing(value)
@@ -179,21 +179,31 @@ class Executor:
 
     def gather(self, value: Value | Result) -> torch.Tensor:
         """
-        The whole of an input, or of a gradient of the last step, on every rank; all ranks must call it.
+        The whole of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call it.
 
         Raises:
             KeyError: a gradient that the program does not return.
         """
+        owner = next(plan for plan in self.plans if any(each is value for each in (*plan.inputs, *plan.outputs)))
         if isinstance(value, Result) and value.updates is not None:
-            value = self.plan.inputs[value.updates]
-        local = self.local(value) if isinstance(value, Value) else self.results[value.name]
-        return gather(value, local, self.comm)
+            value = owner.inputs[value.updates]
+        if owner is self.plan:
+            local = self.local(value) if isinstance(value, Value) else self.results[value.name]
+            whole = gather(value, local, self.comm)
+        else:
+            whole = torch.empty(value.shape, dtype=value.torch_dtype, device=self.comm.device)
+        if len(self.plans) > 1:
+            dist.broadcast(whole, owner.ranks[0])
+        return whole
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and persistent buffers, whole, by their single-device names; all ranks must call it."""
+        """
+        Parameters and persistent buffers of all stages, whole, by their single-device names; all ranks must call it.
+        """
         state: dict[str, torch.Tensor] = {}
-        for value in self.plan.inputs:
-            if value.role == "param" or (value.role == "buffer" and value.persistent):
+        for value in (value for plan in self.plans for value in plan.inputs):
+            kept = value.role == "param" or (value.role == "buffer" and value.persistent)
+            if kept and value.name not in state:
                 whole = self.gather(value)
                 state |= dict.fromkeys((value.name, *value.tied), whole)
         return state
@@ -201,7 +211,7 @@ class Executor:
 
 def gather(value: Spread, local: torch.Tensor, comm: Communicator) -> torch.Tensor:
     """The whole of a value of which each rank holds its part, in memory of its own on every rank."""
-    whole = local.clone()
+    whole = local.clone(memory_format=torch.contiguous_format)
     for dim, spread in enumerate(value.spread.dims):
         if spread.axes:
             whole = comm.all_gather(whole, dim, spread.axes, part_sizes(value, dim, comm.mesh))

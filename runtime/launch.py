@@ -19,10 +19,12 @@ import torch
 import torch.distributed as dist
 
 from .communicator import Communicator
-from .executor import Executor, StepFunction
+from .executor import Executor
 from .groups import TIMEOUT
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .spawn import is_lost_peer
+from .stages import Stage, StepFunction, connect
+from .watch import Watch
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
@@ -37,11 +39,12 @@ class Options:
     checked: bool
 
 
-def parse_options(plan: Plan, arguments: Sequence[str] | None = None) -> Options:
+def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
     """Read a program's command line."""
+    meshes = ", then ".join(str(plan.mesh) for plan in plans)
     parser = argparse.ArgumentParser(
-        description=f"Train {plan.name} on {plan.mesh}.",
-        usage=f"torchrun --nproc-per-node {plan.mesh.device_count} %(prog)s [options]",
+        description=f"Train {plans[0].name} on {meshes}.",
+        usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
     parser.add_argument("--steps", type=int, default=5, help="how many training steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (%(default)s)")
@@ -51,11 +54,15 @@ def parse_options(plan: Plan, arguments: Sequence[str] | None = None) -> Options
 
 
 @contextmanager
-def process_group() -> Iterator[torch.device]:
+def process_group(name: str) -> Iterator[torch.device]:
     """
     The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
 
-    Started without torchrun there is no group, and one rank. CUDA devices are used where each rank has one.
+    Started without torchrun there is no group, and one rank. CUDA devices are used where each rank has one. While
+    the context lasts a rank that is lost ends all of them (`watch`); an error that leaves the context does so too.
+
+    Args:
+        name: of the program, for messages.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -71,7 +78,12 @@ def process_group() -> Iterator[torch.device]:
     importlib.import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_cuda else "gloo", timeout=TIMEOUT)
     try:
-        yield device
+        watch = Watch(name)
+        try:
+            yield device
+        except BaseException as error:
+            watch.end(lost_peer=is_lost_peer(error.__cause__ or error))
+        watch.close()
     finally:
         dist.destroy_process_group()
 
@@ -101,56 +113,69 @@ def load_step(spec: str | None) -> Any:
 
 
 def main(plan: Plan, step_fn: StepFunction, arguments: Sequence[str] | None = None) -> None:
+    """Run a program of one stage: `launch` with that one."""
+    launch((Stage(plan, step_fn),), arguments)
+
+
+def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> None:
     """
     Run a program: what torchrun calls on every rank.
 
-    Rank 0 prints the loss of each step and the median seconds of a step. An error ends the process with
-    exit code 1 and one message on stderr.
+    Rank 0 prints the loss of each step and the median seconds of a step. An error ends the processes with exit
+    code 1 and one message on stderr.
 
     Args:
-        plan: the program's plan.
-        step_fn: its function.
+        stages: of the program, in order; each rank runs its own.
         arguments: the command line; None is that of the process.
     """
-    options = parse_options(plan, arguments)
+    plans = [stage.plan for stage in stages]
+    name, options = plans[0].name, parse_options(plans, arguments)
+    # Told before the others end, for their end may be the end of this process.
+    with _errors_told(name), process_group(name) as device, _errors_told(name):
+        verify_world(plans)
+        comm = connect(stages, device, checked=options.checked)
+        verify_same_plan(plan_hash(_source(stages), plans))
+        run(stages, comm, options)
+
+
+@contextmanager
+def _errors_told(name: str) -> Iterator[None]:
+    """In the place of a traceback a message, of a cause and not of a lost rank, and exit code 1."""
     try:
-        with process_group() as device:
-            verify_world(plan)
-            comm = Communicator(plan.mesh, plan.process_groups(), device, checked=options.checked)
-            verify_same_plan(plan_hash(_source(step_fn), plan), comm)
-            run(plan, step_fn, comm, options)
+        yield
     except Exception as error:
-        print(f"{plan.name}: rank {os.environ.get('RANK', '0')}: {_told(error)}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        if not is_lost_peer(error):
+            told = str(error) if isinstance(error, PlanError) else f"{type(error).__name__}: {error}"
+            print(f"{name}: rank {os.environ.get('RANK', '0')}: {told}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from error
 
 
-def run(plan: Plan, step_fn: StepFunction, comm: Communicator, options: Options) -> list[float]:
+def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[float]:
     """Train on the example batch; the losses, which rank 0 prints as they come."""
-    step = load_step(plan.step_spec)
-    executor = Executor(plan, step_fn, comm)
+    executor = Executor(stages, comm)
+    step = load_step(executor.plan.step_spec)
     executor.initialize(step.model, options.seed)
+    speaks = not dist.is_initialized() or dist.get_rank() == 0
     losses: list[float] = []
     seconds: list[float] = []
     for number in range(1, options.steps + 1):
         start = time.perf_counter()
         losses.append(executor.step(step.batch, options.lr).item())
         seconds.append(time.perf_counter() - start)
-        if comm.rank == 0:
+        if speaks:
             print(f"step {number}: loss {losses[-1]:.6f}", flush=True)
-    if comm.rank == 0 and seconds:
+    if speaks and seconds:
         # The first step also warms caches and connections up.
         median = statistics.median(seconds[1:] or seconds)
-        print(f"median {median:.4f} s per step on {comm.mesh.device_count} ranks", flush=True)
+        print(f"median {median:.4f} s per step on {_rank_count(executor.plans)} ranks", flush=True)
     return losses
 
 
-def _source(step_fn: StepFunction) -> str:
+def _rank_count(plans: Sequence[Plan]) -> int:
+    return sum(len(plan.ranks) for plan in plans)
+
+
+def _source(stages: Sequence[Stage]) -> str:
     """The text of the program's file."""
-    file = inspect.getsourcefile(step_fn)
+    file = inspect.getsourcefile(stages[0].step)
     return Path(file).read_text() if file else ""
-
-
-def _told(error: BaseException) -> str:
-    if is_lost_peer(error):
-        return f"lost another rank, whose own message says why ({str(error).splitlines()[0]})"
-    return str(error) if isinstance(error, PlanError) else f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_shape, local_slices, parse_sharding
-from .communicator import Communicator
 from .groups import Axes
 from .pieces import Sizes
+from .transfers import Transfer
 
 ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate"]
 ResultRole = Literal["loss", "grad", "param", "state", "buffer", "step_count"]
@@ -118,11 +118,11 @@ class Result(Spread):
 @dataclass(frozen=True)
 class Plan:
     """
-    A program's description of itself.
+    A program's description of itself; in a pipeline, that of one stage.
 
     Args:
         name: of the model, for messages.
-        mesh: the ranks.
+        mesh: places the ranks.
         inputs: in the order of the arguments of the program's function, after the communicator.
         outputs: in the order of its results.
         groups: the axes that its collectives run along.
@@ -131,6 +131,8 @@ class Plan:
         optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings; None where the
             program updates nothing.
         versions: of the software that planned it.
+        ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
+        transfers: those in which this stage of a pipeline takes part.
     """
 
     name: str
@@ -141,8 +143,14 @@ class Plan:
     step_spec: str | None = None
     optimizer: Mapping[str, Any] | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.ranks:
+            object.__setattr__(self, "ranks", tuple(range(self.mesh.device_count)))
+        if len(self.ranks) != self.mesh.device_count:
+            raise ValueError(f"plan {self.name!r} puts mesh {self.mesh} on the ranks {list(self.ranks)}")
         for value in (*self.inputs, *self.outputs):
             value.spread.verify(self.mesh, value.shape)
         for result in self.outputs:
@@ -163,36 +171,38 @@ def part_sizes(value: Spread, dim: int, mesh: Mesh) -> Sizes:
     return tuple(b - a for a, b in pairwise(offsets))
 
 
-def plan_hash(source_text: str, plan: Plan) -> str:
-    """A digest of all that the ranks must have in common: the program's text, its plan, torch and Python."""
-    parts = (source_text, repr(plan), torch.__version__, platform.python_version())
+def plan_hash(source_text: str, plans: Sequence[Plan]) -> str:
+    """A digest of all that the ranks must have in common: the program's text, its plans, torch and Python."""
+    parts = (source_text, *map(repr, plans), torch.__version__, platform.python_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def verify_world(plan: Plan) -> None:
+def verify_world(plans: Sequence[Plan]) -> None:
     """
-    Check that the job has as many ranks as the plan.
+    Check that the job has as many ranks as the plans of its stages, each in one stage.
 
     Raises:
         PlanError: it has not; the message gives the command that starts it right.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
-    if world != plan.mesh.device_count:
-        raise PlanError(
-            f"plan {plan.name!r} is for {plan.mesh.device_count} ranks on mesh {plan.mesh}, "
-            f"launched on {world}:"
-            f" start with torchrun --nproc-per-node {plan.mesh.device_count}"
-        )
+    wanted = sorted(rank for plan in plans for rank in plan.ranks)
+    if wanted == list(range(world)):
+        return
+    meshes = ", ".join(f"{plan.mesh} on {list(plan.ranks)}" if len(plans) > 1 else str(plan.mesh) for plan in plans)
+    raise PlanError(
+        f"plan {plans[0].name!r} is for {len(wanted)} ranks on mesh {meshes}, launched on {world}:"
+        f" start with torchrun --nproc-per-node {len(wanted)}"
+    )
 
 
-def verify_same_plan(digest: str, comm: Communicator) -> None:
+def verify_same_plan(digest: str) -> None:
     """
-    Compare the plan's digest over all ranks; every rank must call this before the first step.
+    Compare the program's digest over all ranks of the job; every rank must call this before the first step.
 
     Raises:
         PlanError: on every rank, if any differs; the message names which.
     """
-    world = comm.mesh.device_count
+    world = dist.get_world_size() if dist.is_initialized() else 1
     if world == 1:
         return
     mine = (digest, torch.__version__, platform.python_version(), socket.gethostname())

@@ -1,9 +1,8 @@
 """
-The checked mode of a communicator: before each collective the ranks compare what they are about to do.
+The checked mode of a communicator: before each collective the ranks of the mesh compare what they are about to do.
 
 Without it two ranks that run different programs exchange bytes that fit by chance, and the numbers are
-silently
-wrong: a shape or dtype of the same size, or two collectives in another order.
+silently wrong: a shape or dtype of the same size, or two collectives in another order.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..ir.mesh import Mesh
-from .groups import Axes
+from .groups import Axes, Group
 from .requests import Request
 
 
@@ -22,10 +21,15 @@ class SequenceError(RuntimeError):
 
 
 class Sequence:
-    """Counts the collectives of a program and compares each over all ranks, before it starts."""
+    """
+    Counts the collectives of a program and compares each over all ranks of its mesh, before it starts.
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
+    Args:
+        everyone: the group along all axes of `mesh`.
+    """
+
+    def __init__(self, mesh: Mesh, everyone: Group) -> None:
+        self._mesh, self._everyone = mesh, everyone
         self._count = 0
 
     def check(self, request: Request) -> None:
@@ -35,21 +39,22 @@ class Sequence:
         Raises:
             SequenceError: on every rank, if two differ; the message names both.
         """
-        world = dist.get_world_size() if dist.is_initialized() else 1
-        if world == 1:
+        if self._everyone.size == 1:
             return
-        tags: list[Any] = [None] * world
-        dist.all_gather_object(tags, (*request.tag(), str(request)))
+        sent: list[Any] = [None] * self._everyone.size
+        dist.all_gather_object(sent, (*request.tag(), str(request)), self._everyone.handle)
+        tags = [sent[wire] for wire in self._everyone.wire]
         if (pair := self._difference(tags, request.axes)) is not None:
-            one, other = (f"{tags[rank][2]} with {_told(*tags[rank][:2])}" for rank in pair)
+            ranks = [self._everyone.ranks[part] for part in pair]
+            one, other = (f"{tags[part][2]} with {_told(*tags[part][:2])}" for part in pair)
             raise SequenceError(
-                f"collective number {self._count} differs: rank {pair[0]} is about to start {one}, "
-                f"rank {pair[1]} {other}; the ranks run different programs"
+                f"collective number {self._count} differs: rank {ranks[0]} is about to start {one}, "
+                f"rank {ranks[1]} {other}; the ranks run different programs"
             )
         self._count += 1
 
     def _difference(self, tags: list[Any], axes: Axes) -> tuple[int, int] | None:
-        """Two ranks whose tags differ where they may not."""
+        """Two ranks of the mesh whose tags differ where they may not."""
         for rank, (everywhere, _, _) in enumerate(tags):
             if everywhere != tags[0][0]:
                 return 0, rank

@@ -45,7 +45,7 @@ def emit(module: ModuleOp, name: str = "test") -> str:
 
 def run_program(text: str, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
     """The results of a program on each rank of its mesh, from global inputs."""
-    plan, step = load_text(text, "<emitted>")
+    [(plan, step)] = load_text(text, "<emitted>")
     step.__globals__["rt"] = PlainRuntime()
     replaced = {result.updates for result in plan.outputs}
 
@@ -65,7 +65,7 @@ def run_program(text: str, inputs: list[torch.Tensor]) -> list[tuple[torch.Tenso
 
 def check_numbers(module: ModuleOp, text: str, tolerance: float = 1e-5) -> None:
     """Compare a program, on all ranks, with the interpreter of the IR in `module`, lowered or not."""
-    plan, _ = load_text(text, "<emitted>")
+    [(plan, _)] = load_text(text, "<emitted>")
     inputs = random_inputs(find_function(module))
     expected = interpret(module, inputs)
     by_rank = run_program(text, inputs)

@@ -83,7 +83,7 @@ class step_of_the_model:
 def train(steps: int) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
     """On each rank: the losses, the state dict and the last gradient of the weight, whole."""
     comm = rt.Communicator(MESH, PLAN.process_groups())
-    executor = Executor(PLAN, step, comm)
+    executor = Executor([rt.Stage(PLAN, step)], comm)
     executor.initialize(model, seed=3)
     losses = [executor.step(batch(i)).item() for i in range(steps)]
     gradient = executor.gather(PLAN.outputs[1])
@@ -117,7 +117,7 @@ def compare_plans() -> str:
     """On each rank, rank 1 with another program text: what the comparison says."""
     comm = rt.Communicator(MESH, PLAN.process_groups())
     try:
-        verify_same_plan(plan_hash(f"program of rank {comm.rank}", PLAN), comm)
+        verify_same_plan(plan_hash(f"program of rank {comm.rank}", [PLAN]))
     except RuntimeError as error:
         return str(error)
     return "nothing"

@@ -11,8 +11,13 @@ from shardwright.lowering.load_program import ProgramError, load_program, load_t
 def test_plan_and_step_are_returned(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text("PLAN = 3\n\n\ndef step(comm):\n    return PLAN\n")
-    plan, step = load_program(path)
+    [(plan, step)] = load_program(path)
     assert (plan, step(None)) == (3, 3)
+
+
+def test_stages_are_returned() -> None:
+    stages = load_text("def first(): pass\ndef last(): pass\nSTAGES = ((1, first), (2, last))\n", "<program>")
+    assert [(plan, step.__name__) for plan, step in stages] == [(1, "first"), (2, "last")]
 
 
 def test_main_is_not_run() -> None:
@@ -20,7 +25,7 @@ def test_main_is_not_run() -> None:
 
 
 def test_traceback_shows_lines_of_a_text_without_file() -> None:
-    _, step = load_text("PLAN = 3\ndef step(comm):\n    return comm.missing  # here\n", "<program>")
+    [(_, step)] = load_text("PLAN = 3\ndef step(comm):\n    return comm.missing  # here\n", "<program>")
     with pytest.raises(AttributeError) as caught:
         step(None)
     assert "return comm.missing  # here" in "".join(traceback.format_exception(caught.value))

@@ -48,7 +48,7 @@ class Scale(nn.Module):
 
 def executor(given: rt.Plan | None = None) -> Executor:
     given = given or plan()
-    return Executor(given, step, rt.Communicator(ALONE, given.process_groups()))
+    return Executor([rt.Stage(given, step)], rt.Communicator(ALONE, given.process_groups()))
 
 
 def ready() -> Executor:
@@ -72,7 +72,8 @@ def test_the_state_dict_has_single_device_names():
 
 
 def test_a_program_that_only_returns_its_loss():
-    made = Executor(plan(outputs=(rt.Result(role="loss"),)), lambda *_: torch.ones(()), ready().comm)
+    stage = rt.Stage(plan(outputs=(rt.Result(role="loss"),)), lambda *_: torch.ones(()))
+    made = Executor([stage], ready().comm)
     made.initialize(Scale)
     assert made.step({"x": torch.ones(4, 3)}).item() == 1
 
@@ -124,9 +125,9 @@ def test_plans_are_checked_when_made():
 
 
 def test_the_hash_depends_on_text_and_plan():
-    hashes = {plan_hash("a", plan()), plan_hash("b", plan()), plan_hash("a", plan(name="other"))}
+    hashes = {plan_hash("a", [plan()]), plan_hash("b", [plan()]), plan_hash("a", [plan(name="other")])}
     assert len(hashes) == 3
-    assert plan_hash("a", plan()) in hashes
+    assert plan_hash("a", [plan()]) in hashes
 
 
 def test_groups_for_gathering():

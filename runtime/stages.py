@@ -1,0 +1,67 @@
+"""Programs of several stages: which stage a rank runs, and what connects it to its own and to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from .communicator import Communicator
+from .groups import TIMEOUT
+from .plan import Plan
+from .transfers import Channels, Lines, Transfer
+
+StepFunction = Callable[..., Any]
+
+
+class Stage(NamedTuple):
+    """
+    What the ranks of one mesh run: a whole program, or a stage of a pipeline.
+
+    Args:
+        plan: its plan.
+        step: its function, of the communicator and the plan's inputs to the plan's outputs, on local tensors.
+    """
+
+    plan: Plan
+    step: StepFunction
+
+
+def my_stage(stages: Sequence[Stage]) -> Stage:
+    """The stage of this rank of the job; StopIteration where it has none."""
+    me = dist.get_rank() if dist.is_initialized() else 0
+    return next(stage for stage in stages if me in stage.plan.ranks)
+
+
+def connect(
+    stages: Sequence[Stage],
+    device: torch.device | str = "cpu",
+    *,
+    timeout: timedelta = TIMEOUT,
+    checked: bool = False,
+    lines: Lines | None = None,
+) -> Communicator:
+    """
+    The communicator of this rank's stage, with channels to the others. Every rank of the job must call this.
+
+    Args:
+        timeout: of messages.
+        checked: as in `Communicator`.
+        lines: to use again those of another program of the same job.
+    """
+    plan = my_stage(stages).plan
+    channels = None
+    if len(stages) > 1:
+        channels = Channels(transfers_of(stages), lines or Lines(timeout), device)
+    groups = plan.process_groups()
+    return Communicator(
+        plan.mesh, groups, device, ranks=plan.ranks, channels=channels, timeout=timeout, checked=checked
+    )
+
+
+def transfers_of(stages: Sequence[Stage]) -> tuple[Transfer, ...]:
+    """The transfers of all stages, each once."""
+    return tuple(dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers))

@@ -1,0 +1,36 @@
+"""Transfers between the ranks of two stages bring every bit, whoever starts and waits for what in which order."""
+
+from functools import cache
+
+import pytest
+import transfer_cases
+from transfer_cases import Case, cases
+
+from shardwright.runtime.spawn import run_ranks
+
+pytestmark = pytest.mark.distributed
+
+
+@cache
+def problems() -> list[dict[str, str]]:
+    return run_ranks(transfer_cases.try_all, 4)
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_transfer(case: Case):
+    assert [found[str(case)] for found in problems()] == [""] * 4
+
+
+def test_many_at_once():
+    assert run_ranks(transfer_cases.many_at_once, 4) == [[]] * 4
+
+
+def test_forwarding_does_not_wait_for_the_program():
+    assert run_ranks(transfer_cases.waits_in_circles, 4, timeout=30) == [True] * 4
+
+
+def test_refused_calls_say_what_was_expected():
+    unknown, shape, alone = run_ranks(transfer_cases.refused, 4)[0]
+    assert unknown == "there is no transfer 'nothing' in this job; its transfers: '2 to 2, rows to rows'"
+    assert shape == "transfer '2 to 2, rows to rows' sends [15, 6] from here, found [3, 3]"
+    assert alone == "transfer 'h': this communicator has no channels to other stages"
