@@ -55,9 +55,9 @@ class Mesh:
         return Mesh(tuple(Axis(name, size) for name, size in sizes.items()))
 
     def over(self, **parts: int) -> Mesh:
-        """The mesh with temporal axes after its own: `Mesh.of(dp=2).over(micro=4)`."""
+        """The mesh with temporal axes before its own: `Mesh.of(dp=2).over(micro=4)`."""
         times = tuple(Axis(name, size, AxisKind.TEMPORAL) for name, size in parts.items())
-        return Mesh((*self.axes, *times), self.name)
+        return Mesh((*times, *self.axes), self.name)
 
     @cached_property
     def spatial(self) -> tuple[Axis, ...]:

@@ -220,7 +220,7 @@ class Communicator:
             value: must not change any more, or only after `finish_transfers`; its memory is let go when it is sent.
 
         Raises:
-            ValueError: there is no such transfer, or `value` is not of the shape that this rank has of it.
+            ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
         """
         self._connected(label).send(label, part, value)
 
@@ -229,7 +229,7 @@ class Communicator:
         Begin to receive this rank's part of a value from another stage, as early as there is memory for it.
 
         Raises:
-            ValueError: there is no such transfer.
+            ValueError: this rank receives no such transfer.
         """
         return self._connected(label).receive(label, part)
 

@@ -249,10 +249,10 @@ class Channels:
         Begin to send; what `Communicator.send` does.
 
         Raises:
-            ValueError: there is no such transfer, or `value` is not of the shape that this rank has of it.
+            ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
         """
         transfer = self._transfer(label)
-        mine = transfer.source.slices(transfer.shape, self._lines.rank, part)
+        mine = self._mine(transfer, transfer.source, part, "sent by")
         if tuple(value.shape) != (expected := _shape(mine)):
             raise ValueError(f"transfer {label!r} sends {list(expected)} from here, found {list(value.shape)}")
         if self._device.type != "cuda":
@@ -269,7 +269,7 @@ class Channels:
         Begin to receive; what `Communicator.receive` does.
 
         Raises:
-            ValueError: there is no such transfer.
+            ValueError: this rank receives no such transfer.
         """
         transfer = self._transfer(label)
         if self._device.type != "cuda":
@@ -289,7 +289,7 @@ class Channels:
         return Arrival(wait)
 
     def _receive(self, transfer: Transfer, part: int) -> Arrival:
-        mine = transfer.target.slices(transfer.shape, self._lines.rank, part)
+        mine = self._mine(transfer, transfer.target, part, "received by")
         result = torch.empty(_shape(mine), dtype=getattr(torch, transfer.dtype), device=self._device)
         blocks: list[tuple[Task, torch.Tensor]] = []
 
@@ -339,6 +339,13 @@ class Channels:
             known = ", ".join(map(repr, self._transfers)) or "none"
             raise ValueError(f"there is no transfer {label!r} in this job; its transfers: {known}")
         return found
+
+    def _mine(self, transfer: Transfer, holders: Holders, part: int, verb: str) -> _Slices:
+        """What this rank has of a value, as one of its holders."""
+        if (me := self._lines.rank) not in holders.ranks:
+            whose = f"is {verb} the ranks {list(holders.ranks)}"
+            raise ValueError(f"transfer {transfer.label!r} {whose}, this is rank {me}")
+        return holders.slices(transfer.shape, me, part)
 
     def _stream(self, label: str) -> torch.cuda.Stream:
         """A stream per transfer, for one that waits for a message must not hold up another's."""

@@ -22,7 +22,7 @@ SHARDINGS = {
     "uneven": '[{"gpu"}, {}], offsets={0: UNEVEN}',
     "empty": '[{"gpu"}, {}], offsets={0: EMPTY}',
     "parts": '[{"micro"}, {}]',
-    "rows and parts": '[{"gpu", "micro"}, {}]',
+    "rows of parts": '[{"micro", "gpu"}, {}]',
 }
 UNEVEN = {1: [0, 30], 2: [0, 7, 30], 3: [0, 3, 22, 30]}
 EMPTY = {1: [0, 30], 2: [0, 0, 30], 3: [0, 13, 13, 30]}
@@ -90,9 +90,11 @@ def cases() -> list[Case]:
         Case(senders, source, target, reverse=back)
         for senders, source, target, back in product((1, 2, 3), once, once, (False, True))
     ]
-    # Every part must be of the same rows on both sides: split over time alone, or over as many ranks.
-    found += [Case(senders, "parts", "parts", reverse=senders == 3) for senders in (1, 2, 3)]
-    found += [Case(2, "rows and parts", "rows and parts", reverse=back) for back in (False, True)]
+    timed = ("parts", "rows of parts")
+    found += [
+        Case(senders, source, target, reverse=back)
+        for senders, source, target, back in product((1, 2), timed, timed, (False, True))
+    ]
     found += [Case(2, "rows", "columns", dtype=dtype) for dtype in ("float64", "bfloat16", "int64", "bool")]
     return [*found, Case(1, "whole", "whole", LONG), Case(2, "rows", "whole", LONG), Case(3, "empty", "whole", LONG)]
 
@@ -189,13 +191,20 @@ def waits_in_circles() -> bool:
 
 
 def refused() -> list[str]:
-    """What is said of calls that cannot be."""
+    """What is said of calls that cannot be; nothing on the ranks that may make them."""
+    if dist.get_rank() > 1:
+        connected([Case(2, "rows", "rows").transfer()])
+        return []
     case = Case(2, "rows", "rows")
     comm = connected([case.transfer()])
+    mesh, ranks = rt.Mesh.of(gpu=2), (0, 1)
     calls = [
         lambda: comm.receive("nothing", 0),
+        lambda: comm.receive(str(case), 0),
         lambda: comm.send(str(case), 0, torch.zeros(3, 3)),
-        lambda: rt.Communicator(rt.Mesh.of(gpu=2), (), ranks=(0, 1) if dist.get_rank() < 2 else (2, 3)).receive("h", 0),
+        lambda: rt.Communicator(mesh, (), ranks=ranks).receive("h", 0),
+        lambda: rt.Communicator(mesh, ()),
+        lambda: rt.Communicator(mesh, (), ranks=(0, 1, 2, 3)),
     ]
     said: list[str] = []
     for call in calls:

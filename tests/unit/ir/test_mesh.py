@@ -80,5 +80,5 @@ def test_errors_say_what_there_is():
 
 def test_time_adds_axes_and_no_devices():
     timed = Mesh.of(gpu=2).over(micro=4, half=2)
-    assert str(timed) == '<["gpu"=2, "micro"=4 temporal, "half"=2 temporal]>'
+    assert str(timed) == '<["micro"=4 temporal, "half"=2 temporal, "gpu"=2]>'
     assert timed.device_count == 2

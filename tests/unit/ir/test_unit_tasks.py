@@ -9,9 +9,9 @@ from shardwright.ir.unit_tasks import Grid, Task
 
 def test_a_grid_has_a_device_for_every_rank_and_part():
     grid = Grid.of(Mesh.of(gpu=2).over(micro=3), (4, 7))
-    assert grid.mesh == Mesh.of(gpu=2, micro=3)
-    assert grid.ranks == (4, 4, 4, 7, 7, 7)
-    assert grid.parts == (0, 1, 2, 0, 1, 2)
+    assert grid.mesh == Mesh.of(micro=3, gpu=2)
+    assert grid.ranks == (4, 7, 4, 7, 4, 7)
+    assert grid.parts == (0, 0, 1, 1, 2, 2)
 
 
 def test_parts_count_all_axes_of_time():
@@ -21,7 +21,7 @@ def test_parts_count_all_axes_of_time():
 
 def test_what_a_rank_holds_at_a_part():
     grid = Grid.of(Mesh.of(gpu=2).over(micro=2), (3, 2))
-    rows = parse_sharding('[{"gpu", "micro"}, {}]')
+    rows = parse_sharding('[{"micro", "gpu"}, {}]')
     assert grid.slices((8, 5), rows, 2, 1) == (slice(6, 8), slice(0, 5))
     assert grid.slices((8, 5), rows, 3, 0) == (slice(0, 2), slice(0, 5))
     with pytest.raises(KeyError):
