@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..lowering.calling import Batch
+from ..passes.add_cluster import add_cluster
+from ..passes.pipeline import run_pipeline
 from .comparison import StepValues, Worst, largest, measure
 from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
 from .local_cluster import GENERIC
@@ -118,12 +121,17 @@ class Run(Protocol):
 
 
 def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckResult:
-    """Run the IR of a case for all ranks in this process; CaptureError, PassError: there is no plan."""
+    """
+    Run the IR of a case for all ranks in this process, after any pipeline of passes.
+
+    Raises:
+        CaptureError, PassError: there is no plan.
+    """
     from .interpreted import InterpretedRun
 
-    step = case.training_step()
-    compiled = compile_case(case, imported(case))
-    run = InterpretedRun(compiled.module, EagerRun(step, case.dtype, SEED).model)
+    step, module = case.training_step(), imported(case)
+    passes = plan_case(case, module)
+    run = InterpretedRun(module, EagerRun(step, case.dtype, SEED).model, explicit="insert-resharding" in passes)
     reference = EagerRun(step, case.dtype, SEED)
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):
@@ -176,6 +184,15 @@ def _is_adamw(case: CheckCase) -> bool:
 def imported(case: CheckCase) -> ModuleOp:
     """The IR of a case's step, before any cluster."""
     return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
+
+
+def plan_case(case: CheckCase, module: ModuleOp) -> str:
+    """Run the passes of a case on its imported step, which is changed; what was run."""
+    add_cluster(module, on_mesh(case.cluster or find_cluster(GENERIC), case.mesh))
+    with pin_file(case.pins) as pins:
+        passes = PlanOptions(case.algorithm, pins, pipeline=case.pipeline).passes()
+        run_pipeline(Context(), module, passes)
+    return passes
 
 
 def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:

@@ -28,7 +28,7 @@ from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import peak_memory
 from ..passes.analysis.timeline import predict
 from ..passes.pipeline import run_pipeline
-from ..passes.search.step_view import cluster_of_module, step_functions
+from ..passes.search.step_view import cluster_of_module, step_views
 from .files import write_atomically
 from .training_step import TrainingStep
 
@@ -168,29 +168,38 @@ def versions() -> dict[str, str]:
 
 
 def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> dict[str, Any]:
-    """What `plan.json` says of a finished plan: times in seconds, sizes in bytes."""
-    (func,) = step_functions(module)
-    cluster = cluster_of_module(module)
+    """
+    What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
+
+    Of a pipeline the times are those of all stages, one after the other.
+    """
+    views = step_views(module)
+    (func,) = {view.func: None for view, _ in views}
+    whole = cluster_of_module(module)
     found = func.attributes.get(SEARCH)
     search = found.data if isinstance(found, DictionaryAttr) else {}
     cost, bound = (_number(search.get(key)) for key in ("cost", "lower_bound"))
-    timeline = predict(func, cluster)
+    timelines = [predict(func, cluster, view.stage) for view, cluster in views]
+    kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
     return {
         "name": name,
         "step": step_spec,
-        "mesh": {axis.name: axis.size for axis in cluster.mesh.axes},
-        "ranks": cluster.mesh.device_count,
-        "cluster": cluster.name,
+        "mesh": {axis.name: axis.size for axis in whole.mesh.axes},
+        "ranks": whole.mesh.device_count,
+        "cluster": whole.name,
+        "stages": [cluster.mesh.device_count for view, cluster in views if view.stage is not None],
         "total_seconds": sum(seconds.values()),
         "pass_seconds": dict(seconds),
-        "predicted_step_s": timeline.seconds,
-        "predicted_compute_s": timeline.compute_seconds,
-        "predicted_exposed_communication_s": timeline.exposed_seconds,
+        "predicted_step_s": sum(timeline.seconds for timeline in timelines),
+        "predicted_compute_s": sum(timeline.compute_seconds for timeline in timelines),
+        "predicted_exposed_communication_s": sum(timeline.exposed_seconds for timeline in timelines),
         "cost_s": cost,
         "lower_bound_s": bound,
         "gap": (cost - bound) / cost if cost and bound is not None else 0.0,
-        "peak_bytes": list(peak_memory(func, cluster.mesh).by_rank),
-        "collective_bytes": dict(timeline.collective_bytes),
+        "peak_bytes": [
+            peak for view, cluster in views for peak in peak_memory(func, cluster.mesh, stage=view.stage).by_rank
+        ],
+        "collective_bytes": {kind: sum(t.collective_bytes.get(kind, 0.0) for t in timelines) for kind in kinds},
         "versions": versions(),
     }
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..ir.cluster import Cluster
 from .analysis.memory import MemoryPeak, peak_memory, size_text
 from .errors import fail
-from .search.step_view import cluster_of_module, step_functions
+from .search.step_view import StepView, step_views
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ class CheckMemoryPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Check every step function of the module."""
-        for func in step_functions(op):
-            check_memory(func, cluster_of_module(op), self.limit)
+        for view, cluster in step_views(op):
+            check_memory(view, cluster, self.limit)
 
 
-def check_memory(func: FuncOp, cluster: Cluster, limit: float | None = None) -> MemoryPeak:
+def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -> MemoryPeak:
     """
     The peak of every rank, which fits.
 
@@ -70,7 +69,7 @@ def check_memory(func: FuncOp, cluster: Cluster, limit: float | None = None) -> 
     """
     ranks = range(cluster.mesh.device_count)
     limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
-    peak = peak_memory(func, cluster.mesh, limits)
+    peak = peak_memory(view.func, cluster.mesh, limits, view.stage)
     if (excess := peak.bytes - limits[peak.rank]) > 0:
         allowed = "whose device has" if limit is None else "which may use"
         alive = ", ".join(f"{value.name} ({size_text(value.bytes)})" for value in peak.alive)

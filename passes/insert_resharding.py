@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects import train
 from ..dialects.compute import ComputeOp, element_bytes, shape_of
+from ..dialects.pipe import TransferOp
 from ..dialects.sharding_attrs import ShardingAttr
 from ..dialects.spmd import ReshardOp
 from ..dialects.step import (
@@ -26,7 +27,7 @@ from ..dialects.step import (
 from ..ir.sharding import Sharding
 from .analysis.resharding import ReshardCosts
 from .errors import fail
-from .search.step_view import StepView, cluster_of_module, step_functions
+from .search.step_view import StepView, step_views
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class InsertReshardingPass(ModulePass):
     Ensures: every operand has the sharding that its op's signature demands; each `spmd.reshard` is one
     collective, a change that takes several is a chain of them, the cheapest on this cluster. A resharding
     stands before its first user; users with the same demand share it, except that a working copy marked
-    `spmd.regather` is made once for forward and again for backward. Results carry their `spmd.sharding`.
+    `spmd.regather` is made once for forward and again for backward. What a transfer takes to another stage is no
+    partial value. Results carry their `spmd.sharding`.
 
     Before:
     ```mlir
@@ -83,9 +85,8 @@ class InsertReshardingPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
-        for func in step_functions(op):
-            costs = ReshardCosts(cluster_of_module(op))
-            _Inserter(StepView(func, costs.mesh), costs).run()
+        for view, cluster in step_views(op):
+            _Inserter(view, ReshardCosts(cluster)).run()
 
 
 @dataclass
@@ -107,7 +108,7 @@ class _Inserter:
     def run(self) -> None:
         block: Block = self.view.func.body.block
         values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
-        for value in values:
+        for value in filter(self.view.has, values):
             self._value(value)
         self._results(self.view.func)
 
@@ -122,6 +123,16 @@ class _Inserter:
                 if demand is None:
                     fail(op, "has no signature; run search-strategy before insert-resharding")
                 self._serve(value, use, demand, copies)
+            elif isinstance(op, TransferOp):
+                self._depart(value, use, copies)
+
+    def _depart(self, value: SSAValue, use: Use, copies: _Copies) -> None:
+        """What goes to another stage is no partial value: it is reduced in the cheapest way."""
+        home = sharding_of(value)
+        if home.partial:
+            target = self.costs.cheapest_reduced(shape_of(value), element_bytes(value), home)
+            before, again = use.operation, False
+            use.operation.operands[use.index] = self._form(value, value, home, target, before, again, copies)
 
     def _serve(self, value: SSAValue, use: Use, demand: Sharding, copies: _Copies) -> None:
         home = sharding_of(value)
@@ -194,6 +205,8 @@ class _Inserter:
         terminator = self.view.terminator
         shardings: dict[int, dict[str, ShardingAttr]] = {}
         for index, value in enumerate(terminator.arguments):
+            if not self.view.has(value):
+                continue
             home = sharding_of(value)
             if (target := self.view.updated.get(index)) is not None:
                 wanted = sharding_of(func.body.block.args[target])

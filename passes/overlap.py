@@ -15,7 +15,7 @@ from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
 from .schedule.flow import Flow
 from .schedule.order import write_schedule
 from .schedule.results import plan_results
-from .search.step_view import cluster_of_module, mesh_of_module, step_functions
+from .search.step_view import StepView, cluster_on, stage_meshes, step_functions
 
 _MIB = 2**20
 
@@ -106,9 +106,10 @@ class OverlapPass(ModulePass):
         """Run on every step function of the module."""
         for func in step_functions(op):
             if any(isinstance(each, CollectiveOp) for each in func.body.block.ops):
-                flow = Flow(func, mesh_of_module(op))
-                if flow.roles:
-                    self._schedule(self._traffic(op, flow))
+                for stage, mesh in stage_meshes(op, func):
+                    flow = Flow(StepView(func, mesh, stage))
+                    if flow.roles:
+                        self._schedule(self._traffic(op, flow))
 
     def _schedule(self, traffic: Traffic) -> None:
         buckets: list[Bucket] = []
@@ -126,4 +127,4 @@ class OverlapPass(ModulePass):
     def _traffic(self, module: ModuleOp, flow: Flow) -> Traffic:
         known = any(isinstance(op, ClusterOp) for op in module.ops)
         bucket_bytes = self.bucket_mb * _MIB if self.bucket_mb is not None else None
-        return Traffic(flow, cluster_of_module(module) if known else None, bucket_bytes)
+        return Traffic(flow, cluster_on(module, flow.mesh) if known else None, bucket_bytes)

@@ -13,6 +13,7 @@ PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
 _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
+    "partition-stages": "partition_stages:PartitionStagesPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",

@@ -9,11 +9,12 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, SSAValue
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import SIGNATURE, ComputeOp
+from ..dialects.pipe import TransferOp
 from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ..dialects.step import (
     REGATHER,
@@ -30,7 +31,7 @@ from ..ir.signatures import Signature
 from .errors import fail
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
-from .search.step_view import StepView, cluster_of_module, step_functions, value_label
+from .search.step_view import StepView, step_functions, step_views, value_label
 from .search.strategy import StrategyProblem, Weights, build_problem
 from .search.within_memory import Found, solve_within
 from .strip_resharding import strip_resharding
@@ -119,17 +120,31 @@ class SearchStrategyPass(ModulePass):
             raise PassFailedException(str(error)) from error
         for func in step_functions(op):
             strip_resharding(func)
+        found: dict[FuncOp, list[Found]] = {}
+        for view, cluster in step_views(op):
             try:
-                search(func, cluster_of_module(op), pins, self.algorithm, self.memory)
+                found.setdefault(view.func, []).append(search(view, cluster, pins, self.algorithm, self.memory))
             except PinError as error:
-                fail(func, str(error))
+                fail(view.func, str(error))
+        for func, stages in found.items():
+            func.attributes[SEARCH] = self._summary(stages)
+
+    def _summary(self, stages: Sequence[Found]) -> DictionaryAttr:
+        """What was found: the stages' seconds together, and the largest peak."""
+        return DictionaryAttr(
+            {
+                "algorithm": StringAttr(self.algorithm),
+                "cost": FloatAttr(sum(found.cost for found in stages), 64),
+                "lower_bound": FloatAttr(sum(found.lower_bound for found in stages), 64),
+                "peak_bytes": IntegerAttr(int(max(found.peak_bytes for found in stages)), i64),
+            }
+        )
 
 
 def search(
-    func: FuncOp, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: float | None = None
+    view: StepView, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: float | None = None
 ) -> Found:
-    """Search one step function and write what was found into it; see `SearchStrategyPass`."""
-    view = StepView(func, cluster.mesh)
+    """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
     constraints = apply_pins(pins, view)
     weights = _FIXED if algorithm == "fixed" else Weights()
     found = solve_within(
@@ -139,14 +154,6 @@ def search(
         (1.0 - _HEADROOM) * cluster.memory if memory is None else memory,
     )
     _write(view, found.problem, found.solution)
-    func.attributes[SEARCH] = DictionaryAttr(
-        {
-            "algorithm": StringAttr(algorithm),
-            "cost": FloatAttr(found.cost, 64),
-            "lower_bound": FloatAttr(found.lower_bound, 64),
-            "peak_bytes": IntegerAttr(int(found.peak_bytes), i64),
-        }
-    )
     return found
 
 
@@ -185,6 +192,10 @@ def _write(view: StepView, problem: StrategyProblem, solution: Solution) -> None
         elif decision.copy:
             assert isinstance(chosen, Sharding)
             copies[subject] = (chosen, decision.regather[int(state)])
+        elif isinstance(subject, OpResult):
+            assert isinstance(chosen, Sharding)
+            assert isinstance(subject.op, TransferOp)
+            subject.op.out_sharding = ShardingAttr.of(mesh, chosen)
         elif isinstance(subject, BlockArgument):
             assert isinstance(chosen, Sharding)
             arguments[subject.index] = {

@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from ..dialects.pipe import TransferOp
 from ..dialects.spmd import FreeOp, ReshardingOp, StartOp, WaitOp
 
 
@@ -20,7 +21,8 @@ class StripReshardingPass(ModulePass):
 
     Requires: nothing.
     Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are
-    global, so each is the identity and its operand takes its place. Signatures and homes stay.
+    global, so each is the identity and its operand takes its place; of a transfer to another stage the sharding
+    goes. Signatures and homes stay.
 
     Before:
     ```mlir
@@ -59,6 +61,8 @@ def strip_resharding(func: FuncOp) -> None:
         for op in list(block.ops):
             if isinstance(op, FreeOp):
                 Rewriter.erase_op(op)
+            elif isinstance(op, TransferOp):
+                op.out_sharding, op.tasks = None, None
             elif isinstance(op, ReshardingOp):
                 Rewriter.replace_op(op, [], [op.operand])
             elif isinstance(op, WaitOp):

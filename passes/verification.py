@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation
 from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
+from ..dialects.staged import Stages
 from ..dialects.step import verify_attributes
 
 
@@ -25,9 +26,9 @@ def first_fault(module: Operation) -> Fault | None:
     """
     Return the first fault of `module`, None if it is valid.
 
-    Beyond xDSL's own verification, shardings of a function's arguments and results fit their types, and
-    values in straight-line code are defined before they are used: xDSL does not look, and a pass that inserts
-    an op too early would go unnoticed.
+    Beyond xDSL's own verification, shardings of a function's arguments and results fit their types, ops use
+    values of their own stage, and values in straight-line code are defined before they are used: xDSL does not
+    look, and a pass that inserts an op too early would go unnoticed.
     """
     return _innermost_fault(module) or next(chain(_attribute_faults(module), _early_uses(module)), None)
 
@@ -51,11 +52,12 @@ def _reason(error: Exception) -> str:
 
 
 def _attribute_faults(module: Operation) -> Iterator[Fault]:
-    """Yield the functions whose arguments or results carry shardings that do not fit them."""
+    """Yield the functions whose arguments or results have shardings that do not fit, or whose stages mix."""
     for function in module.walk():
         if isinstance(function, FuncOp):
             try:
                 verify_attributes(function)
+                Stages(function).verify()
             except VerifyException as error:
                 yield Fault(function, str(error))
 

@@ -22,6 +22,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from ...dialects.aten import AtenOp
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.spmd import AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
+from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...dialects.train import AdamWOp, SgdOp
 from ...ir.collectives import CollectiveKind
@@ -81,15 +82,18 @@ class Buffer:
         return self.is_argument or self.first <= index <= self.last
 
 
-def peak_memory(func: FuncOp, mesh: Mesh, limits: Sequence[float] | None = None) -> MemoryPeak:
+def peak_memory(
+    func: FuncOp, mesh: Mesh, limits: Sequence[float] | None = None, stage: int | None = None
+) -> MemoryPeak:
     """
-    The peak of every rank of `mesh`, in bytes.
+    The peak of every rank of `mesh`, in bytes; of a pipeline, of what `stage` holds, whose mesh it is.
 
     The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
     exceeds its own by most (or comes closest).
     """
     ops = list(func.body.block.ops)
-    buffers = live_buffers(func)
+    stages = Stages(func)
+    buffers = [buffer for buffer in live_buffers(func) if stage is None or stages.of_value(buffer.value) == stage]
     held = _held(buffers, len(ops), mesh)
     peaks = held.max(axis=0)
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))

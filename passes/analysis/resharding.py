@@ -154,6 +154,12 @@ class ReshardCosts:
                 best = np.minimum(best, leaving[:, i] + self.step_seconds(step, size))
         return best
 
+    def cheapest_reduced(self, shape: tuple[int, ...], element_bytes: int, source: Sharding) -> Sharding:
+        """The sharding without partial axes that takes least to reach from `source`."""
+        states = [s for s in even_shardings(len(shape), self.mesh, partial=False) if fits(s, shape, self.mesh)]
+        seconds = self.matrix(shape, element_bytes, [source], states)
+        return states[int(np.argmin(seconds))]
+
     def path(
         self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:

@@ -20,6 +20,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
 from ...dialects.spmd import CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
+from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, sent_bytes
 from ...ir.collectives import CollectiveKind, Step, find_step
@@ -63,15 +64,16 @@ class Timeline:
     events: tuple[Event, ...]
 
 
-def predict(func: FuncOp, cluster: Cluster) -> Timeline:
+def predict(func: FuncOp, cluster: Cluster, stage: int | None = None) -> Timeline:
     """
-    The timeline of a step function on `cluster`.
+    The timeline of a step function on `cluster`; of a pipeline, of `stage` alone, whose cluster it is.
 
     OpFailure where an op has no signature, or a resharding no collective yet.
     """
-    clock = _Clock(cluster)
+    clock, stages = _Clock(cluster), Stages(func)
     for op in func.body.block.ops:
-        clock.run(op)
+        if stage is None or stages.of_op(op) == stage:
+            clock.run(op)
     return clock.timeline()
 
 

@@ -15,7 +15,6 @@ from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
 from ..analysis.timeline import communication_of
-from ..search.step_view import StepView
 from .flow import Flow, Role
 from .pace import Pace
 
@@ -122,7 +121,7 @@ def plan_arguments(traffic: Traffic, prefetch: int) -> list[Bucket]:
     of one bucket, or of several of different keys in a row. A gather in several steps starts earlier for each.
     """
     flow = traffic.flow
-    names = {given.argument: given.name for given in StepView(flow.func, flow.mesh).inputs}
+    names = {given.argument: given.name for given in flow.view.inputs}
     ops = sorted(flow.of(Role.ARGUMENTS), key=flow.first_use)
     blocks = {op: _block(names[_argument(op)]) for op in ops}
 

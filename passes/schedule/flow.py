@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import accumulate
 
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
-from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp
+from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.train import TrainOp
-from ...ir.mesh import Mesh
+from ..search.step_view import StepView
 from .early import early_scalars_first, operands_first, sources
 
 
@@ -39,11 +39,11 @@ class Flow:
     goes where it is needed: collectives that serve results, and views of what a collective makes.
     """
 
-    def __init__(self, func: FuncOp, mesh: Mesh) -> None:
-        self.func, self.mesh = func, mesh
-        ops = [op for op in func.body.block.ops if not isinstance(op, FreeOp | ReturnOp)]
+    def __init__(self, view: StepView) -> None:
+        self.view, self.mesh = view, view.mesh
+        ops = [op for op in view.func.body.block.ops if not isinstance(op, FreeOp | ReturnOp)]
         self.roles: dict[Operation, Role] = {
-            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and self._communicates(op)
+            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and view.has(op) and self._communicates(op)
         }
         inner = self.of(Role.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
@@ -107,8 +107,8 @@ class Flow:
         return op in self.floating or self.roles.get(op) is Role.ARGUMENTS
 
     def _floating(self) -> set[Operation]:
-        """The collectives that serve results, and the views of what any collective makes."""
-        found: set[Operation] = set(self.of(Role.RESULTS))
+        """The collectives that serve results, the views of what any collective makes, and waits of other stages."""
+        found: set[Operation] = {*self.of(Role.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
         for op in self.ops:
             if _is_view(op) and any(source in found or source in self.roles for source in sources(op)):
                 found.add(op)

@@ -26,7 +26,7 @@ class _Writer:
     """Puts ops in order by demand: before an op come those that make its operands. One use."""
 
     def __init__(self, flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
-        self.flow, self.block = flow, flow.func.body.block
+        self.flow, self.block = flow, flow.view.func.body.block
         self.written: set[Operation] = set()
         self.halves: set[Operation] = set()
         self.starts: dict[int, list[StartOp]] = {}

@@ -9,7 +9,8 @@ from itertools import accumulate
 
 from xdsl.ir import Operation
 
-from ...dialects.compute import ComputeOp
+from ...dialects.compute import SIGNATURE, ComputeOp
+from ...dialects.sharding_attrs import SignatureAttr
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ..analysis.timeline import ComputeSeconds
@@ -26,7 +27,7 @@ class Pace:
     Without a cluster nothing is known of time: buckets have 25 MiB, and may start at any time.
 
     Args:
-        ops: what the compute stream does, in order; ops without a signature count as nothing.
+        ops: what the compute stream does, in order; ops without a signature on its mesh count as nothing.
         cluster: on what.
         bucket_bytes: the size of buckets, where it is given.
     """
@@ -62,6 +63,7 @@ class Pace:
 
 
 def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:
-    if seconds is None or not isinstance(op, ComputeOp) or op.signature is None:
+    given = op.attributes.get(SIGNATURE)
+    if seconds is None or not isinstance(op, ComputeOp) or not isinstance(given, SignatureAttr):
         return 0.0
-    return seconds(op, op.signature)
+    return seconds(op, given.signature) if given.data.mesh == seconds.cluster.mesh.name else 0.0

@@ -123,8 +123,11 @@ def holdings(
     copies: Mapping[SSAValue, tuple[Sharding, bool]],
 ) -> list[Holding]:
     """Everything that a strategy keeps in memory, and when."""
-    last = len(lifetimes.position) - 1
-    found = [Holding(value, sharding, ((0, last),)) for value, sharding in homes.items()]
+    always = ((0, len(lifetimes.position) - 1),)
+    found = [
+        Holding(value, sharding, always if isinstance(value, BlockArgument) else lifetimes.whole(value))
+        for value, sharding in homes.items()
+    ]
     for op, signature in ops.items():
         for result, sharding in zip(op.outs, signature.results, strict=True):
             if owns_memory(op) and (result not in copies or copies[result][1]):

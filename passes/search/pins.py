@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import Block, BlockArgument, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
@@ -122,14 +122,17 @@ class Constraints:
     """Pins applied to one step."""
 
     arguments: dict[int, Limit] = field(default_factory=dict[int, Limit])
+    arrivals: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     copies: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     ops: dict[int, OpLimit] = field(default_factory=dict[int, OpLimit])
     regathered: set[int] = field(default_factory=set[int])
     sources: dict[int, str] = field(default_factory=dict[int, str])
 
-    def of_argument(self, argument: BlockArgument) -> Limit:
-        """The limit on an argument's home."""
-        return self.arguments.get(argument.index, _FREE)
+    def of_input(self, value: SSAValue) -> Limit:
+        """The limit on an argument's home, or on how a value comes from another stage."""
+        if isinstance(value, BlockArgument):
+            return self.arguments.get(value.index, _FREE)
+        return self.arrivals.get(value, _FREE)
 
     def of_copy(self, value: SSAValue) -> Limit | None:
         """The limit on the form in which a value is used, if there is one."""
@@ -154,9 +157,10 @@ class Constraints:
         """Raise the error for an op that no signature is left for."""
         fail(op, f"the pins leave no signature for it; its rule is {op.rule()}")
 
-    def refuse_argument(self, argument: BlockArgument) -> NoReturn:
-        """Raise the error for an argument that no sharding is left for."""
-        limit, func = self.of_argument(argument), argument.block.parent_op()
+    def refuse_input(self, argument: SSAValue) -> NoReturn:
+        """Raise the error for an argument, or a value from another stage, that no sharding is left for."""
+        limit, owner = self.of_input(argument), argument.owner
+        func = owner.parent_op() if isinstance(owner, Block) else owner
         assert func is not None
         why = f": {limit.sharding} is not an even sharding of it in the mesh's order of axes"
         fail(
@@ -200,9 +204,15 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
             _check(pin, f"{name}.grad", shape_of(update.args[1]), view.mesh)
             constraints.ops[id(update)] = OpLimit(operands=((1, limit),))
             matched = True
-    if not matched:
+    if not matched and not _matches_elsewhere(pin, view.whole):
         names = ", ".join(given.name for given in view.inputs[:4])
         raise PinError(f"pin '{pin.value}' matches no parameter, state, gradient or batch input; the first are {names}")
+
+
+def _matches_elsewhere(pin: Pin, whole: StepView) -> bool:
+    """Whether the pin is one of values of another stage."""
+    names = (*(given.name for given in whole.inputs if given.role), *(f"{name}.grad" for name, _ in whole.grads()))
+    return any(fnmatch.fnmatchcase(name, pin.value) for name in names)
 
 
 def _check(pin: Pin, name: str, shape: tuple[int, ...], mesh: Mesh) -> None:
@@ -243,6 +253,8 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
             if split_parameters and dim is not None:
                 constraints.regathered.add(given.argument.index)
     found: Propagation = propagate_batch(view, axes, batch)
+    for transfer in view.arrivals:
+        _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
     for op in view.ops:
         if isinstance(op, train.TrainOp):
             shape = shape_of(op.args[0])
@@ -250,7 +262,7 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
             where = ("S", dim) if dim is not None else "R"
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
         else:
-            placements = found[op]
+            placements = found.ops[op]
         before = constraints.ops.get(id(op), OpLimit())
         limits = tuple((axis, placements) for axis in axes)
         constraints.ops[id(op)] = OpLimit((*before.axes, *limits), before.operands)

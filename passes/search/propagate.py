@@ -9,11 +9,13 @@ through where it is linear, and otherwise runs whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.pipe import TransferOp
 from ...ir.mesh import Axis, Mesh
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
@@ -23,8 +25,13 @@ from .step_view import StepView
 Placement = str | tuple[str, int | None]
 """What a sharding says of one axis: "R", "P" or ("S", dim)."""
 
-Propagation = dict[ComputeOp, tuple[Placement, ...]]
-"""Per op, the placements of its operands and then its results."""
+
+@dataclass(frozen=True)
+class Propagation:
+    """Per op, the placements of its operands and then its results; per value from another stage, how it comes."""
+
+    ops: dict[ComputeOp, tuple[Placement, ...]]
+    arrivals: dict[SSAValue, Placement]
 
 
 def placement(sharding: Sharding, axis: str) -> Placement:
@@ -36,23 +43,29 @@ def placement(sharding: Sharding, axis: str) -> Placement:
 
 
 def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> Propagation:
-    """The placements, on `axes` taken as one, of every op that is not an update."""
+    """
+    The placements, on `axes` taken as one, of every op that is not an update.
+
+    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole.
+    """
     parts = view.mesh.parts(axes)
     single = Mesh((Axis("x", parts),))
     current: dict[SSAValue, Placement] = {}
-    for given in view.inputs:
+    for given in view.whole.inputs:
         shape = shape_of(given.argument)
         splits = given.role == train.BATCH and bool(shape) and shape[0] >= parts
         current[given.argument] = batch if splits else "R"
-    found: Propagation = {}
-    for op in view.ops:
-        if isinstance(op, train.TrainOp):
-            continue
-        options = _options(op.rule(), single)
-        have = [current[value] for value in op.args]
-        best = min(options, key=lambda option: _messages(have, option))
-        found[op] = best
-        current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
+    found = Propagation({}, {})
+    for op in view.func.body.block.ops:
+        if isinstance(op, TransferOp):
+            there = current.get(op.operand, "R")
+            current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
+        elif isinstance(op, ComputeOp) and not isinstance(op, train.TrainOp):
+            options = _options(op.rule(), single)
+            have = [current[value] for value in op.args]
+            best = min(options, key=lambda option: _messages(have, option))
+            found.ops[op] = best
+            current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return found
 
 

@@ -8,12 +8,14 @@ from functools import cached_property
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, BlockArgument, SSAValue, Use
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, Use
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
+from ...dialects.pipe import TransferOp
 from ...dialects.spmd import ClusterOp, MeshOp
+from ...dialects.staged import Stages, transfers
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 
@@ -32,10 +34,33 @@ class Input:
 
 @dataclass(frozen=True)
 class StepView:
-    """One step function with its mesh."""
+    """
+    One step function with its mesh; of a pipeline one stage, with what happens on its mesh.
+
+    Args:
+        stage: its number; None is the whole function.
+    """
 
     func: FuncOp
     mesh: Mesh
+    stage: int | None = None
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The stages of the function."""
+        return Stages(self.func)
+
+    @property
+    def whole(self) -> StepView:
+        """The function with all of its stages, as if they were on this mesh."""
+        return StepView(self.func, self.mesh)
+
+    def has(self, what: Operation | SSAValue) -> bool:
+        """Whether an op or a value is on this stage."""
+        if self.stage is None:
+            return True
+        found = self.stages.of_value(what) if isinstance(what, SSAValue) else self.stages.of_op(what)
+        return found == self.stage
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
@@ -44,12 +69,23 @@ class StepView:
         return tuple(
             _input(argument, attributes[i].data if i < len(attributes) else {})
             for i, argument in enumerate(self.func.body.block.args)
+            if self.has(argument)
         )
 
     @cached_property
     def ops(self) -> tuple[ComputeOp, ...]:
         """The compute ops in program order."""
-        return tuple(op for op in self.func.body.block.ops if isinstance(op, ComputeOp))
+        return tuple(op for op in self.func.body.block.ops if isinstance(op, ComputeOp) and self.has(op))
+
+    @cached_property
+    def arrivals(self) -> tuple[TransferOp, ...]:
+        """The transfers that bring values to this stage."""
+        return tuple(op for op in transfers(self.func) if self.has(op.result))
+
+    @cached_property
+    def departures(self) -> tuple[TransferOp, ...]:
+        """The transfers that take values of this stage to another."""
+        return tuple(op for op in transfers(self.func) if self.has(op.operand))
 
     @cached_property
     def terminator(self) -> ReturnOp:
@@ -114,21 +150,49 @@ def mesh_of_module(module: ModuleOp) -> Mesh:
 
 def cluster_of_module(module: ModuleOp) -> Cluster:
     """The module's cluster; PassFailedException where there is none."""
-    mesh = mesh_of_module(module)
-    for op in module.ops:
-        if isinstance(op, ClusterOp):
-            if op.mesh.data != mesh.name:
-                raise PassFailedException(
-                    f"cluster @{op.sym_name.data} is on @{op.mesh.data}, the mesh is @{mesh.name}"
-                )
+    return cluster_on(module, mesh_of_module(module))
+
+
+def cluster_on(module: ModuleOp, mesh: Mesh) -> Cluster:
+    """The cluster whose mesh is `mesh`; PassFailedException where there is none."""
+    clusters = [op for op in module.ops if isinstance(op, ClusterOp)]
+    for op in clusters:
+        if op.mesh.data == mesh.name:
             try:
                 return op.cluster(mesh)
             except ValueError as error:
                 raise PassFailedException(str(error)) from error
+    if clusters:
+        first = clusters[0]
+        raise PassFailedException(
+            f"cluster @{first.sym_name.data} is on @{first.mesh.data}, the mesh is @{mesh.name}"
+        )
     raise PassFailedException(
         "the module has no spmd.cluster, so there are no costs to search with; `shardwright plan --cluster FILE`"
         " adds one, or run `add-cluster{file=...}` first"
     )
+
+
+def step_views(module: ModuleOp) -> list[tuple[StepView, Cluster]]:
+    """
+    Every step function with its cluster; of a pipeline every stage with its own.
+
+    PassFailedException where there is no cluster.
+    """
+    found: list[tuple[StepView, Cluster]] = []
+    for func in step_functions(module):
+        for stage, mesh in stage_meshes(module, func):
+            found.append((StepView(func, mesh, stage), cluster_on(module, mesh)))
+    return found
+
+
+def stage_meshes(module: ModuleOp, func: FuncOp) -> list[tuple[int | None, Mesh]]:
+    """The stages of a function with their meshes; the module's mesh, of no stage, where it is no pipeline."""
+    names = Stages(func).names
+    if not names:
+        return [(None, mesh_of_module(module))]
+    meshes = {op.sym_name.data: op.mesh for op in module.ops if isinstance(op, MeshOp)}
+    return [(stage, meshes[name]) for stage, name in enumerate(names)]
 
 
 def value_label(value: SSAValue) -> str:

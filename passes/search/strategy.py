@@ -5,6 +5,7 @@ Decisions (nodes of `problem.Problem`):
 
     op      one of its rule's signatures; price: roofline seconds
     home    the sharding in which an argument is kept between steps; free
+    arrival the sharding in which a value comes from another stage of the pipeline; free
     copy    the working placement of a value with several users (home -> working -> demand), so that a
             resharding
             that they share is paid once
@@ -137,19 +138,25 @@ class _Builder:
         self.decisions: list[Decision] = []
         self.op_nodes: dict[int, int] = {}
         self.home_nodes: dict[int, int] = {}
+        self.arrival_nodes: dict[int, int] = {}
 
     def build(self) -> StrategyProblem:
         for given in self.view.inputs:
             self._home(given.argument)
+        for transfer in self.view.arrivals:
+            self._arrival(transfer.result)
         for op in self.view.ops:
             self._op(op)
-        for argument in self.view.func.body.block.args:
-            self._uses(argument, self.home_nodes[argument.index], self._homes(argument))
+        for given in self.view.inputs:
+            self._uses(given.argument, self.home_nodes[given.argument.index], self._homes(given.argument))
+        for transfer in self.view.arrivals:
+            self._uses(transfer.result, self.arrival_nodes[id(transfer.result)], self._homes(transfer.result))
         for op in self.view.ops:
             for index, result in enumerate(op.outs):
                 node = self.op_nodes[id(op)]
                 self._uses(result, node, self.tables.port(self._states(node), True, index))
         self._results()
+        self._departures()
         return StrategyProblem(Problem(tuple(self.unary), tuple(self.edges)), self.decisions)
 
     def _node(self, decision: Decision, unary: Costs) -> int:
@@ -192,15 +199,16 @@ class _Builder:
     def _bytes(self, value: SSAValue, port: Port) -> Costs:
         return np.array([float(local_bytes(value, sharding, self.view.mesh)) for sharding in port])
 
-    def _homes(self, argument: BlockArgument) -> Port:
-        shape, limits = shape_of(argument), self.constraints.of_argument(argument)
+    def _homes(self, argument: SSAValue) -> Port:
+        """The shardings in which an argument, or a value between stages, may come."""
+        shape, limits = shape_of(argument), self.constraints.of_input(argument)
         key = (shape, limits)
         if key not in self.tables.homes:
             states = even_shardings(len(shape), self.view.mesh, partial=False)
             states = tuple(
                 s for s in states if fits(s, shape, self.view.mesh) and self.constraints.allows(s, limits)
             )
-            self.tables.homes[key] = states or self.constraints.refuse_argument(argument)
+            self.tables.homes[key] = states or self.constraints.refuse_input(argument)
         return self.tables.homes[key]
 
     def _home(self, argument: BlockArgument) -> None:
@@ -209,6 +217,14 @@ class _Builder:
         if key not in self.tables.unary:
             self.tables.unary[key] = self.prices.total * self._bytes(argument, states)
         self.home_nodes[argument.index] = self._node(Decision(argument, states), self.tables.unary[key])
+
+    def _arrival(self, value: SSAValue) -> None:
+        states = self._homes(value)
+        price = self.prices.over(self.lifetimes.whole(value)) if self.prices.at else 0.0
+        key = ("arrival", id(states), dtype_of(value), price)
+        if key not in self.tables.unary:
+            self.tables.unary[key] = price * self._bytes(value, states)
+        self.arrival_nodes[id(value)] = self._node(Decision(value, states), self.tables.unary[key])
 
     def _shared_uses(self, value: SSAValue) -> list[Use]:
         """The uses that go through a working copy: all but that of an argument by its own update."""
@@ -309,7 +325,7 @@ class _Builder:
     def _results(self) -> None:
         """New values go back to their argument's home; the loss is replicated."""
         for index, value in enumerate(self.view.terminator.arguments):
-            if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp):
+            if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp) or not self.view.has(value):
                 continue
             node = self.op_nodes[id(value.op)]
             port = self.tables.port(self._states(node), True, value.index)
@@ -321,3 +337,13 @@ class _Builder:
                 table = self.tables.table(value, port, whole)
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
+
+    def _departures(self) -> None:
+        """What goes to another stage may be spread in any way, once it is no partial value."""
+        for value in {transfer.operand: None for transfer in self.view.departures}:
+            if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
+                node = self.op_nodes[id(value.op)]
+                port = self.tables.port(self._states(node), True, value.index)
+                table = self.tables.table(value, port, self._homes(value))
+                if table is not None:
+                    self.unary[node] = self.unary[node] + table.min(axis=1)

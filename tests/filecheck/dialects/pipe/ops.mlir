@@ -18,7 +18,7 @@ func.func @step(%x: tensor<8x4xf32> {spmd.sharding = #rows, pipe.stage = 0 : i64
   }
   %h.1 = pipe.transfer "h" %h to @stage1 out_sharding = <@stage1, [{"micro"}, {}]>
     tasks = [#pipe.task<part 0, [0:2, 0:4], 0 to [2]>, #pipe.task<part 0, [4:6, 0:4], 1 to [2]>] : tensor<8x4xf32>
-  %s = pipe.fragment "forward1" over "micro" -> tensor<4xf32> {
+  %s = pipe.fragment "forward1" stage 1 : i64 over "micro" -> tensor<4xf32> {
     %t = aten.sum.dim_IntList %h.1 {dim = [0 : i64],
       spmd.signature = #spmd.sig<@stage1, ([{"micro"}, {}]) -> ([{}], unreduced={"micro"})>
     } : (tensor<8x4xf32>) -> tensor<4xf32>
@@ -38,6 +38,6 @@ func.func @step(%x: tensor<8x4xf32> {spmd.sharding = #rows, pipe.stage = 0 : i64
 // CHECK: %h = pipe.fragment "forward0" stage 0 : i64 over "micro" -> tensor<8x4xf32> {
 // CHECK: pipe.yield %r : tensor<8x4xf32>
 // CHECK: %h.1 = pipe.transfer "h" %h to @stage1 out_sharding = <@stage1, [{"micro"}, {}]> tasks = [#pipe.task<part 0, [0:2, 0:4], 0 to [2]>, #pipe.task<part 0, [4:6, 0:4], 1 to [2]>] : tensor<8x4xf32>
-// CHECK: %s = pipe.fragment "forward1" over "micro" -> tensor<4xf32> {
+// CHECK: %s = pipe.fragment "forward1" stage 1 : i64 over "micro" -> tensor<4xf32> {
 // CHECK: aten.neg %s {spmd.at = {micro = 0 : i64}
 // CHECK: %c = spmd.accumulate %a, %b out_sharding = <@stage1, [{}]> : tensor<4xf32>

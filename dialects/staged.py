@@ -1,0 +1,123 @@
+"""Which stage of a pipeline the values and ops of a step function belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from .compute import SIGNATURE
+from .pipe import STAGE, STAGES, FragmentOp, TransferOp
+from .placed import argument_attribute
+from .sharding_attrs import ShardingAttr, SignatureAttr
+from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp, find_mesh
+
+
+@dataclass(frozen=True)
+class Stages:
+    """
+    The stages of a function, by the names of their meshes; none where it is no pipeline.
+
+    An op says its stage, or lies in a fragment that does, or its sharding speaks of the stage's mesh. A transfer
+    belongs to none: it leads from the stage of its operand to that of its mesh.
+    """
+
+    func: FuncOp
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stages' meshes, in order."""
+        listed = self.func.attributes.get(STAGES)
+        entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+        return tuple(entry.data for entry in entries if isinstance(entry, StringAttr))
+
+    def of_op(self, op: Operation) -> int | None:
+        """The number of the stage of an op; None for a transfer, and where nothing says it."""
+        match op:
+            case TransferOp():
+                return None
+            case FragmentOp():
+                return op.stage.value.data if op.stage is not None else None
+            case FreeOp():
+                return self.of_value(op.args[0]) if op.args else None
+            case WaitOp():
+                return self.of_op(op.start)
+            case _:
+                found = _number(op.attributes.get(STAGE))
+                return self._around(op) if found is None else found
+
+    def of_value(self, value: SSAValue) -> int | None:
+        """The number of the stage that has a value."""
+        if isinstance(value, BlockArgument):
+            return _number(argument_attribute(value, STAGE))
+        assert isinstance(value, OpResult)
+        if isinstance(value.op, TransferOp):
+            return self._by_name.get(value.op.mesh.data)
+        return self.of_op(value.op)
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+    def _around(self, op: Operation) -> int | None:
+        mesh = _mesh_name(op)
+        if mesh is not None:
+            return self._by_name.get(mesh)
+        parent = op.parent_op()
+        return self.of_op(parent) if isinstance(parent, FragmentOp) else None
+
+    def verify(self) -> None:
+        """Raise VerifyException unless what an op uses is on its own stage, but for transfers."""
+        if not self.names:
+            return
+        if len(set(self.names)) != len(self.names):
+            raise VerifyException(f"{STAGES} names a mesh twice: {', '.join(self.names)}")
+        for name in self.names:
+            find_mesh(self.func, name)
+        for argument in self.func.body.block.args:
+            self._verify_number(self.of_value(argument), f"argument %{argument.name_hint or argument.index}")
+        for op in self.func.walk():
+            if op is not self.func and not isinstance(op, TransferOp | ReturnOp):
+                self._verify_op(op)
+
+    def _verify_op(self, op: Operation) -> None:
+        stage = self.of_op(op)
+        self._verify_number(stage, f"'{op.name}'")
+        for operand in op.operands:
+            if (found := self.of_value(operand)) != stage:
+                raise VerifyException(
+                    f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {found};"
+                    " bring it by a 'pipe.transfer'"
+                )
+
+    def _verify_number(self, stage: int | None, what: str) -> None:
+        if stage is None or not 0 <= stage < len(self.names):
+            found = "no stage" if stage is None else f"stage {stage}"
+            raise VerifyException(f"{what} has {found}, expected one of the {len(self.names)} of {STAGES}")
+
+
+def transfers(func: FuncOp) -> Iterator[TransferOp]:
+    """The transfers of a function, in program order; they are never inside of fragments."""
+    return (op for op in func.body.block.ops if isinstance(op, TransferOp))
+
+
+def _number(attribute: Attribute | None) -> int | None:
+    return attribute.value.data if isinstance(attribute, IntegerAttr) else None
+
+
+def _mesh_name(op: Operation) -> str | None:
+    """The mesh that the shardings of an op speak of."""
+    match op:
+        case ReshardingOp() | AccumulateOp():
+            return op.out_sharding.data.mesh
+        case StartOp():
+            return op.out_shardings.data[0].data.mesh if op.out_shardings.data else None
+        case _:
+            given = op.attributes.get(SIGNATURE)
+            return given.data.mesh if isinstance(given, ShardingAttr | SignatureAttr) else None

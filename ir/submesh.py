@@ -1,0 +1,67 @@
+"""Parts of a mesh that are meshes themselves: consecutive ranks that fill whole rows, or a part of one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from .cluster import Cluster
+from .mesh import Axis, Mesh
+
+
+def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
+    """
+    The mesh called `name` of the ranks `first` .. `first + count - 1` of `mesh`; None where they are none.
+
+    It keeps the names of its axes; those that are minor to the one it cuts it has whole.
+    """
+    sizes = [axis.size for axis in mesh.spatial]
+    if count < 1 or first < 0 or first + count > mesh.device_count:
+        return None
+    for index in reversed(range(len(sizes))):
+        row = math.prod(sizes[index + 1 :])
+        rows, rest = divmod(count, row)
+        if not rest and first % row == 0 and first // row % sizes[index] + rows <= sizes[index]:
+            cut = Axis(mesh.spatial[index].name, rows)
+            return Mesh((cut, *mesh.spatial[index + 1 :]), name)
+    return None
+
+
+def subcluster(cluster: Cluster, mesh: Mesh, first: int) -> Cluster:
+    """The devices and links of a part of a cluster that begins at the rank `first`."""
+    links = tuple(link for link in cluster.links if link.axis in mesh.names)
+    placement = cluster.placement[first : first + mesh.device_count]
+    return replace(cluster, name=f"{cluster.name}.{mesh.name}", mesh=mesh, placement=placement, links=links)
+
+
+def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
+    """
+    The ways to divide all ranks, in order, among `parts` meshes, as numbers of ranks.
+
+    The parts are as equal as can be: all equal, else apart by one, else, where rows of the mesh forbid that, any.
+    """
+    low, more = divmod(mesh.device_count, parts)
+    places = itertools.combinations(range(parts), more)
+    nearly = (tuple(low + (index in chosen) for index in range(parts)) for chosen in places)
+    found = [counts for counts in nearly if is_division(mesh, counts)]
+    return found or list(_any(mesh, 0, parts))
+
+
+def is_division(mesh: Mesh, counts: Sequence[int]) -> bool:
+    """Whether consecutive `counts` ranks are meshes, and all ranks together."""
+    starts = itertools.accumulate(counts, initial=0)
+    pairs = zip(starts, counts, strict=False)
+    return sum(counts) == mesh.device_count and all(submesh(mesh, *pair, "part") is not None for pair in pairs)
+
+
+def _any(mesh: Mesh, first: int, parts: int) -> Iterator[tuple[int, ...]]:
+    left = mesh.device_count - first
+    if parts == 1:
+        if submesh(mesh, first, left, "part") is not None:
+            yield (left,)
+        return
+    for count in range(1, left - parts + 2):
+        if submesh(mesh, first, count, "part") is not None:
+            yield from ((count, *rest) for rest in _any(mesh, first + count, parts - 1))

@@ -1,0 +1,194 @@
+"""
+What stages cost, for `partition-stages`: seconds of compute and communication for one micro-batch, by range of layers.
+
+roofline    each op at the speed of its stage's devices together, as if they shared it by speed and nothing was sent
+            among them; values that cross at the alpha and beta of the link to the neighbour, once per stage that
+            wants them
+amp         AMP (supplement 6.2): forward seconds of a sample on the mean device, backward counted as two
+            forwards; what the next stage needs at the bandwidth of the link, without latency
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.ir import SSAValue
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, shape_of, value_bytes
+from ...dialects.step import BACKWARD
+from ...ir.cluster import Cluster, Device
+from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature
+from ..search.layers import Layers
+from ..search.step_view import StepView
+from .compute import op_seconds
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A value between layers: where it is made, where it is used, its bytes, and whether backward makes it."""
+
+    made: int
+    used: frozenset[int]
+    bytes: int
+    backward: bool
+
+    def reaches(self, first: int, end: int) -> bool:
+        """Whether a stage of the layers `first` .. `end - 1` wants it from another."""
+        return not first <= self.made < end and any(first <= layer < end for layer in self.used)
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """
+    Costs of stages that have given numbers of consecutive ranks.
+
+    Args:
+        counts: of ranks, by stage.
+        micro_batches: into which a batch is divided.
+    """
+
+    view: StepView
+    layers: Layers
+    cluster: Cluster
+    counts: tuple[int, ...]
+    micro_batches: int
+
+    def compute(self, stage: int, first: int, end: int) -> float:
+        """Seconds of the layers `first` .. `end - 1` on the devices of a stage."""
+        return self._sums[stage][end] - self._sums[stage][first]
+
+    def communicate(self, stage: int, first: int, end: int) -> float:
+        """Seconds of what comes to a stage from its neighbours."""
+        return self._received(stage - 1, first, end, backward=False) + self._received(stage, first, end, backward=True)
+
+    def _received(self, boundary: int, first: int, end: int, *, backward: bool) -> float:
+        """Seconds of what comes over the boundary between two stages, of which the second is next."""
+        if not 0 <= boundary < len(self.counts) - 1:
+            return 0.0
+        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary + 1]))
+        sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
+        return sum(alpha + beta * size / self.micro_batches for size in sizes)
+
+    @cached_property
+    def crossings(self) -> tuple[Crossing, ...]:
+        """The values that are used in another layer than that which makes or keeps them."""
+        return tuple(_crossings(self.view, self.layers))
+
+    @cached_property
+    def _sums(self) -> tuple[tuple[float, ...], ...]:
+        """By stage, the seconds of the first 0, 1, ... layers on its devices."""
+        found: list[tuple[float, ...]] = []
+        begin = 0
+        for count in self.counts:
+            devices = [self.cluster.device(rank) for rank in range(begin, begin + count)]
+            by_layer = [
+                1.0 / sum(1.0 / max(self.layer_seconds(device)[layer], 1e-12) for device in devices)
+                for layer in range(len(self.layers.names))
+            ]
+            found.append(tuple(itertools.accumulate(by_layer, initial=0.0)))
+            begin += count
+        return tuple(found)
+
+    def layer_seconds(self, device: Device) -> Sequence[float]:
+        """By layer, the seconds that a device takes for a micro-batch alone."""
+        return self._roofline[device]
+
+    @cached_property
+    def _roofline(self) -> dict[Device, list[float]]:
+        return {device: self._on(device) for device in self.cluster.kinds_used}
+
+    def _on(self, device: Device) -> list[float]:
+        alone = Cluster("alone", Mesh(()), (device,), (0,), ())
+        found = [0.0] * len(self.layers.names)
+        known: dict[object, float] = {}
+        for op in self.view.ops:
+            if op in self.layers.of and not isinstance(op, train.TrainOp):
+                key = op.use_key()
+                if key not in known:
+                    known[key] = op_seconds(op, _whole(op), alone)
+                found[self.layers.of[op]] += known[key] / self.micro_batches
+        return found
+
+
+@dataclass(frozen=True)
+class AmpCosts(StageCosts):
+    """
+    AMP's costs.
+
+    Args:
+        forward: by layer, the seconds of a sample's forward; by default those of the roofline.
+    """
+
+    forward: tuple[float, ...] | None = None
+
+    def layer_seconds(self, device: Device) -> Sequence[float]:
+        """Of the mean device, whichever is asked for."""
+        if self.forward is not None:
+            samples = _batch_size(self.view) / self.micro_batches
+            return [3.0 * samples * seconds for seconds in self.forward]
+        ranks = range(self.cluster.mesh.device_count)
+        each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank)) for rank in ranks]
+        return [sum(seconds) / len(each) for seconds in zip(*each, strict=True)]
+
+    def communicate(self, stage: int, first: int, end: int) -> float:
+        """Seconds of what a stage sends to the next."""
+        if stage == len(self.counts) - 1:
+            return 0.0
+        _, beta = link_between(self.cluster, sum(self.counts[: stage + 1]))
+        left = (c for c in self.crossings if not c.backward and c.made < end and max(c.used) >= end)
+        return sum(beta * c.bytes / self.micro_batches for c in left)
+
+
+def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
+    """
+    AMP's profile of a model: a JSON file with `forward_s`, the seconds of a sample's forward by layer.
+
+    ValueError names the file and what is wrong.
+    """
+    try:
+        given: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot read the costs: {error}") from error
+    listed = cast("dict[str, Any]", given).get("forward_s") if isinstance(given, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(x, int | float) for x in cast("list[object]", listed)):
+        raise ValueError(f'{path}: expected {{"forward_s": [seconds of each layer, ...]}}')
+    return tuple(float(seconds) for seconds in cast("list[float]", listed))
+
+
+def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
+    """(alpha, beta) between `rank` and the one before it: of the slowest axis on which they differ."""
+    here, before = cluster.mesh.coordinates(rank), cluster.mesh.coordinates(rank - 1)
+    links = [link for link in cluster.links if here.get(link.axis) != before.get(link.axis)]
+    return max(link.alpha for link in links), max(link.beta for link in links)
+
+
+def _whole(op: ComputeOp) -> Signature:
+    shardings = (tuple(Sharding.replicated(len(shape_of(v))) for v in values) for values in (op.args, op.outs))
+    return Signature(*shardings)
+
+
+def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
+    values: list[SSAValue] = [given.argument for given in view.inputs]
+    values += [result for op in view.ops for result in op.outs]
+    found: list[Crossing] = []
+    for value in values:
+        made = layers.of_value(value)
+        used = frozenset(layers.of[use.operation] for use in value.uses if use.operation in layers.of)
+        if made is not None and used - {made}:
+            backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
+            found.append(Crossing(made, used, value_bytes(value), backward))
+    return found
+
+
+def _batch_size(view: StepView) -> int:
+    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
+    return next((shape[0] for shape in shapes if shape), 1)

@@ -1,0 +1,182 @@
+"""The pass `partition-stages`."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ..dialects.spmd import ClusterOp, MeshOp
+from ..dialects.staged import Stages
+from ..ir.cluster import Cluster
+from ..ir.submesh import divisions, is_division, subcluster, submesh
+from .analysis.stage_costs import AmpCosts, StageCosts, read_forward_seconds
+from .errors import fail
+from .search.divide import divide
+from .search.layers import Layers, find_layers
+from .search.partition import Partition, partition
+from .search.step_view import StepView, cluster_of_module, step_functions
+
+
+@dataclass(frozen=True)
+class PartitionStagesPass(ModulePass):
+    """
+    Divide a step into the stages of a pipeline: contiguous layers, each stage on ranks of its own.
+
+    A layer's backward and update go with it. A value that another stage needs crosses by a transfer, straight to that
+    stage. A weight that several stages use is kept by the first: it crosses to the others, and their gradients come
+    back. Batch items, scalars and constants, and what is made of these alone, every stage has for itself.
+
+    Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`.
+    Ensures: a mesh and a cluster for each stage; `pipe.stages` on the function, `pipe.stage` on arguments and ops;
+    transfers without shardings; a step count, a learning rate and a loss for each stage.
+
+    Pipeline: partition-stages{stages=2}
+
+    Before:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%v: tensor<8xf32> {train.param = "fc1.weight"}, %w: tensor<8xf32> {train.param = "fc2.weight"},
+        %x: tensor<8xf32> {train.batch = "0"}) -> tensor<8xf32> {
+      %a = aten.mul.Tensor %x, %v : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32> loc("fc1")
+      %b = aten.mul.Tensor %a, %w : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32> loc("fc2")
+      func.return %b : tensor<8xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    spmd.mesh @stage0 = <["gpu"=1]> on [0]
+    spmd.cluster @two.stage0 on @stage0 devices [#cpu] placement [0] links [#link]
+    spmd.mesh @stage1 = <["gpu"=1]> on [1]
+    spmd.cluster @two.stage1 on @stage1 devices [#cpu] placement [0] links [#link]
+    func.func @step(%v: tensor<8xf32> {train.param = "fc1.weight", pipe.stage = 0 : i64},
+        %w: tensor<8xf32> {train.param = "fc2.weight", pipe.stage = 1 : i64},
+        %x: tensor<8xf32> {train.batch = "0", pipe.stage = 0 : i64}) -> tensor<8xf32>
+        attributes {pipe.stages = ["stage0", "stage1"]} {
+      %a = aten.mul.Tensor %x, %v {pipe.stage = 0 : i64} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %a.at1 = pipe.transfer "a.at1" %a to @stage1 : tensor<8xf32>
+      %b = aten.mul.Tensor %a.at1, %w {pipe.stage = 1 : i64} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      func.return %b : tensor<8xf32>
+    }
+    ```
+
+    Source: AMP, supplement 6.2 and 6.4.
+    """
+
+    name = "partition-stages"
+
+    stages: int
+    """How many stages."""
+
+    ranks: str | None = None
+    """The numbers of ranks of the stages, as "2,2"; by default as equal as can be, where there is a choice the fastest.
+    """
+
+    cost: Literal["roofline", "amp"] = "roofline"
+    """`roofline` counts each stage's own devices and all that crosses, `amp` what AMP counts."""
+
+    costs: str | None = None
+    """For `amp`: a JSON file with `forward_s`, the seconds of a sample's forward by layer."""
+
+    micro_batches: int = 4
+    """Into how many parts the batch will be divided."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Divide every step function of the module."""
+        cluster = cluster_of_module(op)
+        for func in step_functions(op):
+            if Stages(func).names:
+                fail(func, "has stages already; partition it once")
+            view = StepView(func, cluster.mesh)
+            layers = find_layers(view)
+            if not 1 <= self.stages <= len(layers.names):
+                fail(
+                    func,
+                    f"has {len(layers.names)} layers, which cannot be {self.stages} stages: {', '.join(layers.names)};"
+                    " ask for fewer stages",
+                )
+            counts, found = self._best(view, layers, cluster)
+            clusters = stage_clusters(cluster, counts)
+            divide(view, layers, [c.mesh.name for c in clusters], found.bounds)
+            add_stages(op, clusters)
+
+    def _best(self, view: StepView, layers: Layers, cluster: Cluster) -> tuple[tuple[int, ...], Partition]:
+        """The fastest partition over the ways to give out ranks."""
+        options = [self._given(cluster)] if self.ranks is not None else divisions(cluster.mesh, self.stages)
+        if not options:
+            raise PassFailedException(
+                f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be {self.stages} stages, each on"
+                " whole rows or a part of one; a sub-mesh would have no device, so ask for fewer stages"
+            )
+        found: list[tuple[tuple[int, ...], Partition]] = []
+        for counts in options:
+            costs = self._costs(view, layers, cluster, counts)
+            stages, parts = self.stages, self.micro_batches
+            found.append((counts, partition(len(layers.names), stages, parts, costs.compute, costs.communicate)))
+        return min(found, key=lambda each: each[1].seconds)
+
+    def _given(self, cluster: Cluster) -> tuple[int, ...]:
+        assert self.ranks is not None
+        try:
+            counts = tuple(int(count) for count in self.ranks.split(","))
+        except ValueError as error:
+            raise PassFailedException(f'ranks="{self.ranks}": expected numbers, as "2,2"') from error
+        mesh, told = cluster.mesh, f'ranks="{self.ranks}"'
+        if len(counts) != self.stages:
+            raise PassFailedException(f"{told} is of {len(counts)} stages, expected {self.stages}")
+        if min(counts) < 1:
+            raise PassFailedException(f"{told}: stage {counts.index(min(counts))} has no device; give it at least one")
+        if sum(counts) != mesh.device_count:
+            raise PassFailedException(f"{told} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
+        if not is_division(mesh, counts):
+            raise PassFailedException(f"{told}: a stage has neither whole rows of mesh {mesh} nor a part of one row")
+        return counts
+
+    def _costs(self, view: StepView, layers: Layers, cluster: Cluster, counts: tuple[int, ...]) -> StageCosts:
+        if self.cost == "roofline":
+            if self.costs is not None:
+                raise PassFailedException("costs=FILE is for cost=amp")
+            return StageCosts(view, layers, cluster, counts, self.micro_batches)
+        try:
+            forward = read_forward_seconds(self.costs) if self.costs is not None else None
+        except ValueError as error:
+            raise PassFailedException(str(error)) from error
+        if forward is not None and len(forward) != len(layers.names):
+            raise PassFailedException(
+                f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}"
+            )
+        return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward)
+
+
+def stage_clusters(cluster: Cluster, counts: tuple[int, ...]) -> list[Cluster]:
+    """The parts of a cluster that stages with these numbers of ranks have."""
+    found: list[Cluster] = []
+    for index, (first, count) in enumerate(zip(itertools.accumulate(counts, initial=0), counts, strict=False)):
+        mesh = submesh(cluster.mesh, first, count, f"stage{index}")
+        assert mesh is not None
+        found.append(subcluster(cluster, mesh, first))
+    return found
+
+
+def add_stages(module: ModuleOp, clusters: list[Cluster]) -> None:
+    """Put the meshes and clusters of the stages behind those of the module."""
+    after = [op for op in module.ops if isinstance(op, MeshOp | ClusterOp)][-1]
+    first = 0
+    for cluster in clusters:
+        count = cluster.mesh.device_count
+        new = [MeshOp(cluster.mesh, range(first, first + count)), ClusterOp(cluster)]
+        module.body.block.insert_ops_after(new, after)
+        after, first = new[-1], first + count

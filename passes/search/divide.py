@@ -1,0 +1,197 @@
+"""Writing the stages of a pipeline into a step function, once it is known which layers each has."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerAttr, StringAttr, i64
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp
+from ...dialects.pipe import STAGE, STAGES, TransferOp
+from ...dialects.step import BACKWARD, merge_argument_attributes
+from .layers import Layers
+from .step_view import StepView
+
+
+def divide(view: StepView, layers: Layers, meshes: Sequence[str], bounds: Sequence[int]) -> None:
+    """
+    Give the arguments and ops of a function to stages.
+
+    Args:
+        meshes: the names of the stages' meshes.
+        bounds: by stage its first layer, and in the end the number of layers.
+    """
+    _Divider(view, layers, meshes, bounds).run()
+
+
+class _Divider:
+    """Goes through a function once, in program order, and knows of every value where it is; one use."""
+
+    def __init__(self, view: StepView, layers: Layers, meshes: Sequence[str], bounds: Sequence[int]) -> None:
+        self.view, self.layers, self.meshes, self.bounds = view, layers, meshes, bounds
+        self.func: FuncOp = view.func
+        self.block: Block = self.func.body.block
+        self.stages = range(len(meshes))
+        self.at: dict[tuple[SSAValue, int], SSAValue] = {}
+        self.last_transfer: dict[SSAValue, Operation] = {}
+        self.labels: set[str] = set()
+        self.wanted = self._wanted()
+
+    def run(self) -> None:
+        """Divide the function."""
+        ops = [op for op in self.block.ops if op is not self.view.terminator]
+        for argument in list(self.block.args):
+            self._argument(argument)
+        for op in ops:
+            self._op(op)
+        self._results(self.view.terminator)
+        self.func.attributes[STAGES] = ArrayAttr([StringAttr(mesh) for mesh in self.meshes])
+
+    def _stage_of(self, layer: int) -> int:
+        return bisect_right(self.bounds, layer, hi=len(self.meshes)) - 1
+
+    def _home(self, value: SSAValue) -> int:
+        """The stage that makes or keeps a value that cannot be had anywhere."""
+        layer = self.layers.of_value(value)
+        return self._stage_of(layer if layer is not None else 0)
+
+    def _wanted(self) -> dict[SSAValue, list[int]]:
+        """Of what can be had anywhere: the stages that need it."""
+        needed: dict[SSAValue, set[int]] = {value: set() for value in self.layers.anywhere}
+        everywhere = (train.LEARNING_RATE, train.STEP_COUNT)
+        for given in self.view.inputs:
+            if given.role in everywhere:
+                needed[given.argument].update(self.stages)
+        for index, target in self.view.updated.items():
+            value, argument = self.view.terminator.arguments[index], self.block.args[target]
+            needed.get(value, set[int]()).update(needed.get(argument, ()))
+        for op in reversed(self.view.ops):
+            users = [use.operation for result in op.outs for use in result.uses]
+            own = {self._stage_of(self.layers.of[op])} if op in self.layers.of else self._union(op.outs, needed)
+            returned = any(isinstance(user, ReturnOp) for user in users)
+            if not own and returned:
+                own = {len(self.meshes) - 1}
+            for value in (*op.args, *op.outs):
+                if value in needed:
+                    needed[value] |= own
+        return {value: sorted(stages) or [0] for value, stages in needed.items()}
+
+    def _union(self, values: Iterable[SSAValue], needed: dict[SSAValue, set[int]]) -> set[int]:
+        return set[int]().union(*(needed[value] for value in values))
+
+    def _argument(self, argument: BlockArgument) -> None:
+        """Mark an argument, and copy it for every further stage that needs one for itself."""
+        first, *others = self.wanted.get(argument, [self._home(argument)])
+        attributes = self._argument_attributes(argument.index)
+        self.at[argument, first] = argument
+        merge_argument_attributes(self.func, {argument.index: {STAGE: IntegerAttr(first, i64)}})
+        for stage in others:
+            copy = self.block.insert_arg(argument.type, len(self.block.args))
+            copy.name_hint = _at(argument, stage)
+            copy.location = argument.location
+            self._append_argument({**attributes, STAGE: IntegerAttr(stage, i64)})
+            self.at[argument, stage] = copy
+
+    def _argument_attributes(self, index: int) -> dict[str, Attribute]:
+        listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
+        return dict(listed[index].data) if index < len(listed) else {}
+
+    def _append_argument(self, attributes: dict[str, Attribute]) -> None:
+        listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
+        self.func.arg_attrs = ArrayAttr([*listed, DictionaryAttr(attributes)])
+        self._retype()
+
+    def _retype(self, outputs: Sequence[Attribute] | None = None) -> None:
+        kept = self.func.function_type.outputs.data
+        types = [argument.type for argument in self.block.args]
+        self.func.function_type = FunctionType.from_lists(types, list(outputs if outputs is not None else kept))
+
+    def _op(self, op: Operation) -> None:
+        """Put an op on its stage, and a copy of it on every further one that needs it for itself."""
+        anywhere = bool(op.results) and op.results[0] in self.wanted
+        stages = self.wanted[op.results[0]] if anywhere else [self._stage_of(self.layers.of.get(op, 0))]
+        given = list(op.operands)
+        for stage in stages:
+            here = op if stage == stages[0] else self._copy(op, stage)
+            here.attributes[STAGE] = IntegerAttr(stage, i64)
+            for index, value in enumerate(given):
+                here.operands[index] = self._value(value, stage, op)
+            self.at |= {(mine, stage): result for mine, result in zip(op.results, here.results, strict=True)}
+
+    def _copy(self, op: Operation, stage: int) -> Operation:
+        copy = op.clone()
+        copy.location = op.location
+        for result, original in zip(copy.results, op.results, strict=True):
+            result.name_hint = _at(original, stage)
+        self.block.insert_op_after(copy, op)
+        return copy
+
+    def _value(self, value: SSAValue, stage: int, user: Operation) -> SSAValue:
+        """A value on a stage: where it is made there, that, else what a transfer brings."""
+        if (value, stage) not in self.at:
+            self.at[value, stage] = self._transfer(value, stage, user)
+        return self.at[value, stage]
+
+    def _transfer(self, value: SSAValue, stage: int, user: Operation) -> SSAValue:
+        source = self.at[value, self.wanted[value][0] if value in self.wanted else self._home(value)]
+        transfer = TransferOp(self._label(value, stage), source, self.meshes[stage])
+        transfer.result.name_hint = _at(value, stage)
+        before = self.last_transfer.get(value, value.owner)
+        if isinstance(before, Operation):
+            self.block.insert_op_after(transfer, before)
+            if isinstance(value, OpResult) and BACKWARD in value.op.attributes:
+                transfer.attributes[BACKWARD] = value.op.attributes[BACKWARD]
+        else:
+            self.block.insert_op_before(transfer, user)
+        transfer.location = value.op.location if isinstance(value, OpResult) else user.location
+        self.last_transfer[value] = transfer
+        return transfer.result
+
+    def _label(self, value: SSAValue, stage: int) -> str:
+        name = _at(value, stage)
+        label = next(each for each in _numbered(name) if each not in self.labels)
+        self.labels.add(label)
+        return label
+
+    def _results(self, terminator: ReturnOp) -> None:
+        """Every stage gives the loss, and the new value of what it has for itself."""
+        attributes = [self.view.result_attributes(index) for index in range(len(terminator.arguments))]
+        values: list[SSAValue] = []
+        more: list[tuple[SSAValue, dict[str, Attribute]]] = []
+        for index, (value, roles) in enumerate(zip(terminator.arguments, attributes, strict=True)):
+            target = self.view.updated.get(index)
+            stages = list(self.stages) if train.LOSS in roles else self.wanted.get(value, [self._home(value)])
+            first, *others = stages
+            values.append(self._value(value, first, terminator))
+            for stage in others:
+                further = dict(roles)
+                if target is not None:
+                    kept = self.at[self._original(target), stage]
+                    assert isinstance(kept, BlockArgument)
+                    further[train.UPDATES] = IntegerAttr(kept.index, i64)
+                more.append((self._value(value, stage, terminator), further))
+        terminator.operands = [*values, *(value for value, _ in more)]
+        if any(attributes):
+            self.func.res_attrs = ArrayAttr([DictionaryAttr(a) for a in (*attributes, *(a for _, a in more))])
+        self._retype([value.type for value in terminator.operands])
+
+    def _original(self, index: int) -> SSAValue:
+        return self.block.args[index]
+
+
+def _at(value: SSAValue, stage: int) -> str:
+    """The name of a value on another stage."""
+    hint = value.name_hint or ("value" if isinstance(value.owner, ComputeOp) else "argument")
+    return f"{hint}.at{stage}"
+
+
+def _numbered(name: str) -> Iterable[str]:
+    yield name
+    number = 1
+    while True:
+        yield f"{name}_{number}"
+        number += 1

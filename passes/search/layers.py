@@ -1,0 +1,139 @@
+"""
+The layers of a step in the order of forward, and the layer that each op goes with.
+
+A layer is a block of the model, by the name in an op's location: `h.0` for `h.0.attn.q`, else the module itself.
+Forward only goes on to later layers and backward back to earlier ones, so a contiguous range of layers is a stage
+of a pipeline: an op is in its own layer or, where a module is used again, in that of what it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from ...dialects import train
+from ...dialects.aten import OpaqueOp
+from ...dialects.compute import ComputeOp
+from ...dialects.step import BACKWARD
+from ..analysis.timeline import layer_of
+from .step_view import StepView
+
+_EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT)
+"""The roles of arguments that any stage can have a copy of."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """
+    The layers of a step.
+
+    Args:
+        names: in the order of forward.
+        of: by op, the number of its layer; not of ops that are `anywhere`.
+        homes: by argument, the number of the layer with which it is kept; not of those that are `anywhere`.
+        anywhere: arguments, and ops on them alone, that each stage can have for itself: batch items, scalars,
+            constants, and what is made of them.
+    """
+
+    names: tuple[str, ...]
+    of: dict[Operation, int] = field(default_factory=dict[Operation, int])
+    homes: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    anywhere: set[SSAValue] = field(default_factory=set[SSAValue])
+
+    def of_value(self, value: SSAValue) -> int | None:
+        """The layer that has a value; None where it can be had anywhere."""
+        if value in self.anywhere:
+            return None
+        return self.of.get(value.op) if isinstance(value, OpResult) else self.homes.get(value)
+
+    def of_operands(self, values: Iterable[SSAValue]) -> list[int]:
+        """The layers of some values, of those that have one."""
+        return [layer for value in values if (layer := self.of_value(value)) is not None]
+
+
+def find_layers(view: StepView) -> Layers:
+    """The layers of a step function before it is divided."""
+    return _Finder(view).run()
+
+
+def block_of(module: str) -> str:
+    """The block that a module belongs to: its path up to the first number, or all of it."""
+    parts = module.split(".")
+    numbered = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[: numbered + 1])
+
+
+class _Finder:
+    """Finds layers in three sweeps: forward, backward, and what is kept or updated. One use."""
+
+    def __init__(self, view: StepView) -> None:
+        self.view = view
+        self.layers = Layers(())
+        self.numbers: dict[str, int] = {}
+
+    def run(self) -> Layers:
+        self._anywhere()
+        located = [op for op in self.view.ops if not self._is_anywhere(op) and not isinstance(op, train.TrainOp)]
+        forward = [op for op in located if BACKWARD not in op.attributes]
+        for op in forward:
+            if block := block_of(layer_of(op)):
+                self.numbers.setdefault(block, len(self.numbers))
+        for op in forward:
+            self._forward(op)
+        unplaced = [op for op in forward if op not in self.layers.of]
+        for op in reversed(unplaced):
+            users = (use.operation for result in op.results for use in result.uses)
+            self.layers.of[op] = min((self.layers.of[user] for user in users if user in self.layers.of), default=0)
+        for op in located:
+            if BACKWARD in op.attributes:
+                self._backward(op)
+        self._keep()
+        names = tuple(self.numbers) or ("step",)
+        return Layers(names, self.layers.of, self.layers.homes, self.layers.anywhere)
+
+    def _anywhere(self) -> None:
+        found = self.layers.anywhere
+        found.update(given.argument for given in self.view.inputs if given.role in _EVERYWHERE)
+        for op in self.view.ops:
+            if all(value in found for value in op.args) and not isinstance(op, OpaqueOp):
+                found.update(op.outs)
+
+    def _is_anywhere(self, op: ComputeOp) -> bool:
+        return bool(op.outs) and op.outs[0] in self.layers.anywhere
+
+    def _own(self, op: ComputeOp) -> list[int]:
+        number = self.numbers.get(block_of(layer_of(op)))
+        return [] if number is None else [number]
+
+    def _forward(self, op: ComputeOp) -> None:
+        """Its own layer, or a later one that makes what it uses; left to its users where nothing says it."""
+        before = (value for value in op.args if isinstance(value, OpResult))
+        if at := [*self._own(op), *self.layers.of_operands(before)]:
+            self.layers.of[op] = max(at)
+
+    def _backward(self, op: ComputeOp) -> None:
+        """
+        Its own layer, or that of the forward values it uses, or an earlier one that a gradient has gone back to.
+        """
+        made = [value for value in op.args if isinstance(value, OpResult)]
+        gradients = [value for value in made if BACKWARD in value.op.attributes]
+        own = [*self._own(op), *self.layers.of_operands(value for value in made if value not in gradients)]
+        reached = self.layers.of_operands(gradients)
+        latest = max(own) if own else len(self.numbers) - 1
+        self.layers.of[op] = min([latest, *reached])
+
+    def _keep(self) -> None:
+        """An argument is kept where it is first used; its update, and the states of that, are there too."""
+        for given in self.view.inputs:
+            if given.argument not in self.layers.anywhere:
+                users = (use.operation for use in given.argument.uses)
+                used = [self.layers.of[user] for user in users if user in self.layers.of]
+                self.layers.homes[given.argument] = min(used, default=0)
+        for op in self.view.ops:
+            if isinstance(op, train.TrainOp) and not self._is_anywhere(op):
+                self.layers.of[op] = self.layers.homes[op.args[0]]
+                for value in op.args:
+                    if isinstance(value, BlockArgument) and value not in self.layers.anywhere:
+                        self.layers.homes[value] = self.layers.of[op]

@@ -1,0 +1,73 @@
+"""
+Which contiguous layers each stage of a pipeline gets: AMP's dynamic program (supplement 6.4).
+
+With B micro-batches, and t_i and c_i the seconds that stage i computes and communicates for one of them, a step
+takes about
+
+    (B - 1) * max_i t_i  +  sum_i (t_i + c_i)                                        (6.2, equations 4 and 6)
+
+AMP's state is (layers so far, stages so far, the largest t so far). Of the states that agree in the first two only
+those matter that no other beats in both the largest and the sum, so those alone are kept; the answer is exact. The
+costs of communication add up here, which the released code drops; and a stage has its own devices' speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+StageCost: TypeAlias = Callable[[int, int, int], float]
+"""Seconds per micro-batch of stage i if it has the layers from a up to, but not with, b."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`bounds[i]` is the first layer of stage i, the last entry the number of layers; `seconds` the step's time."""
+
+    bounds: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _State:
+    """A way to divide the first layers: its largest stage, the sum of all costs, and where stages begin."""
+
+    largest: float
+    total: float
+    bounds: tuple[int, ...]
+
+
+def partition(layers: int, stages: int, micro_batches: int, compute: StageCost, communicate: StageCost) -> Partition:
+    """
+    The cheapest division of `layers` layers among `stages` stages, each of which gets at least one.
+
+    Raises:
+        ValueError: there are more stages than layers.
+    """
+    if not 1 <= stages <= layers:
+        raise ValueError(f"{layers} layers cannot be divided among {stages} stages; each needs at least one")
+    states = {0: [_State(0.0, 0.0, (0,))]}
+    for stage in range(stages):
+        left = stages - stage - 1
+        reached: dict[int, list[_State]] = {}
+        for first, found in states.items():
+            ends = range(first + 1, layers - left + 1) if left else [layers]
+            for end in ends:
+                seconds, sent = compute(stage, first, end), communicate(stage, first, end)
+                reached.setdefault(end, []).extend(
+                    _State(max(s.largest, seconds), s.total + seconds + sent, (*s.bounds, end)) for s in found
+                )
+        states = {end: _undominated(found) for end, found in reached.items()}
+    complete = ((state.total + (micro_batches - 1) * state.largest, state.bounds) for state in states[layers])
+    seconds, bounds = min(complete)
+    return Partition(bounds, seconds)
+
+
+def _undominated(states: list[_State]) -> list[_State]:
+    """The states that no other beats both in its largest stage and in its sum."""
+    kept: list[_State] = []
+    for state in sorted(states, key=lambda s: (s.largest, s.total)):
+        if not kept or state.total < kept[-1].total:
+            kept.append(state)
+    return kept

@@ -1,0 +1,36 @@
+// RUN: opt-tool %s --verify-diagnostics --split-input-file
+
+// What an op uses is on its own stage; transfers are the way between them.
+
+spmd.mesh @stage0 = <["gpu"=1]> on [0]
+spmd.mesh @stage1 = <["gpu"=1]> on [1]
+// expected-error@+1 {{'aten.exp' of stage 1 uses %x of stage 0; bring it by a 'pipe.transfer'}}
+func.func @step(%x: tensor<8xf32> {pipe.stage = 0 : i64}) -> tensor<8xf32> attributes {pipe.stages = ["stage0", "stage1"]} {
+  %y = aten.exp %x {pipe.stage = 1 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  func.return %y : tensor<8xf32>
+}
+
+// -----
+
+spmd.mesh @stage0 = <["gpu"=1]> on [0]
+// expected-error@+1 {{argument %x has no stage, expected one of the 1 of pipe.stages}}
+func.func @step(%x: tensor<8xf32>) -> tensor<8xf32> attributes {pipe.stages = ["stage0"]} {
+  func.return %x : tensor<8xf32>
+}
+
+// -----
+
+spmd.mesh @stage0 = <["gpu"=1]> on [0]
+// expected-error@+1 {{there is no mesh @stage1; the module's meshes: @stage0}}
+func.func @step(%x: tensor<8xf32> {pipe.stage = 0 : i64}) -> tensor<8xf32> attributes {pipe.stages = ["stage0", "stage1"]} {
+  func.return %x : tensor<8xf32>
+}
+
+// -----
+
+spmd.mesh @stage0 = <["gpu"=1]> on [0]
+// expected-error@+1 {{'aten.exp' has stage 2, expected one of the 1 of pipe.stages}}
+func.func @step(%x: tensor<8xf32> {pipe.stage = 0 : i64}) -> tensor<8xf32> attributes {pipe.stages = ["stage0"]} {
+  %y = aten.exp %x {pipe.stage = 2 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  func.return %y : tensor<8xf32>
+}

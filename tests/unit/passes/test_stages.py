@@ -1,0 +1,44 @@
+"""Pipelines in the interpreter: every prefix of the pipeline of passes trains as one device does."""
+
+import pytest
+import torch
+
+from shardwright.api.check import CheckCase, check_interpreted
+from shardwright.api.pin_file import pin_file
+from shardwright.ir.mesh import Mesh
+
+FRONT = "decompose-mean,canonicalize,cse,dce"
+BACK = "insert-resharding,select-collectives,overlap,check-memory,insert-frees"
+
+
+def agrees(ranks: int, pipeline: str, step: str = "gpt2-tiny") -> None:
+    """Check a pipeline of passes on some ranks against eager PyTorch."""
+    result = check_interpreted(
+        CheckCase(step, Mesh.of(gpu=ranks), dtype=torch.float64, steps=2, pipeline=f"{FRONT},{pipeline}")
+    )
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("ranks", ["1,1", "1,2", "2,1,2", "1,1,1"])
+def test_stages_train_as_one_device(ranks: str):
+    counts = ranks.split(",")
+    stages = f'partition-stages{{stages={len(counts)} ranks="{ranks}"}}'
+    agrees(sum(map(int, counts)), f"{stages},search-strategy,{BACK}")
+
+
+@pytest.mark.parametrize("count", range(len(BACK.split(",")) + 2))
+def test_every_prefix_trains(count: int):
+    passes = ['partition-stages{stages=2 ranks="2,1"}', "search-strategy", *BACK.split(",")]
+    agrees(3, ",".join(passes[: count + 1]))
+
+
+@pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
+def test_pinned_stages_train(preset: str):
+    with pin_file(preset) as pins:
+        search = f'search-strategy{{algorithm=fixed pins="{pins}"}}'
+        agrees(4, f'partition-stages{{stages=2 ranks="3,1"}},{search},{BACK}')
+
+
+@pytest.mark.parametrize("step", ["bert-tiny", "vit-tiny", "vgg19-tiny", "mlp-tiny"])
+def test_other_models_have_stages(step: str):
+    agrees(2, f"partition-stages{{stages=2}},search-strategy,{BACK}", step)
