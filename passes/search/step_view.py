@@ -18,6 +18,7 @@ from ...dialects.spmd import ClusterOp, MeshOp
 from ...dialects.staged import Stages, transfers
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
+from ..errors import fail
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,15 @@ def step_views(module: ModuleOp) -> list[tuple[StepView, Cluster]]:
     """
     Every step function with its cluster; of a pipeline every stage with its own.
 
-    PassFailedException where there is no cluster.
+    OpFailure at a function for which there is none.
     """
     found: list[tuple[StepView, Cluster]] = []
     for func in step_functions(module):
-        for stage, mesh in stage_meshes(module, func):
-            found.append((StepView(func, mesh, stage), cluster_on(module, mesh)))
+        try:
+            for stage, mesh in stage_meshes(module, func):
+                found.append((StepView(func, mesh, stage), cluster_on(module, mesh)))
+        except PassFailedException as error:
+            fail(func, str(error))
     return found
 
 
