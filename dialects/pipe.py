@@ -179,6 +179,13 @@ class FragmentOp(IRDLOperation, GivesShardings):
         assert isinstance(last, YieldOp)
         return last
 
+    @property
+    def captured(self) -> tuple[SSAValue, ...]:
+        """The values from around it that it uses, in the order of their first use."""
+        inside = {result for op in self.body.block.ops for result in op.results}
+        used = (value for op in self.body.block.ops for value in op.operands if value not in inside)
+        return tuple(dict.fromkeys(used))
+
     def result_sharding(self, index: int) -> Sharding:
         """That of the value which is yielded."""
         return sharding_of(self.terminator.args[index])

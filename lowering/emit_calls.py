@@ -13,6 +13,7 @@ from .emit_errors import EmitError
 from .emit_layout import Doc, Group, call, keyword, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
+from .emit_where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
 
@@ -20,8 +21,8 @@ _FACTORY_DEVICE = "device=comm.device"
 class Calls:
     """Writes ops that compute; the calls of equal uses of an op are worked out once."""
 
-    def __init__(self, mesh: Mesh, names: Names, sizes: Sizes) -> None:
-        self._mesh, self._names, self._sizes = mesh, names, sizes
+    def __init__(self, where: Where, names: Names, sizes: Sizes) -> None:
+        self._where, self._names, self._sizes = where, names, sizes
         self._made: dict[tuple[object, ...], tuple[Call, ...]] = {}
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
@@ -37,16 +38,16 @@ class Calls:
         return call(_function(target), arguments)
 
     def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
-        """The call of `op`: one where all ranks agree, else one per rank."""
+        """The call of `op`: one where all devices agree, else one per device of the grid."""
         use = (op.use_key(), op.signature)
         if (made := self._made.get(use)) is None:
-            made = self._made[use] = tuple(_calls_by_rank(op, self._mesh))
+            made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
             if any(other.target != made[0].target for other in made):
                 raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
         return made
 
-    def _argument(self, op: ComputeOp, key: str, by_rank: Sequence[Arg], copied: frozenset[int]) -> Doc:
-        match by_rank[0]:
+    def _argument(self, op: ComputeOp, key: str, by_device: Sequence[Arg], copied: frozenset[int]) -> Doc:
+        match by_device[0]:
             case Operand(index):
                 return self._names[op.args[index]] + (".clone()" if index in copied else "")
             case Dtype(name):
@@ -54,7 +55,7 @@ class Calls:
             case tuple() as items if any(isinstance(item, Operand) for item in items):
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
-                return self._sizes.entry(key, by_rank)
+                return self._sizes.entry(key, by_device, self._where.devices(op))
 
 
 def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[int]:
@@ -72,7 +73,7 @@ def returns_list(op: ComputeOp) -> bool:
     return False
 
 
-def _calls_by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
+def _calls_by_device(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
     uneven = _uneven_axes(op, mesh)
     made: dict[tuple[int, ...], Call] = {}
     for rank in range(mesh.device_count if uneven else 1):

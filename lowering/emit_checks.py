@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from ..dialects.compute import ComputeOp
 from ..dialects.spmd import MeshOp, ReshardOp
 from ..dialects.step import sharding_of
-from ..ir.mesh import AxisKind, Mesh
-from ..ir.sharding import Sharding
+from ..ir.mesh import Mesh
 from .emit_errors import EmitError
 
 
@@ -31,22 +30,18 @@ def the_mesh(module: ModuleOp) -> Mesh:
     return meshes[0]
 
 
-def check_lowered(func: FuncOp, mesh: Mesh) -> None:
+def check_lowered(func: FuncOp) -> None:
     """
-    Check that every change of sharding is a collective, and that nothing is split over time.
+    Check that every op has what it demands, and that every change of sharding is a collective.
 
     Raises:
         EmitError: at the first op for which that is not so.
     """
-    temporal = {axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL}
-    for op in func.body.block.ops:
+    for op in func.body.walk():
         if isinstance(op, ReshardOp):
             raise EmitError(op, "is a change of sharding without its collectives; run select-collectives")
         if isinstance(op, ComputeOp):
             _check_operands(op)
-        for value in op.operands:
-            if isinstance(value.type, TensorType) and (left := _axes_of(sharding_of(value)) & temporal):
-                raise EmitError(op, f'has an operand split over time along "{min(left)}"; unroll the axis first')
 
 
 def _check_operands(op: ComputeOp) -> None:
@@ -55,7 +50,3 @@ def _check_operands(op: ComputeOp) -> None:
     for name, value, demanded in zip(op.operand_names(), op.args, op.signature.operands, strict=True):
         if (found := sharding_of(value)) != demanded:
             raise EmitError(op, f"operand '{name}' is spread as {found} and not as {demanded}; run insert-resharding")
-
-
-def _axes_of(sharding: Sharding) -> set[str]:
-    return {*sharding.split_axes, *sharding.partial_axes}

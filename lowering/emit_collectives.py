@@ -1,4 +1,4 @@
-"""Collectives, as calls of the communicator on local tensors."""
+"""Collectives, as calls of the communicator on local tensors; over time, as what a rank does by itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import shape_of
+from ..dialects.placed import parts_of
 from ..dialects.spmd import CollectiveOp, StartOp
 from ..dialects.step import sharding_of
 from ..ir.collectives import CollectiveKind, Step, find_step
@@ -18,7 +19,8 @@ from ..ir.sharding import DimSharding, Reduction, Sharding, even_offsets
 from .emit_errors import EmitError
 from .emit_layout import Doc, Group, call, keyword, literal, tuple_of
 from .emit_names import Names
-from .emit_sizes import Sizes
+from .emit_sizes import PART, Sizes
+from .emit_where import Where
 
 
 @dataclass(frozen=True)
@@ -52,22 +54,18 @@ _METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
 
 
 class Collectives:
-    """Writes collectives, and notes the axes that they run along."""
+    """Writes collectives; notes, in `groups`, the axes that they run along, in order of first use."""
 
-    def __init__(self, mesh: Mesh, names: Names, sizes: Sizes) -> None:
-        self._mesh, self._names, self._sizes = mesh, names, sizes
-        self._groups: dict[tuple[str, ...], None] = {}
-
-    @property
-    def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The axes over which the program communicates, in order of first use."""
-        return tuple(self._groups)
+    def __init__(self, where: Where, names: Names, sizes: Sizes, groups: dict[tuple[str, ...], None]) -> None:
+        self._where, self._names, self._sizes, self._groups = where, names, sizes, groups
 
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
         """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
         step = self._step(op, op.KIND, op.operand, op.sharding)
         kind = op.KIND
-        keywords = self._keywords([(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
+        if self._where.temporal.issuperset(step.axes):
+            return self._over_time(op, step, key)
+        keywords = self._keywords(op, [(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
         made = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
         # Some of torch's kernels read statistics as if they were contiguous, which an inner part is not.
         inner = step.kind is CollectiveKind.SLICE and step.dim
@@ -83,18 +81,31 @@ class Collectives:
             raise EmitError(op, "its operands communicate over different axes, or by different reductions")
         operands = tuple_of(self._names[arg] for arg in op.args)
         kind = op.collective
-        keywords = self._keywords(steps, key) | _options(op, kind, donate=donate)
+        keywords = self._keywords(op, steps, key) | _options(op, kind, donate=donate)
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
+
+    def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
+        """A part of a value that is there for all parts: `rt.part_of(x, 0, part, 4)`; or all that a loop left."""
+        source = self._names[op.operand]
+        if step.kind is CollectiveKind.ALL_GATHER:
+            return call("torch.cat", [source, literal(step.dim)])
+        if step.kind is not CollectiveKind.SLICE or len(step.axes) != 1:
+            raise EmitError(op, f"is a {step.kind} over time, which a rank cannot do by itself")
+        [axis] = step.axes
+        part = literal(parts_of(op)[axis]) if axis in parts_of(op) else PART
+        sizes = self._parts(op, _PARTS[step.kind][0], step, shape_of(op.operand), f"{key}.sizes")
+        count = literal(self._where.grid.parts(step.axes))
+        return call("rt.part_of", [source, literal(step.dim), part, sizes if sizes != "None" else count])
 
     def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
         spread = sharding_of(source)
-        if (step := find_step(kind, spread, target, self._mesh)) is None:
+        if (step := find_step(kind, spread, target, self._where.grid)) is None:
             raise EmitError(op, f"does not lead from {spread} to {target}")
-        if not kind.is_local:
+        if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
         return step
 
-    def _keywords(self, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
+    def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
         """The arguments beside the operands, for steps of one kind on operands of the given shapes."""
         kind = steps[0][0].kind
         keywords: dict[str, Doc] = {}
@@ -105,20 +116,20 @@ class Collectives:
             keywords["dim"] = _joint(literal(step.dim) for step, _ in steps)
         keywords["axes"] = literal(steps[0][0].axes)
         for parts in _PARTS[kind]:
-            listed = [self._parts(parts, step, shape, f"{key}.{parts.keyword}") for step, shape in steps]
+            listed = [self._parts(op, parts, step, shape, f"{key}.{parts.keyword}") for step, shape in steps]
             if any(doc != "None" for doc in listed):
                 keywords[parts.keyword] = _joint(listed)
         if (reduction := steps[0][0].reduction) is not Reduction.SUM:
             keywords["reduction"] = f'"{reduction}"'
         return keywords
 
-    def _parts(self, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
+    def _parts(self, op: Operation, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
         """The sizes of the parts that a step makes or joins; None where the communicator assumes them."""
         dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
         assert dim is not None, f"{step.kind} is along a dim"
         spread = (step.target if parts.made else step.source).dims[dim]
-        rows = _part_sizes(shape[dim], spread, step.axes, self._mesh, made=parts.made)
-        return "None" if rows is None else self._sizes.entry(key, rows)
+        rows = _part_sizes(shape[dim], spread, step.axes, self._where.grid, made=parts.made)
+        return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
 
 
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
@@ -147,7 +158,7 @@ def _part_sizes(
     size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh, *, made: bool
 ) -> tuple[tuple[int, ...], ...] | None:
     """
-    Per rank, what the members of its group along `axes` hold of a dim of `size`.
+    Per device, what the members of its group along `axes` hold of a dim of `size`.
 
     None where the communicator assumes just that: parts that are `made` by an even split, or joined and equal.
     """

@@ -5,37 +5,54 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ..dialects import train
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, python_value
-from ..dialects.spmd import AllReduceOp, CollectiveOp, FreeOp, StartOp, WaitOp
+from ..dialects.pipe import FragmentOp
+from ..dialects.spmd import AccumulateOp, AllReduceOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ..ir.collectives import CollectiveKind
 from ..ir.mesh import Mesh
-from .ownership import Effect, writable_operands
+from .ownership import Effect, sole_owners, writable_operands
 
 IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor"}
 """Calls that can write into their first operand -> those that do."""
 
 
-def overwritten_operands(func: FuncOp, mesh: Mesh) -> dict[Operation, dict[int, int]]:
+def overwritten_operands(
+    block: Block, mesh: Mesh, arguments: Sequence[SSAValue], replaced: Sequence[SSAValue]
+) -> dict[Operation, dict[int, int]]:
     """
-    Per op of the function, the operands whose memory it may take, each with the result that it takes it for.
+    Per op of a block, the operands whose memory it may take, each with the result that it takes it for.
 
-    Memory of an argument counts as free after its last use only if a result of the function replaces it.
+    Args:
+        arguments: what the block reads and does not make.
+        replaced: those of which a result takes the place: only their memory is free after their last use.
     """
-    block = func.body.block
     *ops, done = block.ops
-    assert isinstance(done, ReturnOp)
     effects = [effect_of(op, mesh) for op in ops]
-    replaced = [block.args[index] for index in replaced_arguments(func)]
-    writable = writable_operands(effects, block.args, replaced, done.operands)
+    writable = writable_operands(effects, arguments, replaced, done.operands)
     return {
         op: {operand: result for operand, result in effect.overwrites if operand in taken}
         for op, effect, taken in zip(ops, effects, writable, strict=True)
     }
+
+
+def summed_in_place(fragment: FragmentOp, mesh: Mesh) -> Sequence[bool]:
+    """Per result of a fragment, whether the parts after the first can be added to the memory of what it yields."""
+    *ops, done = fragment.body.block.ops
+    alone = sole_owners([effect_of(op, mesh) for op in ops], fragment.captured, done.operands)
+    return [value in alone and not _is_repeated(value) for value in done.operands]
+
+
+def _is_repeated(value: SSAValue) -> bool:
+    """Whether elements of `value` may share memory, by an `expand`."""
+    op = value.owner
+    if not isinstance(op, AtenOp) or not op.spec.view:
+        return False
+    return op.overload == "expand" or _is_repeated(op.args[0])
 
 
 def replaced_arguments(func: FuncOp) -> Sequence[int]:
@@ -68,8 +85,10 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
         case train.SgdOp() | train.AdamWOp():
             return _effect(op, overwrites=overwritten_by_update(op), updates=True)
         case CollectiveOp():
-            # The communicator hands on what a group of one holds.
-            alone = op.KIND.is_local or mesh.parts(axis for axes in op.axes.data for axis in axes) == 1
+            # The communicator hands on what a group of one holds; a rank sums over time what is its own.
+            spatial = {axis.name for axis in mesh.spatial}
+            axes = [axis for axes in op.axes.data for axis in axes]
+            alone = op.KIND.is_local or (mesh.parts(axes) == 1 and spatial.issuperset(axes))
             return _effect(op, shares=int(alone), overwrites=((0, 0),) if isinstance(op, AllReduceOp) else ())
         case StartOp():
             # The token stands for the operands' memory, which is in use until the wait.
@@ -78,6 +97,10 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
             return _effect(op, shares=count, overwrites=donated)
         case WaitOp():
             return _effect(op, shares=int(any(axis.size == 1 for axis in mesh.spatial)))
+        case FragmentOp():
+            return Effect(op.captured, tuple(op.results))
+        case AccumulateOp():
+            return _effect(op, overwrites=() if _is_repeated(op.total) else ((0, 0),))
         case FreeOp():
             return Effect((), ())
         case _:

@@ -16,48 +16,50 @@ from ..ir.signatures import Signature
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
+from .emit_where import Where
 from .empty_shards import Constant, results_without_call
 
-_ByRank = Mapping[int, Sequence[Constant]]
+_ByDevice = Mapping[int, Sequence[Constant]]
 
 
 class Empties:
     """Writes, beside the call of an op, what ranks have that must not make it."""
 
-    def __init__(self, mesh: Mesh, names: Names, sizes: Sizes) -> None:
-        self._mesh, self._names, self._sizes = mesh, names, sizes
+    def __init__(self, where: Where, names: Names, sizes: Sizes) -> None:
+        self._where, self._names, self._sizes = where, names, sizes
 
     def guarded(self, op: ComputeOp, key: str, made: Group) -> Group:
         """`made`, or where some ranks have nothing `(made if n not in (3,) else torch.full(...))`."""
-        if not (constants := _constants(op, self._mesh)):
+        constants = _constants(op, self._where.grid)
+        if (condition := self._sizes.outside(constants, self._where.devices(op))) is None:
             return made
         results = [self._filled(op, index, key, constants) for index in range(len(op.outs))]
         filled = results[0] if len(results) == 1 else tuple_of(results)
-        condition = self._sizes.outside(sorted(constants))
         other = Group(f"else {filled.opening}", filled.items, filled.closing, filled.fill)
         return Group("(", (made, f"if {condition}", other), ")", comma=False)
 
-    def _filled(self, op: ComputeOp, index: int, key: str, constants: _ByRank) -> Group:
-        """Result number `index` on the ranks that have nothing."""
-        found = {rank: results[index] for rank, results in constants.items()}
-        first = next(iter(found.values()))
-        # The ranks that make the call have an entry too, which nothing reads.
-        by_rank = [found.get(rank, first) for rank in range(self._mesh.device_count)]
+    def _filled(self, op: ComputeOp, index: int, key: str, constants: _ByDevice) -> Group:
+        """Result number `index` on the devices that have nothing."""
+        found = {device: results[index] for device, results in constants.items()}
+        devices = self._where.devices(op)
+        first = next(found[device] for parts in devices for device in parts if device in found)
+        # The devices that make the call have an entry too, which nothing reads.
+        by_device = [found.get(device, first) for device in range(self._where.grid.device_count)]
         dtype = dtype_of(op.outs[index])
-        shape = self._sizes.entry(f"{key}.empty", [constant.shape for constant in by_rank])
+        shape = self._sizes.entry(f"{key}.empty", [constant.shape for constant in by_device], devices)
         fill = literal(_fill(first.value, dtype))
         made = call("torch.full", [shape, fill, f"dtype=torch.{dtype}", "device=comm.device"])
         for position, addend in enumerate(first.addends):
-            shape = self._sizes.entry(f"{key}.addend", [c.addends[position].shape for c in by_rank])
+            shape = self._sizes.entry(f"{key}.addend", [c.addends[position].shape for c in by_device], devices)
             value = call(f"{self._names[op.args[addend.operand]]}.reshape", [shape])
             factor = [] if addend.factor == 1 else [keyword("alpha", literal(addend.factor))]
             made = call("torch.add", [made, value, *factor])
         return made
 
 
-def _constants(op: ComputeOp, mesh: Mesh) -> _ByRank:
+def _constants(op: ComputeOp, mesh: Mesh) -> _ByDevice:
     """
-    The ranks on which `op` must not be called, and its results there.
+    The devices on which `op` must not be called, and its results there.
 
     Element by element, as a view and as an update an op is well defined on nothing: these are called always.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from collections.abc import Collection
 
 from xdsl.ir import SSAValue
 
@@ -17,9 +18,15 @@ _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 
 
 class Names:
-    """The names given so far, and which value each of them stands for at this point of the program."""
+    """
+    The names given so far, and which value each of them stands for at this point of the program.
 
-    def __init__(self) -> None:
+    Args:
+        reserved: names that no value may have.
+    """
+
+    def __init__(self, reserved: Collection[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
         self._names: dict[SSAValue, str] = {}
         self._holders: dict[str, SSAValue] = {}
         self._counts: dict[str, int] = {}
@@ -56,7 +63,7 @@ class Names:
 
     def _unused(self, base: str) -> str:
         name, count = base, self._counts.get(base, 0)
-        while name in self._holders:
+        while name in self._holders or name in self._reserved:
             count += 1
             name = f"{base}_{count}"
         self._counts[base] = count

@@ -55,10 +55,33 @@ def writable_operands(
         replaced: those of them whose new value the program returns.
         returned: the values that it returns.
     """
-    last = _last_uses(effects, returned)
+    yield from _walk(effects, _enter_arguments(arguments, replaced), returned)
+
+
+def sole_owners(effects: Sequence[Effect], arguments: Iterable[Value], returned: Sequence[Value]) -> frozenset[Value]:
+    """
+    The values among `returned` whose memory neither the caller nor another of them looks at.
+
+    Args:
+        arguments: the values that the caller owns, all of which it keeps.
+    """
+    memory = _enter_arguments(arguments, ())
+    for _ in _walk(effects, memory, returned):
+        pass
+    places = [memory[value] for value in dict.fromkeys(returned)]
+    shared = {id(place) for place in places if place.borrowed or sum(other is place for other in places) > 1}
+    return frozenset(value for value in returned if id(memory[value]) not in shared)
+
+
+def _enter_arguments(arguments: Iterable[Value], replaced: Iterable[Value]) -> dict[Value, _Memory]:
     lent = set(replaced)
-    memory = {value: _Memory([value], borrowed=value not in lent) for value in arguments}
-    owners: set[Value] = set()
+    return {value: _Memory([value], borrowed=value not in lent) for value in arguments}
+
+
+def _walk(
+    effects: Sequence[Effect], memory: dict[Value, _Memory], returned: Iterable[Value]
+) -> Iterator[frozenset[int]]:
+    last, owners = _last_uses(effects, returned), set[Value]()
     for index, effect in enumerate(effects):
         taken = {
             operand

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
+from ..dialects.pipe import FragmentOp
 from ..dialects.spmd import FreeOp, StartOp, TokenType
 from .search.step_view import step_functions
 
@@ -21,7 +22,8 @@ class InsertFreesPass(ModulePass):
 
     Requires: nothing; run it last, for passes that move ops move last uses.
     Ensures: every value that an op computes, and that the function does not return, is freed once. Arguments
-    are the caller's. Operands of a `spmd.start` are kept until its `spmd.wait`.
+    are the caller's. Operands of a `spmd.start` are kept until its `spmd.wait`. A fragment frees what it makes and
+    does not yield; what it takes from around it is freed after it.
 
     Before:
     ```mlir
@@ -55,16 +57,23 @@ class InsertFreesPass(ModulePass):
 
 def insert_frees(func: FuncOp) -> None:
     """Insert the frees of one function, in place; frees that stand there already are replaced."""
-    block = func.body.block
-    for op in list(block.ops):
+    for op in list(func.walk()):
         if isinstance(op, FreeOp):
             op.detach()
             op.erase()
+    for op in list(func.walk()):
+        if isinstance(op, FragmentOp):
+            _free_values_of(op.body.block)
+    _free_values_of(func.body.block)
+
+
+def _free_values_of(block: Block) -> None:
     ending: dict[Operation, list[SSAValue]] = {}
     order = {op: i for i, op in enumerate(block.ops)}
     for op in block.ops:
         for value in op.results:
-            last = max((_end(use.operation) for use in value.uses), key=order.__getitem__, default=op)
+            users = (block.find_ancestor_op_in_block(_end(use.operation)) for use in value.uses)
+            last = max((user for user in users if user is not None), key=order.__getitem__, default=op)
             if last is not block.last_op and not isinstance(value.type, TokenType):
                 ending.setdefault(last, []).append(value)
     for op, values in ending.items():

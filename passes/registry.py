@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "split-batch": "split_batch:SplitBatchPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
+    "accumulate": "accumulate:AccumulatePass",
     "overlap": "overlap:OverlapPass",
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-memory": "check_memory:CheckMemoryPass",

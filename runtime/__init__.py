@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .fused_attention import attention, attention_backward
     from .launch import launch, main
     from .optimizers import adamw_, increment, sgd_
+    from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
     from .stages import Stage
@@ -29,12 +30,14 @@ __all__ = [
     "Task",
     "Transfer",
     "Value",
+    "accumulate",
     "adamw_",
     "attention",
     "attention_backward",
     "increment",
     "launch",
     "main",
+    "part_of",
     "run_ranks",
     "sgd_",
 ]
@@ -50,12 +53,14 @@ _HOMES = {
     "Task": "..ir.unit_tasks",
     "Transfer": ".transfers",
     "Value": ".plan",
+    "accumulate": ".parts",
     "adamw_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
     "increment": ".optimizers",
     "launch": ".launch",
     "main": ".launch",
+    "part_of": ".parts",
     "run_ranks": ".spawn",
     "sgd_": ".optimizers",
 }

@@ -12,6 +12,7 @@ from shardwright.lowering.emit_python import emit_python
 from shardwright.lowering.interpreter import find_function, interpret
 from shardwright.lowering.load_program import load_text
 from shardwright.lowering.random_inputs import random_inputs
+from shardwright.runtime import parts
 
 
 class PlainRuntime(SimpleNamespace):
@@ -20,6 +21,8 @@ class PlainRuntime(SimpleNamespace):
     attention = staticmethod(attention_ops.attention)
     attention_backward = staticmethod(attention_ops.attention_backward)
     increment = staticmethod(update_ops.increment)
+    accumulate = staticmethod(parts.accumulate)
+    part_of = staticmethod(parts.part_of)
 
     @staticmethod
     def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:

@@ -21,7 +21,7 @@ from shardwright.lowering.emit_layout import (
     tuple_of,
 )
 from shardwright.lowering.emit_names import Names, base_name
-from shardwright.lowering.emit_sizes import Sizes
+from shardwright.lowering.emit_sizes import Sizes, Table
 
 
 def value(hint: str | None) -> SSAValue:
@@ -121,16 +121,41 @@ def test_base_name(hint: str | None, base: str | None) -> None:
     assert base_name(made) == base
 
 
+RANKS = ((0,), (1,))
+PARTS = ((0, 2), (1, 3))
+"""By rank, the devices of its parts."""
+
+
 def test_sizes_that_agree_are_literals() -> None:
-    sizes = Sizes()
-    assert flat(sizes.entry("h", [(2, 3)])) == "(2, 3)"
-    assert flat(sizes.entry("h", [[2, 3], [2, 3]])) == "(2, 3)"
-    assert not sizes
+    table = Table()
+    sizes = Sizes(table)
+    assert flat(sizes.entry("h", [(2, 3)], RANKS)) == "(2, 3)"
+    assert flat(sizes.entry("h", [[2, 3], [2, 3]], RANKS)) == "(2, 3)"
+    assert flat(sizes.entry("h", [1, 1, 2, 2], RANKS)) == "1"
+    assert not table
 
 
 def test_equal_rows_are_entered_once() -> None:
-    sizes = Sizes()
-    assert sizes.entry("a", [1, 2]) == 'SIZES["a"][n]'
-    assert sizes.entry("b", [1, 2]) == 'SIZES["a"][n]'
-    assert sizes.entry("a", [2, 1]) == 'SIZES["a.2"][n]'
-    assert list(lines(sizes.table())) == ['SIZES = {"a": (1, 2), "a.2": (2, 1)}']
+    table = Table()
+    sizes = Sizes(table)
+    assert sizes.entry("a", [1, 2], RANKS) == 'SIZES["a"][n]'
+    assert sizes.entry("b", [1, 2], RANKS) == 'SIZES["a"][n]'
+    assert sizes.entry("a", [2, 1], RANKS) == 'SIZES["a.2"][n]'
+    assert list(lines(table.table())) == ['SIZES = {"a": (1, 2), "a.2": (2, 1)}']
+
+
+def test_sizes_are_looked_up_by_what_they_differ_in() -> None:
+    sizes = Sizes(Table())
+    assert sizes.entry("part", [1, 1, 2, 2], PARTS) == 'SIZES["part"][part]'
+    assert not sizes.uses_rank
+    assert sizes.entry("rank", [3, 4, 3, 4], PARTS) == 'SIZES["rank"][n]'
+    assert sizes.entry("both", [1, 2, 3, 4], PARTS) == 'SIZES["both"][n][part]'
+    assert sizes.uses_rank
+
+
+def test_what_some_devices_lack_is_told_by_rank_and_part() -> None:
+    sizes = Sizes(Table())
+    assert sizes.outside([], PARTS) is None
+    assert sizes.outside([2], RANKS) is None
+    assert sizes.outside([1, 3], PARTS) == "n not in (1,)"
+    assert sizes.outside([3], PARTS) == "(n, part) not in ((1, 1),)"

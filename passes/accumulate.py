@@ -1,0 +1,108 @@
+"""The pass `accumulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, Region
+from xdsl.passes import ModulePass
+
+from ..dialects.pipe import FragmentOp, YieldOp
+from ..dialects.spmd import FreeOp
+from .search.step_view import mesh_of_module, step_functions
+from .time.loop import find_loop, temporal_axis
+
+
+@dataclass(frozen=True)
+class AccumulatePass(ModulePass):
+    """
+    Make the parts of the batch a loop: all ops that work on parts become one fragment.
+
+    Requires: a temporal axis (`split-batch`) and collectives (`select-collectives`).
+    Ensures: the ops in the loop are in one `pipe.fragment`, in their order; what they need comes before it, what needs
+    them after it. The reductions over the axis stay outside and mean that each part is added, in place, to the sum of
+    those before it. Frees are dropped: run `insert-frees` after it.
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["micro"=4 temporal, "gpu"=1]>
+    func.func @step(%x: tensor<8xf32> {train.batch = "0"}, %c: tensor<f32>) -> tensor<f32> {
+      %x.slice = spmd.slice [{"micro"}] %x out_sharding = <@mesh, [{"micro"}]> : tensor<8xf32>
+      %s = aten.sum %x.slice {spmd.signature = #spmd.sig<@mesh, ([{"micro"}]) -> ([], unreduced={"micro"})>}
+        : (tensor<8xf32>) -> tensor<f32>
+      %s.all_reduce = spmd.all_reduce [{"micro"}] %s out_sharding = <@mesh, []> : tensor<f32>
+      %y = aten.mul.Tensor %s.all_reduce, %c {spmd.signature = #spmd.sig<@mesh, ([], []) -> ([])>}
+        : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      func.return %y : tensor<f32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["micro"=4 temporal, "gpu"=1]>
+    func.func @step(%x: tensor<8xf32> {train.batch = "0"}, %c: tensor<f32>) -> tensor<f32> {
+      %s = pipe.fragment "micro" over "micro" -> tensor<f32> {
+        %x.slice = spmd.slice [{"micro"}] %x out_sharding = <@mesh, [{"micro"}]> : tensor<8xf32>
+        %s_1 = aten.sum %x.slice {spmd.signature = #spmd.sig<@mesh, ([{"micro"}]) -> ([], unreduced={"micro"})>}
+          : (tensor<8xf32>) -> tensor<f32>
+        pipe.yield %s_1 : tensor<f32>
+      }
+      %s.all_reduce = spmd.all_reduce [{"micro"}] %s out_sharding = <@mesh, []> : tensor<f32>
+      %y = aten.mul.Tensor %s.all_reduce, %c {spmd.signature = #spmd.sig<@mesh, ([], []) -> ([])>}
+        : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      func.return %y : tensor<f32>
+    }
+    ```
+
+    Source: gradient accumulation; time as a mesh axis.
+    """
+
+    name = "accumulate"
+
+    axis: str | None = None
+    """The temporal axis; by default the only one."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        for func in step_functions(op):
+            accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis))
+
+
+def accumulate(func: FuncOp, axis: str) -> None:
+    """Put the loop over `axis` into a fragment of that name, in place."""
+    block, loop = func.body.block, find_loop(func, axis)
+    if not loop.inside:
+        return
+    for op in list(block.ops):
+        if isinstance(op, FreeOp):
+            op.detach()
+            op.erase()
+    fragment = _fragment(axis, loop.inside)
+    end = block.last_op
+    assert end is not None, "a step function returns"
+    block.insert_op_before(fragment, end)
+    for op in loop.before:
+        op.detach()
+        block.insert_op_before(op, fragment)
+    for op in loop.after:
+        op.detach()
+        block.insert_op_before(op, end)
+
+
+def _fragment(axis: str, ops: Sequence[Operation]) -> FragmentOp:
+    """The fragment of `ops`; what others use of them are its results."""
+    within = set(ops)
+    made = [result for op in ops for result in op.results]
+    used = [value for value in made if any(use.operation not in within for use in value.uses)]
+    for op in ops:
+        op.detach()
+    fragment = FragmentOp(axis, axis, Region(Block([*ops, YieldOp(used)])), [value.type for value in used])
+    fragment.location = ops[0].location
+    for value, result in zip(used, fragment.outs, strict=True):
+        result.name_hint = value.name_hint
+        value.replace_uses_with_if(result, lambda use: use.operation.parent is not fragment.body.block)
+    return fragment

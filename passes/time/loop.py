@@ -1,0 +1,96 @@
+"""The ops that a temporal axis repeats: its loop, what comes before it and what comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from ...dialects.placed import sharding_of
+from ...dialects.spmd import CollectiveOp, FreeOp
+from ...ir.mesh import AxisKind, Mesh
+from ...ir.sharding import Sharding
+from ..errors import fail
+from ..search.step_view import value_label
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The ops of a step by their place, each list in program order; what returns is in none."""
+
+    before: Sequence[Operation]
+    inside: Sequence[Operation]
+    after: Sequence[Operation]
+
+
+def temporal_axis(func: FuncOp, mesh: Mesh, wanted: str | None) -> str:
+    """The temporal axis called `wanted`, or the only one; an error where there is none such."""
+    known = [axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
+    if wanted is None and len(known) == 1:
+        return known[0]
+    if wanted is None or wanted not in known:
+        found = ", ".join(f'"{name}"' for name in known) or "none"
+        asked = f'a temporal axis "{wanted}"' if wanted else "one temporal axis, or the name of one"
+        fail(func, f"expected {asked}; those of mesh {mesh} are: {found}; run split-batch first")
+    return wanted
+
+
+def is_sum_over(op: Operation, axis: str) -> bool:
+    """Whether `op` makes the sum (or another reduction) of the parts of the temporal `axis`."""
+    return isinstance(op, CollectiveOp) and axis in sharding_of(op.operand).partial_axes and not _speaks(
+        op.sharding, axis
+    )
+
+
+def is_in_loop(op: Operation, axis: str) -> bool:
+    """Whether `op` works on parts along `axis`."""
+    values = (value for value in (*op.operands, *op.results) if isinstance(value.type, TensorType))
+    return not is_sum_over(op, axis) and any(_speaks(sharding_of(value), axis) for value in values)
+
+
+def _speaks(sharding: Sharding, axis: str) -> bool:
+    return axis in sharding.partial_axes or axis in sharding.split_axes
+
+
+def find_loop(func: FuncOp, axis: str) -> Loop:
+    """
+    The ops of `func` about the loop over `axis`.
+
+    What the loop needs, and what stands before all of it, comes before; OpFailure at an op of the loop that needs a
+    sum over the axis.
+    """
+    ops = [op for op in func.body.block.ops if not isinstance(op, FreeOp) and op is not func.body.block.last_op]
+    inside = [op for op in ops if is_in_loop(op, axis)]
+    within, first = set(inside), inside[0] if inside else None
+    needed = {op for op in ops[: ops.index(first)] if op not in within} if first is not None else set(ops)
+    pending = [*inside, *needed]
+    while pending:
+        for value in pending.pop().operands:
+            if isinstance(value.owner, Operation) and value.owner not in within and value.owner not in needed:
+                needed.add(value.owner)
+                pending.append(value.owner)
+    for op in ops:
+        if op in needed and any(value.owner in within for value in op.operands):
+            user = next(user for user in inside if _depends(user, op))
+            fail(
+                user,
+                f"it needs {value_label(op.results[0])}, made of all parts along \"{axis}\", for each of them; only an"
+                " unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
+            )
+    rest = [op for op in ops if op not in within and op not in needed]
+    return Loop([op for op in ops if op in needed], inside, rest)
+
+
+def _depends(user: Operation, op: Operation) -> bool:
+    pending, seen = [user], set[Operation]()
+    while pending:
+        for value in pending.pop().operands:
+            if value.owner is op:
+                return True
+            if isinstance(value.owner, Operation) and value.owner not in seen:
+                seen.add(value.owner)
+                pending.append(value.owner)
+    return False
