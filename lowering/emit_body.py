@@ -150,7 +150,7 @@ class Body:
         self.place = ""
         yield ""
         yield f"{INDENT}# {count} parts of the batch, one after the other"
-        yield f"{INDENT}{_TOTAL} = None"
+        yield f"{INDENT}{_TOTAL} = []"
         yield f"{INDENT}for {PART} in range({count}):"
         yield from assignment([_TOTAL], call("rt.accumulate", [_TOTAL, made, *options]), INDENT * 2)
         targets = [self._target(op, index) for index in range(len(op.results))]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..ir.sharding import even_offsets
 from .pieces import Sizes
-
-Totals = list[torch.Tensor | list[torch.Tensor]]
 
 _IN_PLACE = {
     "sum": torch.Tensor.add_,
@@ -29,18 +28,18 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
     return x.narrow(dim, start, end - start).contiguous()
 
 
-def accumulate(totals: Totals | None, parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> Totals:
+def accumulate(totals: list[Any], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[Any]:
     """
     What the parts so far give together.
 
     Args:
-        totals: what those before gave; None for the first. Its tensors are written to.
+        totals: what those before gave; nothing for the first. Its tensors are written to.
         parts: what this part gives, in memory that nothing else uses.
         how: for each, whether the parts are reduced (``sum``, ``max`` or ``min``) or kept (``list``); by default all
             are summed.
     """
     kinds = how if how is not None else ("sum",) * len(parts)
-    if totals is None:
+    if not totals:
         return [[part] if kind == "list" else part for part, kind in zip(parts, kinds, strict=True)]
     for total, part, kind in zip(totals, parts, kinds, strict=True):
         if isinstance(total, list):

@@ -74,7 +74,7 @@ def step(comm, x, w):
     e = aten.exp.default(w)
 
     # 2 parts of the batch, one after the other
-    total = None
+    total = []
     for part in range(2):
         total = rt.accumulate(total, micro(comm, part, x, e), how=("sum", "sum", "sum", "sum", "max", "list"))
     f, f_1, f_2, f_3, f_4, f_5 = total
