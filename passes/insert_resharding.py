@@ -127,12 +127,12 @@ class _Inserter:
                 self._depart(value, use, copies)
 
     def _depart(self, value: SSAValue, use: Use, copies: _Copies) -> None:
-        """What goes to another stage is no partial value: it is reduced in the cheapest way."""
-        home = sharding_of(value)
-        if home.partial:
-            target = self.costs.cheapest_reduced(shape_of(value), element_bytes(value), home)
-            before, again = use.operation, False
-            use.operation.operands[use.index] = self._form(value, value, home, target, before, again, copies)
+        """What goes to another stage is no partial value but over time: it is reduced in the cheapest way."""
+        home, transfer = sharding_of(value), use.operation
+        wanted = sharding_of(transfer.results[0]).partial_axes
+        summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
+        target = self.costs.cheapest_reduced(shape_of(value), element_bytes(value), summed)
+        transfer.operands[use.index] = self._form(value, value, home, target, transfer, False, copies)
 
     def _serve(self, value: SSAValue, use: Use, demand: Sharding, copies: _Copies) -> None:
         home = sharding_of(value)

@@ -155,10 +155,14 @@ class ReshardCosts:
         return best
 
     def cheapest_reduced(self, shape: tuple[int, ...], element_bytes: int, source: Sharding) -> Sharding:
-        """The sharding without partial axes that takes least to reach from `source`."""
-        states = [s for s in even_shardings(len(shape), self.mesh, partial=False) if fits(s, shape, self.mesh)]
-        seconds = self.matrix(shape, element_bytes, [source], states)
-        return states[int(np.argmin(seconds))]
+        """The sharding without partial spatial axes that takes least to reach from `source`."""
+        time = source.over_time(self.mesh)
+        graph = self._graph(time)
+        if source not in graph.index:
+            return replace(source, partial=time.partial)
+        seconds = self._solved(shape, element_bytes, time).seconds[graph.index[source]]
+        reduced = (i for i, state in enumerate(graph.states) if state.partial == time.partial)
+        return graph.states[min(reduced, key=lambda i: float(seconds[i]))]
 
     def path(
         self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
