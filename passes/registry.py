@@ -18,6 +18,7 @@ _HOMES: dict[str, str] = {
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
+    "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "accumulate": "accumulate:AccumulatePass",
     "overlap": "overlap:OverlapPass",

@@ -99,7 +99,9 @@ class Flow:
         )
 
     def _communicates(self, op: CollectiveOp) -> bool:
-        axes = (axis for dim in op.axes.data for axis in dim)
+        """Whether something is sent: a sum over time is made where its parts are."""
+        spatial = {axis.name for axis in self.mesh.spatial}
+        axes = [axis for dim in op.axes.data for axis in dim if axis in spatial]
         return not op.KIND.is_local and self.mesh.parts(axes) > 1
 
     def _hands_on(self, op: Operation) -> bool:

@@ -42,3 +42,16 @@ def test_pinned_stages_train(preset: str):
 @pytest.mark.parametrize("step", ["bert-tiny", "vit-tiny", "vgg19-tiny", "mlp-tiny"])
 def test_other_models_have_stages(step: str):
     agrees(2, f"partition-stages{{stages=2}},search-strategy,{BACK}", step)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b"])
+@pytest.mark.parametrize("ranks", ["2,2", "1,2,1"])
+def test_scheduled_stages_train(schedule: str, ranks: str):
+    stages = len(ranks.split(","))
+    with pin_file("dp") as pins:
+        agrees(
+            4,
+            f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins="{pins}"}},'
+            "split-batch{parts=4},insert-resharding,select-collectives,overlap,"
+            f"schedule-pipeline{{schedule={schedule}}}",
+        )

@@ -1,0 +1,161 @@
+"""The fragments of a pipeline: its ops in the loop over parts, by stage and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
+
+from ...dialects.pipe import FragmentOp, TransferOp, YieldOp
+from ...dialects.spmd import WaitOp
+from ...dialects.staged import Stages
+from ...dialects.step import BACKWARD
+from ..errors import fail
+from ..time.loop import Loop
+from .pipelines import Delivery, Kind, Work
+
+
+class Fragments:
+    """
+    The ops of a loop over parts, each with its stage and kind.
+
+    A gradient is one of a weight where nothing that goes to another stage depends on it; where no gradient goes to
+    another stage, all count as those of what forward works on, for there is nothing to hurry for.
+    """
+
+    def __init__(self, func: FuncOp, loop: Loop) -> None:
+        self.func, self.stages, self.loop = func, Stages(func), loop
+        self.inside = set(loop.inside)
+        self.transfers = [op for op in loop.inside if isinstance(op, TransferOp)]
+        self.kinds = self._kinds()
+        self.by_work: dict[Work, list[Operation]] = {}
+        for op in loop.inside:
+            if op in self.kinds:
+                self.by_work.setdefault(self._work(op), []).append(op)
+
+    def _work(self, op: Operation) -> Work:
+        stage, kind = self.stages.of_op(op), self.kinds[op]
+        if stage is None:
+            fail(op, "belongs to no stage; run partition-stages first")
+        return Work(f"{kind}{stage}", stage, kind)
+
+    def _kinds(self) -> dict[Operation, Kind]:
+        """The kind of each op but transfers."""
+        backward: set[Operation] = set()
+        for op in self.loop.inside:
+            made = [value.op for value in op.operands if isinstance(value, OpResult)]
+            if isinstance(op, WaitOp):
+                is_backward = op.start in backward
+            else:
+                is_backward = BACKWARD in op.attributes or any(source in backward for source in made)
+            if is_backward:
+                backward.add(op)
+        urgent = self._before(op for op in self.transfers if op in backward)
+        hurried = {self.stages.of_op(op) for op in urgent & backward}
+        kinds: dict[Operation, Kind] = {}
+        for op in self.loop.inside:
+            if isinstance(op, TransferOp):
+                continue
+            if op not in backward:
+                kinds[op] = Kind.FORWARD
+            else:
+                late = op not in urgent and self.stages.of_op(op) in hurried
+                kinds[op] = Kind.WEIGHTS if late else Kind.BACKWARD
+        return kinds
+
+    def _before(self, ops: Iterable[Operation]) -> set[Operation]:
+        """The ops of the loop on the same stage that some ops depend on."""
+        found, pending = set[Operation](), list(ops)
+        while pending:
+            for value in pending.pop().operands:
+                owner = value.owner
+                if isinstance(owner, Operation) and owner in self.inside and owner not in found:
+                    if not isinstance(owner, TransferOp):
+                        found.add(owner)
+                        pending.append(owner)
+        return found
+
+    def works(self) -> list[Work]:
+        """The fragments, in the order in which a part goes through them: forward, then back through the stages."""
+
+        def place(work: Work) -> tuple[bool, int, bool]:
+            forward = work.kind is Kind.FORWARD
+            return not forward, work.stage if forward else -work.stage, work.kind is Kind.WEIGHTS
+
+        return sorted(self.by_work, key=place)
+
+    def deliveries(self) -> list[Delivery]:
+        """The transfers of parts: from which fragment to which."""
+        found: list[Delivery] = []
+        for op in self.transfers:
+            source, target = op.operand.owner, self.stages.of_value(op.result)
+            assert isinstance(source, Operation)
+            assert target is not None
+            users = (self._work(use.operation).label for use in op.result.uses if use.operation in self.kinds)
+            label = self._work(source).label
+            found.append(Delivery(op.label.data, label, target, tuple(dict.fromkeys(users))))
+        return found
+
+    def write(self, axis: str) -> None:
+        """Put the ops into fragments in the order of dataflow, between what comes before the loop and after it."""
+        block = self.func.body.block
+        order = self._ordered()
+        for op in (*self.loop.before, *self.loop.inside, *self.loop.after):
+            op.detach()
+        end = block.last_op
+        assert end is not None, "a step function returns"
+        block.insert_ops_before(list(self.loop.before), end)
+        for each in order:
+            if isinstance(each, Work):
+                block.insert_op_before(fragment(each.label, axis, self.by_work[each], each.stage), end)
+            else:
+                block.insert_op_before(each, end)
+        block.insert_ops_before(list(self.loop.after), end)
+
+    def _ordered(self) -> list[Work | TransferOp]:
+        """Fragments and transfers so that each comes after what it needs; a failure where that cannot be."""
+        order: list[Work | TransferOp] = []
+        entered: set[Work | TransferOp] = set()
+
+        def enter(each: Work | TransferOp) -> None:
+            if each in order:
+                return
+            ops = self.by_work[each] if isinstance(each, Work) else [each]
+            if each in entered:
+                fail(ops[0], f"{self._name(each)} needs what is made of its own results; its stage is cut in two")
+            entered.add(each)
+            for source in (value.owner for op in ops for value in op.operands):
+                if isinstance(source, Operation) and source in self.inside:
+                    node = source if isinstance(source, TransferOp) else self._work(source)
+                    if node != each:
+                        enter(node)
+            order.append(each)
+
+        for work in self.works():
+            enter(work)
+            for op in self.transfers:
+                if op.operand.owner in self.kinds and self._work_of(op.operand) == work:
+                    enter(op)
+        return order
+
+    def _work_of(self, value: SSAValue) -> Work:
+        assert isinstance(value.owner, Operation)
+        return self._work(value.owner)
+
+    def _name(self, each: Work | TransferOp) -> str:
+        return f"fragment {each.label}" if isinstance(each, Work) else f"transfer {each.label}"
+
+
+def fragment(label: str, axis: str, ops: Sequence[Operation], stage: int) -> FragmentOp:
+    """The fragment of detached `ops`; what others use of them are its results."""
+    within = set(ops)
+    made = [result for op in ops for result in op.results]
+    used = [value for value in made if any(use.operation not in within for use in value.uses)]
+    body = Region(Block([*ops, YieldOp(used)]))
+    new = FragmentOp(label, axis, body, [value.type for value in used], stage)
+    new.location = ops[0].location
+    for value, result in zip(used, new.outs, strict=True):
+        result.name_hint = value.name_hint
+        value.replace_uses_with_if(result, lambda use: use.operation.parent is not body.block)
+    return new
