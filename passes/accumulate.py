@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
-from ..dialects.pipe import FragmentOp, YieldOp
 from ..dialects.spmd import FreeOp
 from .search.step_view import mesh_of_module, step_functions
-from .time.loop import find_loop, temporal_axis
+from .time.loop import find_loop, fragment_of, temporal_axis
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def accumulate(func: FuncOp, axis: str) -> None:
         if isinstance(op, FreeOp):
             op.detach()
             op.erase()
-    fragment = _fragment(axis, loop.inside)
+    fragment = fragment_of(axis, axis, loop.inside)
     end = block.last_op
     assert end is not None, "a step function returns"
     block.insert_op_before(fragment, end)
@@ -91,18 +88,3 @@ def accumulate(func: FuncOp, axis: str) -> None:
     for op in loop.after:
         op.detach()
         block.insert_op_before(op, end)
-
-
-def _fragment(axis: str, ops: Sequence[Operation]) -> FragmentOp:
-    """The fragment of `ops`; what others use of them are its results."""
-    within = set(ops)
-    made = [result for op in ops for result in op.results]
-    used = [value for value in made if any(use.operation not in within for use in value.uses)]
-    for op in ops:
-        op.detach()
-    fragment = FragmentOp(axis, axis, Region(Block([*ops, YieldOp(used)])), [value.type for value in used])
-    fragment.location = ops[0].location
-    for value, result in zip(used, fragment.outs, strict=True):
-        result.name_hint = value.name_hint
-        value.replace_uses_with_if(result, lambda use: use.operation.parent is not fragment.body.block)
-    return fragment

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
-from ...dialects.pipe import FragmentOp, TransferOp, YieldOp
+from ...dialects.pipe import TransferOp
 from ...dialects.spmd import WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
-from ..time.loop import Loop
+from ..time.loop import Loop, fragment_of
 from .pipelines import Delivery, Kind, Work
 
 
@@ -101,14 +101,14 @@ class Fragments:
         """Put the ops into fragments in the order of dataflow, between what comes before the loop and after it."""
         block = self.func.body.block
         order = self._ordered()
-        for op in (*self.loop.before, *self.loop.inside, *self.loop.after):
+        for op in (*self.loop.before, *self.transfers, *self.loop.after):
             op.detach()
         end = block.last_op
         assert end is not None, "a step function returns"
         block.insert_ops_before(list(self.loop.before), end)
         for each in order:
             if isinstance(each, Work):
-                block.insert_op_before(fragment(each.label, axis, self.by_work[each], each.stage), end)
+                block.insert_op_before(fragment_of(each.label, axis, self.by_work[each], each.stage), end)
             else:
                 block.insert_op_before(each, end)
         block.insert_ops_before(list(self.loop.after), end)
@@ -145,17 +145,3 @@ class Fragments:
 
     def _name(self, each: Work | TransferOp) -> str:
         return f"fragment {each.label}" if isinstance(each, Work) else f"transfer {each.label}"
-
-
-def fragment(label: str, axis: str, ops: Sequence[Operation], stage: int) -> FragmentOp:
-    """The fragment of detached `ops`; what others use of them are its results."""
-    within = set(ops)
-    made = [result for op in ops for result in op.results]
-    used = [value for value in made if any(use.operation not in within for use in value.uses)]
-    body = Region(Block([*ops, YieldOp(used)]))
-    new = FragmentOp(label, axis, body, [value.type for value in used], stage)
-    new.location = ops[0].location
-    for value, result in zip(used, new.outs, strict=True):
-        result.name_hint = value.name_hint
-        value.replace_uses_with_if(result, lambda use: use.operation.parent is not body.block)
-    return new

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import Block, Operation, Region
 
+from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.placed import sharding_of
 from ...dialects.spmd import CollectiveOp, FreeOp
 from ...ir.mesh import AxisKind, Mesh
@@ -94,3 +95,19 @@ def _depends(user: Operation, op: Operation) -> bool:
                 seen.add(value.owner)
                 pending.append(value.owner)
     return False
+
+
+def fragment_of(label: str, axis: str, ops: Sequence[Operation], stage: int | None = None) -> FragmentOp:
+    """The fragment of some ops, which are taken from where they are; what others use of them are its results."""
+    within = set(ops)
+    made = [result for op in ops for result in op.results]
+    used = [value for value in made if any(use.operation not in within for use in value.uses)]
+    for op in ops:
+        op.detach()
+    body = Region(Block([*ops, YieldOp(used)]))
+    fragment = FragmentOp(label, axis, body, [value.type for value in used], stage)
+    fragment.location = ops[0].location
+    for value, result in zip(used, fragment.outs, strict=True):
+        result.name_hint = value.name_hint
+        value.replace_uses_with_if(result, lambda use: use.operation.parent is not body.block)
+    return fragment
