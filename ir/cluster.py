@@ -53,7 +53,11 @@ class Link:
 
     def costs(self, kind: CollectiveKind) -> tuple[float, float]:
         """(alpha, beta) of a collective of `kind`."""
-        return self._by_kind.get(kind.value, (self.alpha, self.beta))
+        return self.named_costs(kind.value)
+
+    def named_costs(self, kind: str) -> tuple[float, float]:
+        """The same, by the name that a cluster file gives it."""
+        return self._by_kind.get(kind, (self.alpha, self.beta))
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,13 @@ class Cluster:
         costs = [links[axis].costs(kind) for axis in axes]
         turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
         return sum(a for a, _ in costs), turns * max(b for _, b in costs) * (parts - 1) / parts
+
+    def broadcast_costs(self, axes: tuple[str, ...]) -> tuple[float, float]:
+        """(seconds, seconds per byte) of a broadcast, or of a reduction to one device, over `axes`."""
+        if self.mesh.parts(axes) == 1:
+            return 0.0, 0.0
+        costs = [link.named_costs("broadcast") for link in self.links if link.axis in axes]
+        return sum(alpha for alpha, _ in costs), max(beta for _, beta in costs)
 
 
 def sent_bytes(kind: CollectiveKind, parts: int, whole_bytes: float) -> float:

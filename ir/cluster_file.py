@@ -192,7 +192,7 @@ class _Reader:
             raise self.fail(
                 "", section, f'missing; mesh axis "{axis}" needs a [{section}] with latency and bandwidth'
             )
-        kinds = {kind.value for kind in CollectiveKind if not kind.is_local}
+        kinds = {"broadcast", *(kind.value for kind in CollectiveKind if not kind.is_local)}
         self._only(section, fields, {"latency", "bandwidth", *kinds})
         measured: list[tuple[str, float, float]] = []
         for kind in sorted(kinds & fields.keys()):

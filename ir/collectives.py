@@ -6,6 +6,7 @@ all_reduce      partial over axes -> whole      every device gets the reduction
 reduce_scatter  partial over axes -> dim split  every device gets its part of the reduction
 all_gather      dim split -> dim whole          every device gets the parts of all
 all_to_all      dim a split -> dim b split      the split moves from one dim to another
+                dim split -> dim split          the boundaries of its parts move, on the same axes
 slice           dim whole -> dim split          each keeps its part (no communication)
 partial         whole -> partial                the first part keeps the value, the others hold zeros
                 (likewise)
@@ -18,7 +19,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .mesh import Mesh
-from .sharding import DimSharding, Reduction, Sharding, with_dim
+from .ratios import Splits
+from .sharding import DimSharding, Offsets, Reduction, Sharding, major, with_dim
 
 
 class CollectiveKind(StrEnum):
@@ -41,7 +43,7 @@ class CollectiveKind(StrEnum):
 class Step:
     """
     One collective: over `axes`, from `source` to `target`; `dim` loses (gather) or gains (scatter, slice) the
-    axes, `to_dim` gains them in an all-to-all."""
+    axes, `to_dim` gains them in an all-to-all (the same dim, where only its boundaries move)."""
 
     kind: CollectiveKind
     axes: tuple[str, ...]
@@ -82,7 +84,8 @@ def _candidates(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step
         yield from _one_dim(source, target, mesh, changed[0], axes, reduction)
     elif len(changed) == 2 and not gone and not come:
         for a, b in (changed, changed[::-1]):
-            lost, gained = _suffix(source.dims[a], target.dims[a]), _suffix(target.dims[b], source.dims[b])
+            lost = _suffix(source.dims[a], target.dims[a], mesh)
+            gained = _suffix(target.dims[b], source.dims[b], mesh)
             if lost and lost == gained:
                 yield Step(CollectiveKind.ALL_TO_ALL, lost, source, target, a, b)
 
@@ -91,48 +94,68 @@ def _one_dim(
     source: Sharding, target: Sharding, mesh: Mesh, dim: int, axes: tuple[str, ...], reduction: Reduction
 ) -> Iterator[Step]:
     before, after = source.dims[dim], target.dims[dim]
-    gained, lost = _suffix(after, before), _suffix(before, after)
+    gained, lost = _suffix(after, before, mesh), _suffix(before, after, mesh)
     if axes and gained and set(gained) == set(axes):
         yield Step(CollectiveKind.REDUCE_SCATTER, gained, source, target, dim, reduction=reduction)
     elif not axes and gained:
         yield Step(CollectiveKind.SLICE, gained, source, target, dim)
     elif not axes and lost:
         yield Step(CollectiveKind.ALL_GATHER, lost, source, target, dim)
+    elif not axes and before.axes == after.axes:
+        yield _moved(source, target, dim, mesh)
 
 
-def _suffix(longer: DimSharding, shorter: DimSharding) -> tuple[str, ...]:
+def _moved(source: Sharding, target: Sharding, dim: int, mesh: Mesh) -> Step:
+    """The boundaries of a dim's parts move, among the fewest minor axes inside whose groups they do."""
+    before, after = source.dims[dim], target.dims[dim]
+    size = (before.offsets or after.offsets or (0,))[-1]
+    kept = len(before.axes) - 1
+    while _coarse(before, kept, size, mesh) != _coarse(after, kept, size, mesh):
+        kept -= 1
+    return Step(CollectiveKind.ALL_TO_ALL, before.axes[kept:], source, target, dim, dim)
+
+
+def _coarse(split: DimSharding, count: int, size: int, mesh: Mesh) -> Offsets:
+    """The boundaries between the groups of parts that the first `count` axes of a split tell apart."""
+    return split.boundaries(size, mesh)[:: mesh.parts(split.axes[count:])]
+
+
+def _suffix(longer: DimSharding, shorter: DimSharding, mesh: Mesh) -> tuple[str, ...]:
     """The minor axes that `longer` splits beyond `shorter`; none where it is no refinement of it."""
     count = len(shorter.axes)
     if longer.axes[:count] != shorter.axes or len(longer.axes) == count:
         return ()
-    # Uneven boundaries refine one another only if the coarser split is that of whole groups of the finer;
-    # with no coarser split there is nothing to compare.
-    if count and (longer.offsets is not None or shorter.offsets is not None):
+    # Even splits refine one another; uneven ones only if the coarser split is that of whole groups of the finer.
+    uneven = longer.offsets or shorter.offsets
+    if count and uneven and _coarse(longer, count, uneven[-1], mesh) != shorter.boundaries(uneven[-1], mesh):
         return ()
     return longer.axes[count:]
 
 
-def steps_from(source: Sharding, mesh: Mesh) -> Iterator[Step]:
+def steps_from(source: Sharding, mesh: Mesh, splits: Splits | None = None) -> Iterator[Step]:
     """
-    Every single step over spatial axes that leads from `source` to another even sharding.
+    Every single step over spatial axes that leads from `source` to another sharding; what is split is so as `splits`
+    has it, or evenly.
 
     What is split or partial over a temporal axis stays so.
     """
     used = {*source.split_axes, *source.partial_axes}
     spatial = {axis.name for axis in mesh.spatial}
     free = tuple(axis.name for axis in mesh.spatial if axis.name not in used)
+    steps = _Steps(source, mesh, splits)
     for axes in _runs(tuple(axis for axis in source.partial_axes if axis in spatial)):
-        yield from _reducing(source, axes, mesh)
+        yield from steps.reducing(axes)
     for dim, spread in enumerate(source.dims):
+        yield from (step for step in steps.moving(dim) if spatial.issuperset(step.axes))
         for count in range(len(spread.axes)):
             if spatial.issuperset(spread.axes[count:]):
-                yield from _gathering(source, dim, spread.axes[:count], spread.axes[count:], mesh)
+                yield from steps.gathering(dim, count)
     for axes in _runs(free):
         partial = {**dict(source.partial), **dict.fromkeys(axes, Reduction.SUM)}
         ordered = tuple((axis, partial[axis]) for axis in mesh.in_order(partial))
         yield Step(CollectiveKind.PARTIAL, axes, source, replace(source, partial=ordered))
-        for dim, spread in enumerate(source.dims):
-            if spread.offsets is None and (wider := _appended(spread, axes, mesh)) is not None:
+        for dim in range(len(source.dims)):
+            if (wider := steps.appended(dim, axes)) is not None:
                 yield Step(CollectiveKind.SLICE, axes, source, with_dim(source, dim, wider), dim)
 
 
@@ -144,32 +167,56 @@ def _runs(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield axes
 
 
-def _reducing(source: Sharding, axes: tuple[str, ...], mesh: Mesh) -> Iterator[Step]:
-    kinds = {kind for axis, kind in source.partial if axis in axes}
-    if len(kinds) > 1:
-        return
-    reduction = kinds.pop()
-    left = replace(source, partial=tuple(p for p in source.partial if p[0] not in axes))
-    yield Step(CollectiveKind.ALL_REDUCE, axes, source, left, reduction=reduction)
-    for dim, spread in enumerate(source.dims):
-        if spread.offsets is None and (wider := _appended(spread, axes, mesh)) is not None:
-            target = with_dim(left, dim, wider)
-            yield Step(CollectiveKind.REDUCE_SCATTER, axes, source, target, dim, reduction=reduction)
+@dataclass(frozen=True)
+class _Steps:
+    """The steps from one sharding."""
 
+    source: Sharding
+    mesh: Mesh
+    splits: Splits | None
 
-def _gathering(
-    source: Sharding, dim: int, kept: tuple[str, ...], lost: tuple[str, ...], mesh: Mesh
-) -> Iterator[Step]:
-    if kept and source.dims[dim].offsets is not None:
-        return
-    gathered = with_dim(source, dim, DimSharding(kept))
-    yield Step(CollectiveKind.ALL_GATHER, lost, source, gathered, dim)
-    for other, spread in enumerate(source.dims):
-        if other != dim and spread.offsets is None and (wider := _appended(spread, lost, mesh)) is not None:
-            yield Step(CollectiveKind.ALL_TO_ALL, lost, source, with_dim(gathered, other, wider), dim, other)
+    def divided(self, dim: int, axes: tuple[str, ...]) -> DimSharding:
+        """How `axes` divide a dim."""
+        return DimSharding(axes) if self.splits is None else self.splits.dim(dim, axes, self.mesh)
 
+    def reducing(self, axes: tuple[str, ...]) -> Iterator[Step]:
+        """Those that reduce over `axes`."""
+        source = self.source
+        kinds = {kind for axis, kind in source.partial if axis in axes}
+        if len(kinds) > 1:
+            return
+        reduction = kinds.pop()
+        left = replace(source, partial=tuple(p for p in source.partial if p[0] not in axes))
+        yield Step(CollectiveKind.ALL_REDUCE, axes, source, left, reduction=reduction)
+        for dim in range(len(source.dims)):
+            if (wider := self.appended(dim, axes)) is not None:
+                target = with_dim(left, dim, wider)
+                yield Step(CollectiveKind.REDUCE_SCATTER, axes, source, target, dim, reduction=reduction)
 
-def _appended(spread: DimSharding, axes: tuple[str, ...], mesh: Mesh) -> DimSharding | None:
-    """`spread` split further along `axes`, where that keeps the mesh's order of axes."""
-    wider = (*spread.axes, *axes)
-    return DimSharding(wider) if wider == mesh.in_order(wider) else None
+    def moving(self, dim: int) -> Iterator[Step]:
+        """The one that gives a dim its usual boundaries, where they are others."""
+        spread = self.source.dims[dim]
+        if spread != (usual := self.divided(dim, spread.axes)):
+            yield _moved(self.source, with_dim(self.source, dim, usual), dim, self.mesh)
+
+    def gathering(self, dim: int, count: int) -> Iterator[Step]:
+        """Those that take the minor axes from a dim, and leave it split over the first `count`."""
+        spread = self.source.dims[dim]
+        kept, lost = DimSharding(spread.axes[:count]), spread.axes[count:]
+        if spread.offsets is not None:
+            kept = major(spread, count, spread.offsets[-1], self.mesh)
+        gathered = with_dim(self.source, dim, kept)
+        yield Step(CollectiveKind.ALL_GATHER, lost, self.source, gathered, dim)
+        for other in range(len(self.source.dims)):
+            if other != dim and (wider := self.appended(other, lost)) is not None:
+                target = with_dim(gathered, other, wider)
+                yield Step(CollectiveKind.ALL_TO_ALL, lost, self.source, target, dim, other)
+
+    def appended(self, dim: int, axes: tuple[str, ...]) -> DimSharding | None:
+        """A dim split further along `axes`, where that keeps the mesh's order of axes and its boundaries."""
+        spread = self.source.dims[dim]
+        wider = (*spread.axes, *axes)
+        if wider != self.mesh.in_order(wider):
+            return None
+        finer = self.divided(dim, wider)
+        return finer if _suffix(finer, spread, self.mesh) == axes else None

@@ -142,6 +142,6 @@ class Splits:
 
     def is_even(self, mesh: Mesh) -> bool:
         """Whether every split, along any axes, is just the even one."""
-        parts = mesh.device_count
+        parts = mesh.parts(mesh.names)
         pairs = zip(self.sizes, self.counts, strict=True)
         return not self.ratios and all(size == count or not count % parts for size, count in pairs)

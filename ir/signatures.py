@@ -13,9 +13,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .mesh import Mesh
+from .mesh import AxisKind, Mesh
+from .ratios import EVEN, Ratios, Splits
 from .rules import Dim, Rule, Value
-from .sharding import DimSharding, Offsets, Reduction, Sharding, dim_sharding, even_offsets, largest_part
+from .sharding import (
+    DimSharding,
+    Offsets,
+    Reduction,
+    Sharding,
+    dim_sharding,
+    even_offsets,
+    largest_part,
+    local_shape,
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ def signature(
             passed.append((axis.name, choice.operands))
     if any(mesh.parts(split) > rule.sizes[f] and f not in uneven for f, split in axes.items()):
         return None
-    if any(_needs_all_parts(rule, f) and _has_empty_part(uneven[f]) for f in axes if f in uneven):
+    if any(needs_all_parts(rule, f) and _has_empty_part(uneven[f]) for f in axes if f in uneven):
         return None
     reduced = {
         axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split
@@ -95,7 +105,7 @@ def signature(
     )
 
 
-def _needs_all_parts(rule: Rule, factor: str) -> bool:
+def needs_all_parts(rule: Rule, factor: str) -> bool:
     """
     Whether some result does not depend on `factor`: a device with no part of it must still compute that.
 
@@ -121,12 +131,39 @@ def _dim(
     return dim_sharding(axes[lead], scaled, rule.sizes[lead] * inner, mesh)
 
 
-def signatures(rule: Rule, mesh: Mesh) -> tuple[Signature, ...]:
-    """Every signature of an op on `mesh`, without repetition, the replicated one first."""
-    found = (
-        signature(rule, mesh, chosen) for chosen in itertools.product(choices(rule), repeat=len(mesh.axes))
-    )
+def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Signature, ...]:
+    """
+    Every signature of an op on `mesh`, without repetition, the replicated one first.
+
+    On a temporal axis an op runs whole. `splits` says how each of the rule's factors is divided; None: evenly.
+    """
+    options = choices(rule)
+    every = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
+    found = (signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits)) for chosen in every)
     return tuple(dict.fromkeys(s for s in found if s is not None))
+
+
+def factor_splits(rule: Rule, counts: Mapping[str, int], ratios: Ratios = EVEN) -> Splits:
+    """How the factors of a rule are divided; those that `counts` does not list, by single elements."""
+    sizes = tuple(rule.sizes[factor] for factor in rule.factors)
+    return Splits(sizes, tuple(counts.get(f, n) for f, n in zip(rule.factors, sizes, strict=True)), ratios)
+
+
+def factor_offsets(
+    rule: Rule, mesh: Mesh, chosen: Sequence[Choice], splits: Splits | None
+) -> dict[str, Offsets] | None:
+    """The boundaries of the factors that one choice per axis splits, as `splits` has them."""
+    if splits is None:
+        return None
+    axes: dict[str, tuple[str, ...]] = {}
+    for axis, choice in zip(mesh.axes, chosen, strict=True):
+        if isinstance(choice, Split):
+            axes[choice.factor] = (*axes.get(choice.factor, ()), axis.name)
+    return {
+        factor: splits.boundaries(rule.factors.index(factor), split, mesh)
+        for factor, split in axes.items()
+        if rule.sizes[factor] >= mesh.parts(split) or splits.ratios.split(split)
+    }
 
 
 def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
@@ -139,6 +176,17 @@ def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
             if spread.axes and (lead := rule.leading(dim)) is not None:
                 inner = math.prod(rule.sizes[factor] for factor in dim) // rule.sizes[lead]
                 sizes[lead] = -(-largest_part(rule.sizes[lead] * inner, spread, mesh) // inner)
+    return sizes
+
+
+def rank_sizes(rule: Rule, given: Signature, mesh: Mesh, rank: int) -> dict[str, int]:
+    """The size of each factor on one rank."""
+    sizes = dict(rule.sizes)
+    for value, sharding in _pairs(rule, given):
+        shape = [math.prod(rule.sizes[factor] for factor in dim) for dim in value]
+        for dim, spread, local in zip(value, sharding.dims, local_shape(shape, sharding, mesh, rank), strict=True):
+            if spread.axes and (lead := rule.leading(dim)) is not None:
+                sizes[lead] = local * rule.sizes[lead] // math.prod(rule.sizes[factor] for factor in dim)
     return sizes
 
 

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from ..dialects import train
 from ..dialects.compute import ComputeOp, element_bytes, shape_of
 from ..dialects.pipe import TransferOp
+from ..dialects.ratios import ratios_of
 from ..dialects.sharding_attrs import ShardingAttr
 from ..dialects.spmd import ReshardOp
 from ..dialects.step import (
@@ -24,7 +25,9 @@ from ..dialects.step import (
     sharding_of,
     working_of,
 )
+from ..ir.ratios import Splits
 from ..ir.sharding import Sharding
+from .analysis.factors import Factors
 from .analysis.resharding import ReshardCosts
 from .errors import fail
 from .search.step_view import StepView, step_views
@@ -102,12 +105,16 @@ class _Inserter:
     def __init__(self, view: StepView, costs: ReshardCosts) -> None:
         self.view, self.costs = view, costs
         self.spatial = {axis.name for axis in view.mesh.spatial}
+        self.splits: dict[SSAValue, Splits] = {}
         self.order = {op: i for i, op in enumerate(view.func.body.block.ops)}
         self.copies: dict[SSAValue, _Copies] = {}
 
     def run(self) -> None:
         block: Block = self.view.func.body.block
+        # Of the program as it is; the reshardings that are put in do not change how values are divided.
+        factors = Factors(self.view, ratios_of(self.view.func, self.view.mesh))
         values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
+        self.splits |= {value: factors.of_value(value) for value in values}
         for value in filter(self.view.has, values):
             self._value(value)
         self._results(self.view.func)
@@ -182,7 +189,7 @@ class _Inserter:
     ) -> SSAValue:
         """A chain of reshardings; steps over time are shared with the other chains of the value."""
         block = self.view.func.body.block
-        for step in self.costs.path(shape_of(value), element_bytes(value), source, target):
+        for step in self.costs.path(self.splits[value], element_bytes(value), source, target):
             key, over_time = (again, step.target), not self.spatial.issuperset(step.axes)
             if over_time and key in copies.made:
                 start = copies.made[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
@@ -11,8 +12,8 @@ from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.ops.spec import OpSpec
-from ...ir.sharding import Sharding, largest_local_shape
-from ...ir.signatures import Signature, local_sizes
+from ...ir.sharding import Sharding, largest_local_shape, local_shape
+from ...ir.signatures import Signature, local_sizes, rank_sizes
 
 _UNKNOWN = OpSpec("", (), "() -> ()")
 
@@ -35,28 +36,53 @@ def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
     return size
 
 
-def op_flops(op: ComputeOp, signature: Signature, mesh: Mesh) -> float:
-    """The floating-point operations of the op on the device with the largest share."""
+def op_flops(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> float:
+    """The floating-point operations of the op on `rank`; None: on the device with the largest share."""
     rule, spec = op.rule(), spec_of(op)
-    return spec.flop_count(rule, local_sizes(rule, signature, mesh))
+    sizes = local_sizes(rule, signature, mesh) if rank is None else rank_sizes(rule, signature, mesh, rank)
+    return spec.flop_count(rule, sizes)
 
 
-def op_bytes(op: ComputeOp, signature: Signature, mesh: Mesh) -> float:
-    """The bytes that the op reads and writes on the device with the largest share; none for a view."""
+def op_bytes(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> float:
+    """The bytes that the op reads and writes on `rank`, or with the largest share; none for a view."""
     if spec_of(op).view:
         return 0.0
     pairs = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
-    return float(sum(local_bytes(value, sharding, mesh) for value, sharding in pairs))
+    if rank is None:
+        return float(sum(local_bytes(value, sharding, mesh) for value, sharding in pairs))
+    shapes = ((value, local_shape(shape_of(value), sharding, mesh, rank)) for value, sharding in pairs)
+    return float(sum(element_bytes(value) * math.prod(shape) for value, shape in shapes))
 
 
 def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
-    """The roofline time, max(flops / rate, bytes / bandwidth) + launch, on the slowest kind of device."""
+    """
+    The roofline time, max(flops / rate, bytes / bandwidth) + launch, until the last rank is done.
+
+    Of an even split every rank is taken to have the largest part.
+    """
     if spec_of(op).view:
         return 0.0
+    if is_uneven(signature):
+        return max(rank_seconds(op, signature, cluster))
     flops, moved = op_flops(op, signature, cluster.mesh), op_bytes(op, signature, cluster.mesh)
     return max(
         _device_seconds(device, flops, moved, _dtype(op.args or op.outs)) for device in cluster.kinds_used
     )
+
+
+def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> list[float]:
+    """The roofline time of each rank, with its own part on its own device; a rank without a part takes none."""
+    mesh, dtype = cluster.mesh, _dtype(op.args or op.outs)
+    seconds: list[float] = []
+    for rank in range(mesh.device_count):
+        flops, moved = op_flops(op, signature, mesh, rank), op_bytes(op, signature, mesh, rank)
+        seconds.append(_device_seconds(cluster.device(rank), flops, moved, dtype) if flops or moved else 0.0)
+    return seconds
+
+
+def is_uneven(signature: Signature) -> bool:
+    """Whether some dim is split at boundaries of its own."""
+    return any(d.offsets is not None for s in (*signature.operands, *signature.results) for d in s.dims)
 
 
 def _dtype(values: Sequence[SSAValue]) -> str:

@@ -3,9 +3,9 @@ What it costs to change a value's sharding, and the cheapest way: shortest paths
 4.3).
 
 The shardings of a value are the nodes of a graph, single collectives its edges, weighted by the cluster's
-alpha-beta costs. For values of one rank (number of dims) the graph is the same up to the bytes, so its edges
-are kept as two matrices, seconds and seconds per byte of the global value, and all pairs are solved at once
-per shape.
+alpha-beta costs. For evenly split values of one rank (number of dims) the graph is the same up to the bytes, so
+its edges are kept as two matrices, seconds and seconds per byte of the global value, and all pairs are solved at
+once per shape. Where shares are not even, or some elements must stay together, shapes have graphs of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.cluster import Cluster
+from ...ir.collective_cost import Method, handled_share, has_methods, step_costs
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
+from ...ir.ratios import Splits
 from ...ir.sharding import Reduction, Sharding, major, with_dim
 
 Matrix = NDArray[np.float64]
@@ -50,6 +52,15 @@ def even_shardings(
     return tuple(found)
 
 
+def all_shardings(
+    splits: Splits, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
+) -> tuple[Sharding, ...]:
+    """Every sharding of a value whose dims are divided as `splits` has it; see `even_shardings`."""
+    even = even_shardings(len(splits.sizes), mesh, partial=partial, time=time)
+    found = even if splits.is_even(mesh) else (splits.sharding(each, mesh) for each in even)
+    return tuple(each for each in found if fits(each, splits.sizes, mesh))
+
+
 def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
     """Whether every evenly split dim has at least one element per part."""
     return all(
@@ -60,63 +71,75 @@ def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
 
 @dataclass(frozen=True)
 class _Graph:
-    """All even shardings of one rank, and the single steps between them."""
+    """
+    All shardings that a value can have, and the single steps between them.
+
+    `seconds` and `per_byte` have one matrix per way to carry a step out.
+    """
 
     states: tuple[Sharding, ...]
     index: dict[Sharding, int]
+    splits: Splits | None
     seconds: Matrix
     per_byte: Matrix
+
+    def at(self, size: float) -> Matrix:
+        """Seconds of each step for a value of `size` bytes."""
+        return (self.seconds + self.per_byte * size).min(axis=0)
 
 
 @dataclass(frozen=True)
 class _Paths:
-    """Cheapest ways between all even shardings of one shape: seconds, and the next node on the way."""
+    """Cheapest ways between all shardings of one shape: seconds, and the next node on the way."""
 
     seconds: Matrix
     following: NDArray[np.int64]
 
 
 class ReshardCosts:
-    """Costs and paths between shardings on one cluster; results are cached by shape."""
+    """
+    Costs and paths between shardings on one cluster; results are cached by shape.
+
+    Values are given by how their dims are divided (`Splits`), or just by shape, where that is evenly.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.mesh = cluster, cluster.mesh
-        self._graphs: dict[Sharding, _Graph] = {}
-        self._paths: dict[tuple[tuple[int, ...], int, Sharding], _Paths] = {}
+        self._graphs: dict[tuple[Sharding, Splits | None], _Graph] = {}
+        self._paths: dict[tuple[Splits, int, Sharding], _Paths] = {}
         self._bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
-        """The time of one collective on a value of `global_bytes` bytes."""
-        fixed, per_byte = self._step_costs(step)
-        return fixed + per_byte * global_bytes
+        """The time of one collective on a value of `global_bytes` bytes, carried out in the cheapest way."""
+        return min(fixed + per_byte * global_bytes for fixed, per_byte in self._step_costs(step))
 
-    def _step_costs(self, step: Step) -> tuple[float, float]:
-        """(seconds, seconds per byte of the global value) of one step."""
-        spread = step.target if step.kind is CollectiveKind.ALL_GATHER else step.source
-        share = 1.0 / math.prod(self.mesh.parts(dim.axes) for dim in spread.dims)
-        alpha, beta = self.cluster.collective_costs(step.kind, step.axes)
+    def _step_costs(self, step: Step) -> list[tuple[float, float]]:
+        """(seconds, seconds per byte of the global value) of one step, for each way to carry it out."""
         if step.kind is CollectiveKind.PARTIAL:
-            beta = 1.0 / self._bandwidth
-        return alpha + _STEP_SECONDS, beta * share
+            return [(_STEP_SECONDS, handled_share(step, self.mesh) / self._bandwidth)]
+        methods: tuple[Method, ...] = ("padded", "grouped_broadcast") if has_methods(step) else ("flat",)
+        costs = [step_costs(self.cluster, step, method) for method in methods]
+        return [(fixed + _STEP_SECONDS, per_byte) for fixed, per_byte in costs]
 
     def matrix(
         self,
-        shape: tuple[int, ...],
+        value: Splits | tuple[int, ...],
         element_bytes: int,
         sources: Sequence[Sharding],
         targets: Sequence[Sharding],
     ) -> Matrix:
         """
-        Seconds from each of `sources` to each of `targets` for a value of `shape`; inf where there is no way.
+        Seconds from each of `sources` to each of `targets` for a value; inf where there is no way.
         """
-        whole = Sharding.replicated(len(shape))
-        graph, paths = self._graph(whole), self._solved(shape, element_bytes, whole)
+        splits = _splits(value)
+        whole = Sharding.replicated(len(splits.sizes))
+        graph, paths = self._graph(splits, whole), self._solved(splits, element_bytes, whole)
         rows = [graph.index.get(s, -1) for s in sources]
         columns = [graph.index.get(t, -1) for t in targets]
         if min(rows, default=0) >= 0 and min(columns, default=0) >= 0:
             return paths.seconds[np.ix_(rows, columns)]
-        size = float(math.prod(shape) * element_bytes)
-        leaving = np.array([self._leaving(graph, paths, s, shape, size) for s in sources])
+        size = float(math.prod(splits.sizes) * element_bytes)
+        leaving = np.array([self._leaving(graph, paths, s, splits, size) for s in sources])
         table = np.array([self._arriving(graph, leaving, t, size) for t in targets]).T
         for i, j in itertools.product(range(len(sources)), range(len(targets))):
             if rows[i] < 0 and columns[j] < 0:
@@ -124,28 +147,28 @@ class ReshardCosts:
         return table
 
     def _direct(self, source: Sharding, target: Sharding, size: float) -> float:
-        """Seconds between two shardings that are not even, which no even one need lie between."""
+        """Seconds between two shardings outside of the graph, which none of it need lie between."""
         if source == target:
             return 0.0
         step = single_step(source, target, self.mesh)
         return self.step_seconds(step, size) if step is not None else math.inf
 
     def _leaving(
-        self, graph: _Graph, paths: _Paths, source: Sharding, shape: tuple[int, ...], size: float
+        self, graph: _Graph, paths: _Paths, source: Sharding, splits: Splits, size: float
     ) -> Matrix:
-        """Seconds from `source`, even or not, to every even sharding."""
+        """Seconds from `source`, of the graph or not, to every sharding of the graph."""
         if source in graph.index:
             return paths.seconds[graph.index[source]]
         best = np.full(len(graph.states), np.inf)
-        for step in steps_from(source, self.mesh):
-            if step.target in graph.index and fits(step.target, shape, self.mesh):
+        for step in steps_from(source, self.mesh, graph.splits):
+            if step.target in graph.index and fits(step.target, splits.sizes, self.mesh):
                 best = np.minimum(
                     best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]]
                 )
         return best
 
     def _arriving(self, graph: _Graph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
-        """Seconds from each source (a row of `leaving`) to `target`, even or not."""
+        """Seconds from each source (a row of `leaving`) to `target`, of the graph or not."""
         if target in graph.index:
             return leaving[:, graph.index[target]]
         best = np.full(len(leaving), np.inf)
@@ -165,7 +188,7 @@ class ReshardCosts:
         return graph.states[min(reduced, key=lambda i: float(seconds[i]))]
 
     def path(
-        self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
+        self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:
         """
         The steps of a cheapest way from `source` to `target`; ValueError where there is none.
@@ -173,16 +196,16 @@ class ReshardCosts:
         Steps over temporal axes are free, and each is on its own: a reduction comes before all others, a slice once
         the dim is whole on the spatial axes.
         """
-        time = source.over_time(self.mesh)
+        splits, time = _splits(value), source.over_time(self.mesh)
         if time == target.over_time(self.mesh):
-            return self._in_space(shape, element_bytes, source, target, time)
-        if (step := self._step_in_time(shape, source, target)) is None:
+            return self._in_space(splits, element_bytes, source, target, time)
+        if (step := self._step_in_time(splits.sizes, source, target)) is None:
             raise ValueError(
-                f"no collectives lead from {source} to {target} for a value of shape {list(shape)}: what a loop over"
-                " time makes part by part is only summed, or used part by part"
+                f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}: what a loop"
+                " over time makes part by part is only summed, or used part by part"
             )
-        before = self._in_space(shape, element_bytes, source, step.source, time)
-        return (*before, step, *self.path(shape, element_bytes, step.target, target))
+        before = self._in_space(splits, element_bytes, source, step.source, time)
+        return (*before, step, *self.path(splits, element_bytes, step.target, target))
 
     def _step_in_time(self, shape: tuple[int, ...], source: Sharding, target: Sharding) -> Step | None:
         """The first step over a temporal axis on the way; its own source may differ from `source` in space."""
@@ -200,19 +223,19 @@ class ReshardCosts:
         return None
 
     def _in_space(
-        self, shape: tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding, time: Sharding
+        self, splits: Splits, element_bytes: int, source: Sharding, target: Sharding, time: Sharding
     ) -> tuple[Step, ...]:
         """The steps of a cheapest way over spatial axes; `time` is what both shardings say of the temporal ones."""
         if source == target:
             return ()
-        graph, paths = self._graph(time), self._solved(shape, element_bytes, time)
-        size = float(math.prod(shape) * element_bytes)
-        first = self._first_steps(graph, source, shape)
+        graph, paths = self._graph(splits, time), self._solved(splits, element_bytes, time)
+        size = float(math.prod(splits.sizes) * element_bytes)
+        first = self._first_steps(graph, source, splits)
         last = self._last_steps(graph, target)
         ways = [
             (
                 sum(self.step_seconds(step, size) for step in (*head, *tail)) + float(paths.seconds[i, j]),
-                (*head, *self._between(graph, paths, i, j), *tail),
+                (*head, *self._between(graph, paths, i, j, size), *tail),
             )
             for i, head in first.items()
             for j, tail in last.items()
@@ -222,19 +245,17 @@ class ReshardCosts:
             ways.append((self.step_seconds(direct, size), (direct,)))
         if not ways:
             raise ValueError(
-                f"no collectives lead from {source} to {target} for a value of shape {list(shape)}"
+                f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}"
             )
         return min(ways, key=lambda way: way[0])[1]
 
-    def _first_steps(
-        self, graph: _Graph, source: Sharding, shape: tuple[int, ...]
-    ) -> dict[int, tuple[Step, ...]]:
+    def _first_steps(self, graph: _Graph, source: Sharding, splits: Splits) -> dict[int, tuple[Step, ...]]:
         if source in graph.index:
             return {graph.index[source]: ()}
         steps = (
             s
-            for s in steps_from(source, self.mesh)
-            if s.target in graph.index and fits(s.target, shape, self.mesh)
+            for s in steps_from(source, self.mesh, graph.splits)
+            if s.target in graph.index and fits(s.target, splits.sizes, self.mesh)
         )
         return {graph.index[step.target]: (step,) for step in steps}
 
@@ -244,40 +265,46 @@ class ReshardCosts:
         steps = ((i, single_step(state, target, self.mesh)) for i, state in enumerate(graph.states))
         return {i: (step,) for i, step in steps if step is not None}
 
-    def _between(self, graph: _Graph, paths: _Paths, i: int, j: int) -> tuple[Step, ...]:
+    def _between(self, graph: _Graph, paths: _Paths, i: int, j: int, size: float) -> tuple[Step, ...]:
         steps: list[Step] = []
         while i != j:
             k = int(paths.following[i, j])
-            steps.append(self._edge(graph.states[i], graph.states[k]))
+            steps.append(self._edge(graph, graph.states[i], graph.states[k], size))
             i = k
         return tuple(steps)
 
-    def _edge(self, source: Sharding, target: Sharding) -> Step:
-        """The cheapest single step between two even shardings (a reduce-scatter over several axes, say)."""
-        steps = [s for s in steps_from(source, self.mesh) if s.target == target]
-        return min(steps, key=lambda s: self._step_costs(s))
+    def _edge(self, graph: _Graph, source: Sharding, target: Sharding, size: float) -> Step:
+        """The cheapest single step between two shardings (a reduce-scatter over several axes, say)."""
+        steps = [s for s in steps_from(source, self.mesh, graph.splits) if s.target == target]
+        return min(steps, key=lambda s: self.step_seconds(s, size))
 
-    def _graph(self, time: Sharding) -> _Graph:
-        if time not in self._graphs:
+    def _graph(self, splits: Splits, time: Sharding) -> _Graph:
+        """The graph of a value; even ones of one rank share theirs, whatever their sizes."""
+        dims = None if splits.is_even(self.mesh) else splits
+        key = (time, dims)
+        if key not in self._graphs:
             states = even_shardings(len(time.dims), self.mesh, time=time)
+            if dims is not None:
+                states = all_shardings(dims, self.mesh, time=time)
             index = {state: i for i, state in enumerate(states)}
-            seconds = np.full((len(states), len(states)), np.inf)
+            seconds = np.full((2, len(states), len(states)), np.inf)
             per_byte = np.zeros_like(seconds)
             for i, state in enumerate(states):
-                for step in steps_from(state, self.mesh):
+                for step in steps_from(state, self.mesh, dims):
                     if (j := index.get(step.target)) is not None:
-                        seconds[i, j], per_byte[i, j] = self._step_costs(step)
-            self._graphs[time] = _Graph(states, index, seconds, per_byte)
-        return self._graphs[time]
+                        for way, costs in enumerate(self._step_costs(step)):
+                            seconds[way, i, j], per_byte[way, i, j] = costs
+            self._graphs[key] = _Graph(states, index, dims, seconds, per_byte)
+        return self._graphs[key]
 
-    def _solved(self, shape: tuple[int, ...], element_bytes: int, time: Sharding) -> _Paths:
+    def _solved(self, splits: Splits, element_bytes: int, time: Sharding) -> _Paths:
         """Floyd and Warshall's algorithm over the shardings that fit the shape."""
-        key = (shape, element_bytes, time)
+        key = (splits, element_bytes, time)
         if key not in self._paths:
-            graph = self._graph(time)
+            graph = self._graph(splits, time)
             count = len(graph.states)
-            seconds = graph.seconds + graph.per_byte * float(math.prod(shape) * element_bytes)
-            unfit = [i for i, state in enumerate(graph.states) if not fits(state, shape, self.mesh)]
+            seconds = graph.at(float(math.prod(splits.sizes) * element_bytes))
+            unfit = [i for i, state in enumerate(graph.states) if not fits(state, splits.sizes, self.mesh)]
             seconds[unfit, :] = np.inf
             seconds[:, unfit] = np.inf
             np.fill_diagonal(seconds, 0.0)
@@ -289,3 +316,7 @@ class ReshardCosts:
                 following = np.where(shorter, following[:, k, None], following)
             self._paths[key] = _Paths(seconds, following)
         return self._paths[key]
+
+
+def _splits(value: Splits | tuple[int, ...]) -> Splits:
+    return value if isinstance(value, Splits) else Splits.single(value)

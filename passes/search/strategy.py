@@ -25,11 +25,14 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
+from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
+from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, signatures
 from ..analysis.compute import is_contraction, local_bytes, op_seconds
-from ..analysis.resharding import ReshardCosts, even_shardings, fits
+from ..analysis.factors import Factors
+from ..analysis.resharding import ReshardCosts, all_shardings
 from .memory import Lifetimes, Prices, owns_memory
 from .pins import Constraints
 from .problem import Costs, Edge, Problem
@@ -87,13 +90,13 @@ class _Tables:
             self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
         return self.unions[key]
 
-    def table(self, value: SSAValue, sources: Port, targets: Port) -> Costs | None:
+    def table(self, value: SSAValue, splits: Splits, sources: Port, targets: Port) -> Costs | None:
         """Resharding seconds between two ports of a value; None where every pair is free."""
-        shape, size = shape_of(value), element_bytes(value)
-        key = (shape, size, id(sources), id(targets))
+        size = element_bytes(value)
+        key = (splits, size, id(sources), id(targets))
         if key not in self.tables:
             distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
-            small = self.costs.matrix(shape, size, distinct_s, distinct_t)
+            small = self.costs.matrix(splits, size, distinct_s, distinct_t)
             rows = [distinct_s.index(s) for s in sources]
             columns = [distinct_t.index(t) for t in targets]
             table = np.ascontiguousarray(small[np.ix_(rows, columns)])
@@ -132,6 +135,7 @@ class _Builder:
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
         self.prices, self.lifetimes = prices, Lifetimes(view)
+        self.factors = Factors(view, ratios_of(view.func, view.mesh))
         self.tables = _Tables(ReshardCosts(cluster))
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
@@ -169,11 +173,12 @@ class _Builder:
 
     def _op(self, op: ComputeOp) -> None:
         rule = op.rule()
-        limits = self.constraints.of_op(op)
-        key = (id(rule), limits)
+        limits, splits = self.constraints.of_op(op), self._op_splits(op)
+        key = (id(rule), splits, limits)
         tables = self.tables
         if key not in tables.signatures:
-            allowed = tuple(s for s in signatures(rule, self.view.mesh) if self.constraints.allows(s, limits))
+            every = signatures(rule, self.view.mesh, splits)
+            allowed = tuple(s for s in every if self.constraints.allows(s, limits))
             tables.signatures[key] = allowed or self.constraints.refuse_op(op)
             tables.kept.append(rule)
         states = tables.signatures[key]
@@ -188,6 +193,11 @@ class _Builder:
             tables.unary[cost_key] = costs
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key])
 
+    def _op_splits(self, op: ComputeOp) -> Splits | None:
+        """How the factors of an op are divided; None for evenly, so that what is equal is seen to be."""
+        splits = self.factors.of_op(op)
+        return None if splits.is_even(self.view.mesh) else splits
+
     def _held_results(self, op: ComputeOp) -> tuple[tuple[int, float], ...]:
         """The results that stay in memory as the op gives them, with the price of their bytes."""
         if not self.prices.at or not owns_memory(op):
@@ -201,13 +211,11 @@ class _Builder:
 
     def _homes(self, argument: SSAValue) -> Port:
         """The shardings in which an argument, or a value between stages, may come."""
-        shape, limits = shape_of(argument), self.constraints.of_input(argument)
-        key = (shape, limits)
+        splits, limits = self.factors.of_value(argument), self.constraints.of_input(argument)
+        key = (splits, limits)
         if key not in self.tables.homes:
-            states = even_shardings(len(shape), self.view.mesh, partial=False)
-            states = tuple(
-                s for s in states if fits(s, shape, self.view.mesh) and self.constraints.allows(s, limits)
-            )
+            states = all_shardings(splits, self.view.mesh, partial=False)
+            states = tuple(s for s in states if self.constraints.allows(s, limits))
             self.tables.homes[key] = states or self.constraints.refuse_input(argument)
         return self.tables.homes[key]
 
@@ -288,10 +296,10 @@ class _Builder:
         Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both.
         """
         if options == (False,) and not held:
-            return self.tables.table(value, port, forms)
-        key = (shape_of(value), element_bytes(value), id(port), id(forms), options, held, kept)
+            return self._table(value, port, forms)
+        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept)
         if key not in self.tables.tables:
-            once = self.tables.table(value, port, forms)
+            once = self._table(value, port, forms)
             once = once if once is not None else np.zeros((len(port), len(forms)))
             other = np.array([[a != b for b in forms] for a in port])
             home, form = self._bytes(value, port)[:, None], self._bytes(value, forms)[None, :]
@@ -318,9 +326,12 @@ class _Builder:
         self._edge(value, node, port, self.op_nodes[id(use.operation)], self._port(use))
 
     def _edge(self, value: SSAValue, u: int, sources: Port, v: int, targets: Port) -> None:
-        table = self.tables.table(value, sources, targets)
+        table = self._table(value, sources, targets)
         if table is not None and u != v:
             self.edges.append(Edge(u, v, table))
+
+    def _table(self, value: SSAValue, sources: Port, targets: Port) -> Costs | None:
+        return self.tables.table(value, self.factors.of_value(value), sources, targets)
 
     def _results(self) -> None:
         """New values go back to their argument's home; the loss is replicated."""
@@ -334,7 +345,7 @@ class _Builder:
                 self._edge(value, node, port, self.home_nodes[target], self._homes(argument))
             elif train.LOSS in self.view.result_attributes(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
-                table = self.tables.table(value, port, whole)
+                table = self._table(value, port, whole)
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
 
@@ -344,6 +355,6 @@ class _Builder:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
                 port = self.tables.port(self._states(node), True, value.index)
-                table = self.tables.table(value, port, self._homes(value))
+                table = self._table(value, port, self._homes(value))
                 if table is not None:
                     self.unary[node] = self.unary[node] + table.min(axis=1)

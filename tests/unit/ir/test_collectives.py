@@ -68,6 +68,11 @@ def test_what_is_whole_is_one_step_from_a_split_of_one_dim(axes: tuple[str, ...]
         ('[{"gpu"}, {}]', '[{"gpu"}, {}], unreduced={"node"}', PARTIAL, ("node",)),
         ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', "[{}, {}]", GATHER, ("gpu",)),
         ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', '[{}, {"gpu"}], offsets={1: [0, 5, 8]}', TO_ALL, ("gpu",)),
+        ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', '[{"gpu"}, {}]', TO_ALL, ("gpu",)),
+        ('[{"node", "gpu"}], offsets={0: [0, 1, 4, 5, 8]}', '[{"node", "gpu"}]', TO_ALL, ("gpu",)),
+        ('[{"node", "gpu"}], offsets={0: [0, 1, 3, 5, 8]}', '[{"node", "gpu"}]', TO_ALL, ("node", "gpu")),
+        ('[{"node", "gpu"}], offsets={0: [0, 1, 4, 5, 8]}', '[{"node"}]', GATHER, ("gpu",)),
+        ('[{"node"}], offsets={0: [0, 3, 8]}', '[{"node", "gpu"}], offsets={0: [0, 1, 3, 5, 8]}', SLICE, ("gpu",)),
     ],
 )
 def test_one_collective_leads(source: str, target: str, kind: CollectiveKind, axes: tuple[str, ...]):
@@ -86,8 +91,8 @@ def test_one_collective_leads(source: str, target: str, kind: CollectiveKind, ax
         ('[{}, {}], unreduced={"node", "gpu" max}', "[{}, {}]"),  # a sum and a maximum at once
         ('[{}, {}], unreduced={"gpu"}', '[{"node"}, {}]'),  # scattered over other axes than those reduced
         ("[{}, {}]", '[{}, {}], unreduced={"gpu" max}'),  # zeros are no identity of a maximum
-        ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', '[{"gpu"}, {}]'),  # uneven to even
-        ('[{"node", "gpu"}, {}], offsets={0: [0, 1, 2, 3, 8]}', '[{"node"}, {}]'),
+        ('[{"gpu", "node"}, {}], offsets={0: [0, 1, 2, 3, 8]}', '[{"gpu"}, {}]'),  # even, and not where the parts end
+        ('[{"gpu"}, {}], offsets={0: [0, 1, 8]}', '[{"gpu"}, {}], unreduced={"node"}'),
         ("[{}, {}]", "[{}]"),
     ],
 )
