@@ -113,6 +113,13 @@ class Splits:
     sizes: tuple[int, ...]
     counts: tuple[int, ...]
     ratios: Ratios = EVEN
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.sizes, self.counts, self.ratios)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @staticmethod
     def single(sizes: Sequence[int], ratios: Ratios = EVEN) -> Splits:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from xdsl.ir import BlockArgument, OpResult, SSAValue
@@ -37,6 +37,7 @@ class Factors:
 
     view: StepView
     ratios: Mapping[int, Ratios]
+    _known: dict[SSAValue, Splits] = field(default_factory=dict[SSAValue, Splits], init=False, repr=False)
 
     def of_op(self, op: ComputeOp) -> Splits:
         """How the factors of an op's rule are divided."""
@@ -48,6 +49,11 @@ class Factors:
 
     def of_value(self, value: SSAValue) -> Splits:
         """How the dims of a value are divided, where it is made; for an argument, by its first user's ratios."""
+        if (known := self._known.get(value)) is None:
+            known = self._known[value] = self._of_value(value)
+        return known
+
+    def _of_value(self, value: SSAValue) -> Splits:
         shape = shape_of(value)
         counts = (self._counts.get(self._find((value, dim)), size) for dim, size in enumerate(shape))
         return Splits(shape, tuple(counts), self.ratios_of(self._segment(value)))
@@ -75,11 +81,12 @@ class Factors:
         """A forest whose trees are the sets of dims that are tied."""
         parents: dict[Place, Place] = {}
         for op in self.view.ops:
-            for places in _places(op).values():
-                first = _root(parents, places[0])
-                for other in places[1:]:
-                    parents[_root(parents, other)] = first
+            values = (*op.args, *op.outs)
+            for slots in _led(op.rule()).values():
+                first = _root(parents, (values[slots[0][0]], slots[0][1]))
                 parents.setdefault(first, first)
+                for position, dim in slots[1:]:
+                    parents[_root(parents, (values[position], dim))] = first
         return parents
 
     @cached_property
@@ -87,10 +94,10 @@ class Factors:
         """By the root of each set, the number of pieces."""
         counts: dict[Place, int] = {}
         for op in self.view.ops:
-            sizes = op.rule().sizes
-            for factor, places in _places(op).items():
-                root = self._find(places[0])
-                counts[root] = math.gcd(counts.get(root, 0), sizes[factor])
+            values, rule = (*op.args, *op.outs), op.rule()
+            for factor, slots in _led(rule).items():
+                root = self._find((values[slots[0][0]], slots[0][1]))
+                counts[root] = math.gcd(counts.get(root, 0), rule.sizes[factor])
         return counts
 
     def _find(self, place: Place) -> Place:
@@ -99,17 +106,11 @@ class Factors:
 
 def _root(parents: dict[Place, Place], place: Place) -> Place:
     root = place
-    while (above := parents.get(root, root)) != root:
+    while (above := parents.get(root, root)) is not root:
         root = above
-    while (above := parents.get(place, root)) != root:
+    while (above := parents.get(place, root)) is not root:
         parents[place], place = root, above
     return root
-
-
-def _places(op: ComputeOp) -> dict[str, list[Place]]:
-    """By factor that may be split, the dims of values which it leads."""
-    values = (*op.args, *op.outs)
-    return {f: [(values[position], dim) for position, dim in slots] for f, slots in _led(op.rule()).items()}
 
 
 _LED: dict[int, tuple[Rule, dict[str, Slots]]] = {}
