@@ -33,6 +33,11 @@ On an op: the same per result.
 SEARCH = "spmd.search"
 """On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
 
+BALANCE = "spmd.balance"
+"""
+On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).
+"""
+
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Literal
 
 from .cluster import Cluster
@@ -19,23 +20,36 @@ from .sharding import DimSharding, Sharding
 
 Method = Literal["flat", "padded", "grouped_broadcast"]
 
+DimShare = Callable[[DimSharding], float]
+
 _CHOSEN = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 """The kinds that can be carried out in either way."""
 
 
 def has_methods(step: Step) -> bool:
     """Whether a step may be carried out in more ways than one: parts of a gather or scatter have offsets."""
-    return step.kind in _CHOSEN and _parted(step).dims[step.dim or 0].offsets is not None
+    return is_gather_or_scatter(step) and _parted(step).dims[step.dim or 0].offsets is not None
 
 
-def step_costs(cluster: Cluster, step: Step, method: Method) -> tuple[float, float]:
-    """(seconds, seconds per byte of the whole value) of one collective."""
-    share = handled_share(step, cluster.mesh, method)
+def is_gather_or_scatter(step: Step) -> bool:
+    """Whether parts of a dim are joined or made, so that padding is a question where they differ."""
+    return step.kind in _CHOSEN
+
+
+def step_costs(
+    cluster: Cluster, step: Step, method: Method, share: DimShare | None = None
+) -> tuple[float, float]:
+    """
+    (seconds, seconds per byte of the whole value) of one collective.
+
+    `share` gives the part of a dim that its largest part is, where that is not what its boundaries say.
+    """
+    handled = handled_share(step, cluster.mesh, method, share)
     if method == "grouped_broadcast":
         alpha, beta = cluster.broadcast_costs(step.axes)
-        return alpha * cluster.mesh.parts(step.axes), beta * share
+        return alpha * cluster.mesh.parts(step.axes), beta * handled
     alpha, beta = cluster.collective_costs(step.kind, step.axes)
-    return alpha, beta * share
+    return alpha, beta * handled
 
 
 def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float) -> Method:
@@ -48,28 +62,28 @@ def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float) -> Method:
     return "grouped_broadcast" if seconds("grouped_broadcast") < seconds("padded") else "padded"
 
 
-def handled_share(step: Step, mesh: Mesh, method: Method = "flat") -> float:
+def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:
     """
     The part of the whole value that the device with the most of it handles: gathered, or not yet scattered.
 
     Where parts are padded to the largest, that is as many times the largest as there are parts.
     """
+
+    def held(spread: Sharding) -> float:
+        return math.prod(share(d) if share else _dim_share(d, mesh) for d in spread.dims if d.axes)
+
     if step.kind is CollectiveKind.ALL_TO_ALL:
-        return max(_share(step.source, mesh), _share(step.target, mesh))
+        return max(held(step.source), held(step.target))
     if step.kind not in _CHOSEN:
-        return _share(step.source, mesh)
+        return held(step.source)
     if method == "grouped_broadcast":
-        return _share(step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
-    return mesh.parts(step.axes) * _share(_parted(step), mesh)
+        return held(step.target if step.kind is CollectiveKind.ALL_GATHER else step.source)
+    return mesh.parts(step.axes) * held(_parted(step))
 
 
 def _parted(step: Step) -> Sharding:
     """The sharding of the parts that a gather joins or a scatter makes."""
     return step.source if step.kind is CollectiveKind.ALL_GATHER else step.target
-
-
-def _share(spread: Sharding, mesh: Mesh) -> float:
-    return math.prod(_dim_share(dim, mesh) for dim in spread.dims if dim.axes)
 
 
 def _dim_share(dim: DimSharding, mesh: Mesh) -> float:

@@ -25,6 +25,7 @@ from ..dialects.step import (
     sharding_of,
     working_of,
 )
+from ..ir.cluster import Cluster
 from ..ir.ratios import Splits
 from ..ir.sharding import Sharding
 from .analysis.factors import Factors
@@ -89,7 +90,12 @@ class InsertReshardingPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for view, cluster in step_views(op):
-            _Inserter(view, ReshardCosts(cluster)).run()
+            insert_resharding(view, cluster)
+
+
+def insert_resharding(view: StepView, cluster: Cluster) -> None:
+    """Make every change of sharding of one step, or of one stage, an op."""
+    _Inserter(view, ReshardCosts(cluster)).run()
 
 
 @dataclass
@@ -114,8 +120,9 @@ class _Inserter:
         # Of the program as it is; the reshardings that are put in do not change how values are divided.
         factors = Factors(self.view, ratios_of(self.view.func, self.view.mesh))
         values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
+        values = list(filter(self.view.has, values))
         self.splits |= {value: factors.of_value(value) for value in values}
-        for value in filter(self.view.has, values):
+        for value in values:
             self._value(value)
         self._results(self.view.func)
 

@@ -17,6 +17,7 @@ _HOMES: dict[str, str] = {
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",
+    "balance-ratios": "balance_ratios:BalanceRatiosPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",

@@ -45,7 +45,7 @@ nothing and compute everything everywhere.
 """
 
 
-_HEADROOM = 0.1
+HEADROOM = 0.1
 """The part of a device's memory that the search leaves to the buffers of collectives."""
 
 
@@ -151,7 +151,7 @@ def search(
         view,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
         lambda problem: _solved(problem, algorithm),
-        (1.0 - _HEADROOM) * cluster.memory if memory is None else memory,
+        (1.0 - HEADROOM) * cluster.memory if memory is None else memory,
     )
     _write(view, found.problem, found.solution)
     return found

@@ -94,7 +94,7 @@ def peak_memory(
     ops = list(func.body.block.ops)
     stages = Stages(func)
     buffers = [buffer for buffer in live_buffers(func) if stage is None or stages.of_value(buffer.value) == stage]
-    held = _held(buffers, len(ops), mesh)
+    held = bytes_over_time(buffers, len(ops), mesh)
     peaks = held.max(axis=0)
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
     index = int(np.argmax(held[:, rank]))
@@ -187,8 +187,8 @@ def _alike(value: SSAValue, other: SSAValue) -> bool:
     return value.type == other.type and sharding_of(value).dims == sharding_of(other).dims
 
 
-def _held(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
-    """The bytes held during each op (rows) on each rank (columns)."""
+def bytes_over_time(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
+    """The bytes held during each of `ops` ops (rows) on each rank (columns)."""
     change = np.zeros((ops + 2, mesh.device_count), np.int64)
     for buffer in buffers:
         size = _buffer_bytes(buffer, mesh)

@@ -1,0 +1,203 @@
+"""
+A step as phases, communication and then computation, and how long each takes by the shares of an axis (HAP 3.2).
+
+A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
+linear in the shares: a collective's in the largest, a device's in its own. Shares are real here; rounding comes
+later. Of the roofline, the term counts that is the larger when the axis is shared evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of, value_bytes
+from ...dialects.ratios import segment_of
+from ...dialects.spmd import ReshardOp
+from ...dialects.step import sharding_of
+from ...ir.cluster import Cluster, Device
+from ...ir.collective_cost import Method, is_gather_or_scatter, step_costs
+from ...ir.collectives import CollectiveKind, Step, single_step
+from ...ir.mesh import Mesh
+from ...ir.ratios import Ratios
+from ...ir.sharding import DimSharding, Sharding
+from ...ir.signatures import Signature, Split, choices_of
+from ..search.ratios import Phase, Work
+from .compute import spec_of
+
+RatiosBySegment = Mapping[int, Ratios]
+
+
+@dataclass(frozen=True)
+class Transmission:
+    """A collective on a value of `bytes` bytes, in a segment of the model."""
+
+    step: Step
+    bytes: float
+    segment: int
+
+
+@dataclass(frozen=True)
+class Computation:
+    """An op with its signature, in a segment of the model."""
+
+    op: ComputeOp
+    signature: Signature
+    segment: int
+
+
+Event = Transmission | Computation
+
+
+def events_of(func: FuncOp, mesh: Mesh) -> tuple[Event, ...]:
+    """What a step function does, in order, once its changes of sharding are ops (`insert-resharding`)."""
+    return tuple(_events(func, mesh))
+
+
+def _events(func: FuncOp, mesh: Mesh) -> Iterator[Event]:
+    segments = segments_of(func)
+    for op in func.body.block.ops:
+        if isinstance(op, ReshardOp):
+            step = single_step(sharding_of(op.operand), op.sharding, mesh)
+            if step is not None and step.kind is not CollectiveKind.SLICE:
+                yield Transmission(step, float(value_bytes(op.operand)), segments.get(op.operand, 0))
+        elif isinstance(op, ComputeOp) and op.signature is not None and not spec_of(op).view:
+            yield Computation(op, op.signature, segment_of(op))
+
+
+def segments_of(func: FuncOp) -> dict[SSAValue, int]:
+    """The segment of every value: of the op that makes it, through changes of sharding; an argument's first user's."""
+    made: dict[SSAValue, SSAValue] = {}
+    found: dict[SSAValue, int] = {}
+    for op in func.body.block.ops:
+        if isinstance(op, ReshardOp):
+            made[op.result] = made.get(op.operand, op.operand)
+        elif isinstance(op, ComputeOp):
+            segment = segment_of(op)
+            for value in op.args:
+                found.setdefault(made.get(value, value), segment)
+            found |= dict.fromkeys(op.outs, segment)
+    return found | {copy: found.get(value, 0) for copy, value in made.items()}
+
+
+@dataclass
+class PhaseModel:
+    """How long the phases of a step take on a cluster."""
+
+    events: tuple[Event, ...]
+    cluster: Cluster
+    _known: dict[object, tuple[float, float]] = field(
+        default_factory=dict[object, tuple[float, float]], init=False, repr=False
+    )
+
+    def seconds(self, ratios: RatiosBySegment) -> float:
+        """How long the step takes with these ratios."""
+        axis = self.cluster.mesh.spatial[0].name
+        shares = {segment: shares_of(each, axis, self.cluster.mesh) for segment, each in ratios.items()}
+        return sum(phase.seconds(shares[phase.segment]) for phase in self.phases(axis, ratios))
+
+    def phases(self, axis: str, ratios: RatiosBySegment) -> tuple[Phase, ...]:
+        """The phases by the shares of `axis`, the other axes being shared as `ratios` has it."""
+        found: list[Phase] = []
+        segment, fixed, rate, talking = 0, 0.0, 0.0, False
+        ranks: list[list[float]] = []
+        for event in self.events:
+            if event.segment != segment or (isinstance(event, Transmission) and not talking):
+                found += self._closed(axis, segment, fixed, rate, ranks)
+                segment, fixed, rate, ranks = event.segment, 0.0, 0.0, []
+            if talking := isinstance(event, Transmission):
+                costs = self._communication(event, axis, ratios[segment])
+                fixed, rate = fixed + costs[0], rate + costs[1]
+            else:
+                ranks = ranks or [[0.0, 0.0] for _ in range(self.cluster.mesh.device_count)]
+                for rank, total in enumerate(ranks):
+                    costs = self._computation(event, axis, rank, ratios[segment])
+                    total[0], total[1] = total[0] + costs[0], total[1] + costs[1]
+        return tuple([*found, *self._closed(axis, segment, fixed, rate, ranks)])
+
+    def _closed(
+        self, axis: str, segment: int, fixed: float, rate: float, ranks: list[list[float]]
+    ) -> Iterator[Phase]:
+        mesh = self.cluster.mesh
+        lines = (Work(mesh.part(rank, (axis,)), *costs) for rank, costs in enumerate(ranks))
+        if fixed or rate or ranks:
+            yield Phase(segment, fixed, rate, tuple(dict.fromkeys(lines)))
+
+    def _communication(self, event: Transmission, axis: str, ratios: Ratios) -> tuple[float, float]:
+        """Seconds, and seconds per unit of the largest share of `axis`, of the cheaper method with these ratios."""
+        methods: tuple[Method, ...] = ("flat",)
+        if is_gather_or_scatter(event.step) and ratios.split(event.step.axes):
+            methods = ("padded", "grouped_broadcast")
+        largest = max(shares_of(ratios, axis, self.cluster.mesh))
+        costs = [self._carried_out(event, method, axis, ratios) for method in methods]
+        return min(costs, key=lambda each: each[0] + each[1] * largest)
+
+    def _carried_out(self, event: Transmission, method: Method, axis: str, ratios: Ratios) -> tuple[float, float]:
+        mesh = self.cluster.mesh
+
+        def seconds(share: float) -> float:
+            def part(dim: DimSharding) -> float:
+                others = (max(shares_of(ratios, name, mesh)) for name in dim.axes if name != axis)
+                return math.prod(others) * (share if axis in dim.axes else 1.0)
+
+            fixed, per_byte = step_costs(self.cluster, event.step, method, part)
+            return fixed + per_byte * event.bytes
+
+        return seconds(0.0), seconds(1.0) - seconds(0.0)
+
+    def _computation(self, event: Computation, axis: str, rank: int, ratios: Ratios) -> tuple[float, float]:
+        """Seconds, and seconds per unit of its share of `axis`, that a rank computes."""
+        mesh, device = self.cluster.mesh, self.cluster.device(rank)
+        place = mesh.coordinates(rank)
+        shares = {a.name: shares_of(ratios, a.name, mesh)[place[a.name]] for a in mesh.spatial if a.name != axis}
+        key = (event.op.use_key(), event.signature, axis, device, tuple(shares.values()))
+        if key not in self._known:
+            even = {**shares, axis: 1.0 / mesh.axis(axis).size}
+            self._known[key] = _linear(event, device, mesh, even, {**shares, axis: 0.0}, axis)
+        return self._known[key]
+
+
+def shares_of(ratios: Ratios, axis: str, mesh: Mesh) -> tuple[float, ...]:
+    """The shares of the parts of an axis; equal ones where it has no ratios."""
+    count = mesh.axis(axis).size
+    return ratios.on(axis) or (1.0 / count,) * count
+
+
+def _linear(
+    event: Computation, device: Device, mesh: Mesh, even: Mapping[str, float], none: Mapping[str, float], axis: str
+) -> tuple[float, float]:
+    """The roofline as a line through a share of nothing and an even one: (seconds, seconds per unit of share)."""
+    dtype = dtype_of((event.op.args or event.op.outs)[0])
+    terms = [
+        tuple(_flops(event, mesh, shares) / device.rate(dtype) for shares in (none, even)),
+        tuple(_bytes(event, shares) / device.memory_bandwidth for shares in (none, even)),
+    ]
+    least, most = max(terms, key=lambda term: term[1])
+    return least + device.launch, (most - least) / even[axis]
+
+
+def _flops(event: Computation, mesh: Mesh, shares: Mapping[str, float]) -> float:
+    """The floating-point operations of a device with these shares of the axes."""
+    rule = event.op.rule()
+    sizes: dict[str, float] = dict(rule.sizes)
+    for name, choice in zip(mesh.names, choices_of(rule, event.signature, mesh)[0], strict=True):
+        if isinstance(choice, Split):
+            sizes[choice.factor] *= shares.get(name, 1.0)
+    return spec_of(event.op).flop_count(rule, sizes)
+
+
+def _bytes(event: Computation, shares: Mapping[str, float]) -> float:
+    """The bytes that a device with these shares of the axes reads and writes."""
+    values, signature = (*event.op.args, *event.op.outs), event.signature
+    spreads = (*signature.operands, *signature.results)
+    return sum(held_bytes(value, sharding, shares) for value, sharding in zip(values, spreads, strict=True))
+
+
+def held_bytes(value: SSAValue, sharding: Sharding, shares: Mapping[str, float]) -> float:
+    """The bytes of a value on a device with these shares of the axes."""
+    parts = (shares.get(axis, 1.0) for axis in sharding.split_axes)
+    return element_bytes(value) * math.prod(shape_of(value)) * math.prod(parts)

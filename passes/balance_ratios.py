@@ -1,0 +1,239 @@
+"""The pass `balance-ratios`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from ..dialects.ratios import ratios_of, set_ratios
+from ..dialects.step import BALANCE
+from ..ir.cluster import Cluster
+from ..ir.ratios import EVEN, Ratios
+from ..ir.signatures import Split, choices_of, needs_all_parts
+from .analysis.factors import Factors
+from .analysis.memory import size_text
+from .analysis.phases import PhaseModel, events_of, shares_of
+from .analysis.timeline import ComputeSeconds
+from .errors import fail
+from .insert_resharding import insert_resharding
+from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
+from .search.step_view import StepView, cluster_of_module, step_functions
+from .search_strategy import HEADROOM
+from .shares.respread import respread
+from .shares.room import Shortage, shortages
+from .shares.segments import mark_segments
+from .strip_resharding import strip_resharding
+
+_ROUNDS = 8
+"""How often the axes are balanced in turn, each with the shares of the others as they are."""
+
+_CUTS = 40
+"""How often a limit of memory is added and the shares are found again."""
+
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class BalanceRatiosPass(ModulePass):
+    """
+    Give the parts of each axis the shares with which the chosen program takes the least time.
+
+    Requires: signatures (`search-strategy`), a cluster.
+    Ensures: the function's `spmd.ratios` has the shares, where they are not even, and every signature, home and
+    working copy is divided by them; axes and dims stay as they were. Its `spmd.balance` has the predicted seconds of
+    a step before and after, and which ops run whole because a device must not lack a part. Ops carry `spmd.segment`
+    where there are several.
+
+    Shares are found by a linear program over the program's phases: a collective takes as long as the largest share,
+    a computation as long as the slowest device, whose memory (but a tenth) limits its share. Of several axes one is
+    balanced at a time, until nothing changes.
+
+    Before:
+    ```mlir
+    #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
+    #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#fast, #slow] placement [0, 1] links [#link]
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>})
+        -> tensor<8x4xf32> {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}, {}])>}
+        : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %y : tensor<8x4xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
+    #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    #rows = #spmd.sharding<@mesh, [{"gpu"}, {}], offsets={0: [0, 6, 8]}>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#fast, #slow] placement [0, 1] links [#link]
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #rows}) -> tensor<8x4xf32> attributes {
+      spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [0.75, 0.25]}>],
+      spmd.balance = {before = 1.28e-07, after = 6.4e-08}
+    } {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh,
+        ([{"gpu"}, {}], offsets={0: [0, 6, 8]}) -> ([{"gpu"}, {}], offsets={0: [0, 6, 8]})>
+      } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %y : tensor<8x4xf32>
+    }
+    ```
+
+    Source: HAP 5.
+    """
+
+    name = "balance-ratios"
+
+    ratios: str | None = None
+    """Shares to use as they are, in place of those that the program finds: `"0.4,0.3,0.2,0.1"`."""
+
+    axis: str | None = None
+    """The axis to balance; by default each in turn. Given shares need it where the mesh has several."""
+
+    segments: int | Literal["layers"] = 1
+    """Into how many segments, each with shares of its own, the model is divided; `layers`: one for each layer."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Balance every step function of the module."""
+        for func in step_functions(op):
+            strip_resharding(func)
+            cluster = cluster_of_module(op)
+            view = StepView(func, cluster.mesh)
+            if any(each.signature is None for each in view.ops):
+                fail(func, "has ops without a signature; run search-strategy before balance-ratios")
+            balancer = _Balancer(op, view, cluster, self._axes(func, cluster))
+            segments = None if self.segments == "layers" else self.segments
+            balancer.run(segments, self._given(func, cluster))
+
+    def _axes(self, func: FuncOp, cluster: Cluster) -> tuple[str, ...]:
+        names = tuple(axis.name for axis in cluster.mesh.spatial if axis.size > 1)
+        if self.axis is None:
+            return names
+        if self.axis not in names:
+            fail(func, f'has no axis "{self.axis}" of several devices to balance; there are {", ".join(names)}')
+        return (self.axis,)
+
+    def _given(self, func: FuncOp, cluster: Cluster) -> Ratios | None:
+        """The shares that the user gives."""
+        if self.ratios is None:
+            return None
+        axes = self._axes(func, cluster)
+        if len(axes) != 1:
+            fail(func, f"is on a mesh of the axes {', '.join(axes)}: name the one that the ratios are for with axis=")
+        try:
+            found = Ratios.of({axes[0]: [float(share) for share in self.ratios.split(",")]})
+            found.verify(cluster.mesh)
+        except ValueError as error:
+            fail(func, f"balance-ratios{{ratios={self.ratios!r}}}: {error}")
+        return found
+
+
+class _Balancer:
+    """Balances one step; one use."""
+
+    def __init__(self, module: ModuleOp, view: StepView, cluster: Cluster, axes: tuple[str, ...]) -> None:
+        self.module, self.view, self.cluster, self.axes = module, view, cluster, axes
+        self.limits = [(1.0 - HEADROOM) * cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
+
+    def run(self, segments: int | None, given: Ratios | None) -> None:
+        """Find the shares, or take those that are given, and write them."""
+        func, mesh = self.view.func, self.cluster.mesh
+        count = mark_segments(self.view, segments, ComputeSeconds(self.cluster))
+        had = ratios_of(func, mesh)
+        had = {segment: had.get(segment, had[0]) for segment in range(count)}
+        model = PhaseModel(events_of(self._explicit(), mesh), self.cluster)
+        before = model.seconds(had)
+        if given is not None:
+            ratios = {segment: _with(each, dict(given.shares)) for segment, each in had.items()}
+            whole = self._write(ratios)
+        else:
+            ratios, whole = self._solved(model, had)
+        report = {"before": FloatAttr(before, 64), "after": FloatAttr(model.seconds(ratios), 64)}
+        listed = {"whole": ArrayAttr([StringAttr(reason) for reason in whole])} if whole else {}
+        func.attributes[BALANCE] = DictionaryAttr({**report, **listed})
+
+    def _explicit(self) -> FuncOp:
+        """A copy of the step in which changes of sharding are ops."""
+        copied = self.module.clone()
+        name = self.view.func.sym_name.data
+        func = next(func for func in step_functions(copied) if func.sym_name.data == name)
+        insert_resharding(func, self.cluster)
+        return func
+
+    def _write(self, ratios: dict[int, Ratios]) -> list[str]:
+        set_ratios(self.view.func, self.cluster.mesh, ratios)
+        return respread(self.view, {**ratios, 0: ratios.get(0, EVEN)})
+
+    def _solved(self, model: PhaseModel, ratios: dict[int, Ratios]) -> tuple[dict[int, Ratios], list[str]]:
+        """The shares of least time that fit in memory, written; and which ops had to stay whole."""
+        cuts: dict[tuple[int, int], Shortage] = {}
+        short: list[Shortage] = []
+        for _ in range(_CUTS):
+            ratios = self._balanced(model, ratios, list(cuts.values()))
+            whole = self._write(ratios)
+            if not (short := shortages(self._explicit(), self.cluster.mesh, self.limits)):
+                return ratios, whole
+            for each in short:
+                # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.
+                known = cuts.get((each.rank, each.point), each)
+                room = known.room - (each.excess if known is not each else 0.0)
+                cuts[each.rank, each.point] = replace(each, room=room)
+        worst = max(short, key=lambda each: each.excess)
+        fail(
+            self.view.func,
+            f"no shares were found that fit: rank {worst.rank} still needs {size_text(worst.excess)} more than it has;"
+            " use more devices or a smaller batch",
+        )
+
+    def _balanced(self, model: PhaseModel, ratios: dict[int, Ratios], cuts: list[Shortage]) -> dict[int, Ratios]:
+        """One axis after the other, until nothing changes."""
+        for _ in range(_ROUNDS):
+            previous = ratios
+            for axis in self.axes:
+                limits = tuple(cut.limit(self.cluster.mesh, axis, ratios) for cut in cuts)
+                ratios = self._on_axis(model, ratios, axis, limits)
+            if all(self._close(previous[segment], ratios[segment]) for segment in ratios):
+                break
+        return ratios
+
+    def _on_axis(
+        self, model: PhaseModel, ratios: dict[int, Ratios], axis: str, limits: tuple[Limit, ...]
+    ) -> dict[int, Ratios]:
+        parts = self.cluster.mesh.axis(axis).size
+        problem = RatioProblem(parts, len(ratios), model.phases(axis, ratios), limits, self._least(axis))
+        try:
+            shares = solve_ratios(problem)
+        except NoShares as error:
+            fail(self.view.func, f'{error} on axis "{axis}"; use more devices or a smaller batch')
+        return {segment: _with(ratios[segment], {axis: shares[segment]}) for segment in ratios}
+
+    def _least(self, axis: str) -> float:
+        """The share that leaves no device without a part of a factor of which each needs one."""
+        factors, mesh = Factors(self.view, {0: EVEN}), self.cluster.mesh
+        at, least = mesh.names.index(axis), 0.0
+        for op in self.view.ops:
+            assert op.signature is not None
+            choice = choices_of(op.rule(), op.signature, mesh)[0][at]
+            if isinstance(choice, Split) and needs_all_parts(op.rule(), choice.factor):
+                count = factors.of_op(op).counts[op.rule().factors.index(choice.factor)]
+                least = max(least, 1.0 / max(count, mesh.axis(axis).size))
+        return least
+
+    def _close(self, one: Ratios, other: Ratios) -> bool:
+        mesh = self.cluster.mesh
+        pairs = ((shares_of(one, axis, mesh), shares_of(other, axis, mesh)) for axis in self.axes)
+        return all(abs(a - b) <= _CLOSE for left, right in pairs for a, b in zip(left, right, strict=True))
+
+
+def _with(ratios: Ratios, shares: dict[str, tuple[float, ...]]) -> Ratios:
+    """Ratios with the shares of some axes changed; an axis whose shares are all equal is split evenly."""
+    merged = {**dict(ratios.shares), **shares}
+    return Ratios.of({axis: each for axis, each in merged.items() if max(each) - min(each) > _CLOSE})

@@ -1,0 +1,86 @@
+"""A strategy under other ratios: the same axes on the same dims, divided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects.compute import SIGNATURE, ComputeOp
+from ...dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from ...dialects.step import (
+    SHARDING,
+    argument_attribute,
+    is_regathered,
+    merge_argument_attributes,
+    set_working_copies,
+    working_of,
+)
+from ...ir.ratios import Ratios, Splits
+from ...ir.rules import Rule
+from ...ir.sharding import Sharding
+from ...ir.signatures import Choice, Signature, Split, choices_of, factor_offsets, needs_all_parts, signature
+from ..analysis.factors import Factors
+from ..errors import describe
+from ..search.step_view import StepView
+
+
+def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
+    """
+    Divide every signature, home and working copy of a step by `ratios` (by segment).
+
+    An op that cannot leave a device without a part runs whole on the axes where it would; what is returned says which
+    and why.
+    """
+    factors, mesh = Factors(view, ratios), view.mesh
+    known: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}
+    reasons: list[str] = []
+    for op in view.ops:
+        if (given := op.signature) is None:
+            continue
+        key = (op.rule(), given, factors.of_op(op))
+        if key not in known:
+            known[key] = _divided(op, given, key[2], view)
+        divided, reason = known[key]
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, divided)
+        reasons += [f"{describe(op)}: {reason}"] if reason else []
+    homes: dict[int, dict[str, Attribute | None]] = {}
+    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
+    for value in _values(view):
+        splits = factors.of_value(value)
+        if (working := working_of(value)) is not None:
+            copies[value] = splits.sharding(working, mesh), is_regathered(value)
+    for given in view.inputs:
+        home = argument_attribute(given.argument, SHARDING)
+        if isinstance(home, ShardingAttr):
+            spread = factors.of_value(given.argument).sharding(home.sharding, mesh)
+            homes[given.argument.index] = {SHARDING: ShardingAttr.of(mesh.name, spread)}
+    merge_argument_attributes(view.func, homes)
+    set_working_copies(view.func, mesh.name, copies)
+    return reasons
+
+
+def _values(view: StepView) -> Iterator[SSAValue]:
+    yield from view.func.body.block.args
+    for op in view.ops:
+        yield from op.outs
+
+
+def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) -> tuple[Signature, str]:
+    """A signature of the same choices, and why one of them had to be dropped; empty where none had."""
+    rule, mesh = op.rule(), view.mesh
+    chosen = choices_of(rule, given, mesh)[0]
+    reason = ""
+    while (found := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
+        factor = _refused(rule, chosen, splits, view)
+        reason = f"runs whole along factor {factor}, of which every device needs a part and some would have none"
+        chosen = [None if choice == Split(factor) else choice for choice in chosen]
+    return found, reason
+
+
+def _refused(rule: Rule, chosen: list[Choice], splits: Splits, view: StepView) -> str:
+    """The factor that cannot be split so: one that has an empty part and must not."""
+    split = [choice.factor for choice in chosen if isinstance(choice, Split)]
+    offsets = factor_offsets(rule, view.mesh, chosen, splits) or {}
+    strict = (f for f in split if needs_all_parts(rule, f) and len(set(offsets.get(f, ()))) < len(offsets.get(f, ())))
+    return next(strict, split[0])

@@ -1,0 +1,64 @@
+"""Memory as limits on shares, found by looking: where a rank holds too much, and what that is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from ...dialects.step import sharding_of
+from ...ir.mesh import Mesh
+from ...ir.ratios import Ratios
+from ..analysis.memory import bytes_over_time, live_buffers
+from ..analysis.phases import held_bytes, segments_of, shares_of
+from ..search.ratios import Limit
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """
+    A rank that holds more than it may.
+
+    Args:
+        point: the index of the op during which it does.
+        excess: bytes, by the sizes as they were rounded.
+        room: bytes that it may hold.
+        held: the values that are alive together, each with its segment.
+    """
+
+    rank: int
+    point: int
+    excess: float
+    room: float
+    held: tuple[tuple[SSAValue, int], ...]
+
+    def limit(self, mesh: Mesh, axis: str, ratios: Mapping[int, Ratios]) -> Limit:
+        """What it may hold, by its share of `axis` in each segment, with the shares of the other axes in `ratios`."""
+        place, terms, room = mesh.coordinates(self.rank), dict[tuple[int, int], float](), self.room
+        for value, segment in self.held:
+            sharding = sharding_of(value)
+            others = {a.name: shares_of(ratios[segment], a.name, mesh)[place[a.name]] for a in mesh.spatial}
+            size = held_bytes(value, sharding, {**others, axis: 1.0})
+            if axis in sharding.split_axes:
+                key = (segment, place[axis])
+                terms[key] = terms.get(key, 0.0) + size
+            else:
+                room -= size
+        return Limit(terms, room)
+
+
+def shortages(func: FuncOp, mesh: Mesh, limits: Sequence[float]) -> list[Shortage]:
+    """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
+    buffers, segments = live_buffers(func), segments_of(func)
+    held = bytes_over_time(buffers, len(list(func.body.block.ops)), mesh)
+    found: list[Shortage] = []
+    for rank, room in enumerate(limits):
+        point = int(np.argmax(held[:, rank]))
+        if (excess := float(held[point, rank]) - room) > 0:
+            alive = [buffer.value for buffer in buffers if buffer.is_held(point)]
+            listed = tuple((value, segments.get(value, 0)) for value in alive)
+            found.append(Shortage(rank, point, excess, room, listed))
+    return found
