@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,7 +23,7 @@ from .analysis.timeline import ComputeSeconds
 from .errors import fail
 from .insert_resharding import insert_resharding
 from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
-from .search.step_view import StepView, cluster_of_module, step_functions
+from .search.step_view import StepView, step_functions, step_views
 from .search_strategy import HEADROOM
 from .shares.respread import respread
 from .shares.room import Shortage, shortages
@@ -102,16 +103,18 @@ class BalanceRatiosPass(ModulePass):
     """Into how many segments, each with shares of its own, the model is divided; `layers`: one for each layer."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Balance every step function of the module."""
+        """Balance every step function of the module, of a pipeline every stage by itself."""
         for func in step_functions(op):
             strip_resharding(func)
-            cluster = cluster_of_module(op)
-            view = StepView(func, cluster.mesh)
+        found: dict[FuncOp, list[_Balance]] = {}
+        for view, cluster in step_views(op):
             if any(each.signature is None for each in view.ops):
-                fail(func, "has ops without a signature; run search-strategy before balance-ratios")
-            balancer = _Balancer(op, view, cluster, self._axes(func, cluster))
+                fail(view.func, "has ops without a signature; run search-strategy before balance-ratios")
+            balancer = _Balancer(op, view, cluster, self._axes(view.func, cluster))
             segments = None if self.segments == "layers" else self.segments
-            balancer.run(segments, self._given(func, cluster))
+            found.setdefault(view.func, []).append(balancer.run(segments, self._given(view.func, cluster)))
+        for func, stages in found.items():
+            func.attributes[BALANCE] = _summary(stages)
 
     def _axes(self, func: FuncOp, cluster: Cluster) -> tuple[str, ...]:
         names = tuple(axis.name for axis in cluster.mesh.spatial if axis.size > 1)
@@ -136,37 +139,49 @@ class BalanceRatiosPass(ModulePass):
         return found
 
 
+@dataclass(frozen=True)
+class _Balance:
+    """What became of one step or stage: seconds before and after, and the ops that stay whole, with the reason."""
+
+    before: float
+    after: float
+    whole: tuple[str, ...]
+
+
+def _summary(stages: Sequence[_Balance]) -> DictionaryAttr:
+    whole = [StringAttr(reason) for stage in stages for reason in stage.whole]
+    seconds = {"before": sum(stage.before for stage in stages), "after": sum(stage.after for stage in stages)}
+    listed = {"whole": ArrayAttr(whole)} if whole else {}
+    return DictionaryAttr({**{name: FloatAttr(value, 64) for name, value in seconds.items()}, **listed})
+
+
 class _Balancer:
-    """Balances one step; one use."""
+    """Balances one step, or one stage of it; one use."""
 
     def __init__(self, module: ModuleOp, view: StepView, cluster: Cluster, axes: tuple[str, ...]) -> None:
         self.module, self.view, self.cluster, self.axes = module, view, cluster, axes
         self.limits = [(1.0 - HEADROOM) * cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
 
-    def run(self, segments: int | None, given: Ratios | None) -> None:
+    def run(self, segments: int | None, given: Ratios | None) -> _Balance:
         """Find the shares, or take those that are given, and write them."""
-        func, mesh = self.view.func, self.cluster.mesh
         count = mark_segments(self.view, segments, ComputeSeconds(self.cluster))
-        had = ratios_of(func, mesh)
+        had = ratios_of(self.view.func, self.cluster.mesh)
         had = {segment: had.get(segment, had[0]) for segment in range(count)}
-        model = PhaseModel(events_of(self._explicit(), mesh), self.cluster)
-        before = model.seconds(had)
+        model = PhaseModel(events_of(self._explicit()), self.cluster)
         if given is not None:
             ratios = {segment: _with(each, dict(given.shares)) for segment, each in had.items()}
             whole = self._write(ratios)
         else:
             ratios, whole = self._solved(model, had)
-        report = {"before": FloatAttr(before, 64), "after": FloatAttr(model.seconds(ratios), 64)}
-        listed = {"whole": ArrayAttr([StringAttr(reason) for reason in whole])} if whole else {}
-        func.attributes[BALANCE] = DictionaryAttr({**report, **listed})
+        return _Balance(model.seconds(had), model.seconds(ratios), tuple(whole))
 
-    def _explicit(self) -> FuncOp:
+    def _explicit(self) -> StepView:
         """A copy of the step in which changes of sharding are ops."""
-        copied = self.module.clone()
-        name = self.view.func.sym_name.data
+        copied, name = self.module.clone(), self.view.func.sym_name.data
         func = next(func for func in step_functions(copied) if func.sym_name.data == name)
-        insert_resharding(func, self.cluster)
-        return func
+        view = StepView(func, self.view.mesh, self.view.stage)
+        insert_resharding(view, self.cluster)
+        return StepView(func, self.view.mesh, self.view.stage)
 
     def _write(self, ratios: dict[int, Ratios]) -> list[str]:
         set_ratios(self.view.func, self.cluster.mesh, ratios)
@@ -179,7 +194,7 @@ class _Balancer:
         for _ in range(_CUTS):
             ratios = self._balanced(model, ratios, list(cuts.values()))
             whole = self._write(ratios)
-            if not (short := shortages(self._explicit(), self.cluster.mesh, self.limits)):
+            if not (short := shortages(self._explicit(), self.limits)):
                 return ratios, whole
             for each in short:
                 # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of, value_bytes
@@ -27,6 +26,7 @@ from ...ir.ratios import Ratios
 from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature, Split, choices_of
 from ..search.ratios import Phase, Work
+from ..search.step_view import StepView
 from .compute import spec_of
 
 RatiosBySegment = Mapping[int, Ratios]
@@ -53,27 +53,27 @@ class Computation:
 Event = Transmission | Computation
 
 
-def events_of(func: FuncOp, mesh: Mesh) -> tuple[Event, ...]:
-    """What a step function does, in order, once its changes of sharding are ops (`insert-resharding`)."""
-    return tuple(_events(func, mesh))
+def events_of(view: StepView) -> tuple[Event, ...]:
+    """What a step, or a stage, does, in order, once its changes of sharding are ops (`insert-resharding`)."""
+    return tuple(_events(view))
 
 
-def _events(func: FuncOp, mesh: Mesh) -> Iterator[Event]:
-    segments = segments_of(func)
-    for op in func.body.block.ops:
+def _events(view: StepView) -> Iterator[Event]:
+    segments = segments_of(view)
+    for op in filter(view.has, view.func.body.block.ops):
         if isinstance(op, ReshardOp):
-            step = single_step(sharding_of(op.operand), op.sharding, mesh)
+            step = single_step(sharding_of(op.operand), op.sharding, view.mesh)
             if step is not None and step.kind is not CollectiveKind.SLICE:
                 yield Transmission(step, float(value_bytes(op.operand)), segments.get(op.operand, 0))
         elif isinstance(op, ComputeOp) and op.signature is not None and not spec_of(op).view:
             yield Computation(op, op.signature, segment_of(op))
 
 
-def segments_of(func: FuncOp) -> dict[SSAValue, int]:
+def segments_of(view: StepView) -> dict[SSAValue, int]:
     """The segment of every value: of the op that makes it, through changes of sharding; an argument's first user's."""
     made: dict[SSAValue, SSAValue] = {}
     found: dict[SSAValue, int] = {}
-    for op in func.body.block.ops:
+    for op in view.func.body.block.ops:
         if isinstance(op, ReshardOp):
             made[op.result] = made.get(op.operand, op.operand)
         elif isinstance(op, ComputeOp):

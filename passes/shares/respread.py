@@ -55,13 +55,17 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
         if isinstance(home, ShardingAttr):
             spread = factors.of_value(given.argument).sharding(home.sharding, mesh)
             homes[given.argument.index] = {SHARDING: ShardingAttr.of(mesh.name, spread)}
+    for transfer in view.arrivals:
+        if transfer.out_sharding is not None:
+            spread = factors.of_value(transfer.result).sharding(transfer.out_sharding.sharding, mesh)
+            transfer.out_sharding = ShardingAttr.of(mesh.name, spread)
     merge_argument_attributes(view.func, homes)
     set_working_copies(view.func, mesh.name, copies)
     return reasons
 
 
 def _values(view: StepView) -> Iterator[SSAValue]:
-    yield from view.func.body.block.args
+    yield from (given.argument for given in view.inputs)
     for op in view.ops:
         yield from op.outs
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from ...dialects.step import sharding_of
@@ -15,6 +14,7 @@ from ...ir.ratios import Ratios
 from ..analysis.memory import bytes_over_time, live_buffers
 from ..analysis.phases import held_bytes, segments_of, shares_of
 from ..search.ratios import Limit
+from ..search.step_view import StepView
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ class Shortage:
         return Limit(terms, room)
 
 
-def shortages(func: FuncOp, mesh: Mesh, limits: Sequence[float]) -> list[Shortage]:
+def shortages(view: StepView, limits: Sequence[float]) -> list[Shortage]:
     """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
-    buffers, segments = live_buffers(func), segments_of(func)
-    held = bytes_over_time(buffers, len(list(func.body.block.ops)), mesh)
+    buffers = [buffer for buffer in live_buffers(view.func) if view.has(buffer.value)]
+    segments = segments_of(view)
+    held = bytes_over_time(buffers, len(list(view.func.body.block.ops)), view.mesh)
     found: list[Shortage] = []
     for rank, room in enumerate(limits):
         point = int(np.argmax(held[:, rank]))
