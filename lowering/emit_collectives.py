@@ -48,7 +48,7 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 _USUAL = "flat"
 _METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
     "padded": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
-    "grouped_broadcast": (CollectiveKind.ALL_GATHER,),
+    "grouped_broadcast": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
 }
 """The methods that the communicator is told of, by kind; otherwise it takes what suits its backend."""
 
@@ -127,6 +127,8 @@ class Collectives:
         """The sizes of the parts that a step makes or joins; None where the communicator assumes them."""
         dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
         assert dim is not None, f"{step.kind} is along a dim"
+        if step.dim == step.to_dim:
+            return self._sizes.entry(key, _moved_sizes(step, shape[dim], self._mesh, made=parts.made))
         spread = (step.target if parts.made else step.source).dims[dim]
         rows = _part_sizes(shape[dim], spread, step.axes, self._where.grid, made=parts.made)
         return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
@@ -170,6 +172,27 @@ def _part_sizes(
     if all(_is_even(row) if made else len(set(row)) == 1 for row in set(by_rank.values())):
         return None
     return tuple(by_rank[rank] for rank in range(mesh.device_count))
+
+
+def _moved_sizes(step: Step, size: int, mesh: Mesh, *, made: bool) -> list[tuple[int, ...]]:
+    """
+    Per rank, where the boundaries of a dim of `size` move: what of its part goes to the members of its group, or, not
+    `made`, what of theirs comes to it.
+    """
+    assert step.dim is not None
+    sides = [step.source.dims[step.dim], step.target.dims[step.dim]]
+    bounds = [side.boundaries(size, mesh) for side in sides]
+
+    def interval(side: int, rank: int) -> tuple[int, int]:
+        part = mesh.part(rank, sides[side].axes)
+        return bounds[side][part], bounds[side][part + 1]
+
+    def common(sender: int, receiver: int) -> int:
+        (a, b), (c, d) = interval(0, sender), interval(1, receiver)
+        return max(min(b, d) - max(a, c), 0)
+
+    groups = [(rank, mesh.group(rank, step.axes)) for rank in range(mesh.device_count)]
+    return [tuple(common(rank, m) if made else common(m, rank) for m in group) for rank, group in groups]
 
 
 def _is_even(sizes: tuple[int, ...]) -> bool:

@@ -192,8 +192,8 @@ def _all_to_all(step: Step, spread: Spread) -> Parts:
     received: list[torch.Tensor | None] = []
     for rank, own in enumerate(spread.parts):
         members = spread.mesh.group(rank, step.axes)
-        sent = (spread.parts[other] for other in members)
-        pieces = [_own_part(step, part, spread, rank) for part in sent if part is not None]
+        sent = ((spread.parts[other], other) for other in members)
+        pieces = [_piece(step, part, spread, other, rank) for part, other in sent if part is not None]
         received.append(torch.cat(pieces, step.dim) if own is not None else None)
     return tuple(received)
 
@@ -213,6 +213,17 @@ _STEPS: dict[CollectiveKind, Callable[[Step, Spread], Parts]] = {
     CollectiveKind.SLICE: _slice,
     CollectiveKind.PARTIAL: _partial,
 }
+
+
+def _piece(step: Step, part: torch.Tensor, spread: Spread, sender: int, rank: int) -> torch.Tensor:
+    """What `sender` sends to `rank` of its part in an all-to-all."""
+    if step.dim != step.to_dim:
+        return _own_part(step, part, spread, rank)
+    assert step.dim is not None
+    held = local_slices(spread.shape, step.source, spread.mesh, sender)[step.dim]
+    wanted = local_slices(spread.shape, step.target, spread.mesh, rank)[step.dim]
+    start, stop = max(held.start, wanted.start), min(held.stop, wanted.stop)
+    return part.narrow(step.dim, min(start, held.stop) - held.start, max(stop - start, 0)).contiguous()
 
 
 def _own_part(step: Step, part: torch.Tensor, spread: Spread, rank: int) -> torch.Tensor:

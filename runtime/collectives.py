@@ -10,6 +10,7 @@ all_gather      direct             each sends its part to every other (`exchange
                 grouped_broadcast  each part is broadcast by its owner, without padding
 reduce_scatter  direct             each sends every other its part, which reduces what arrives
                 padded             the library's, parts padded to the largest
+                grouped_broadcast  each part is reduced to its owner, without padding
 all_to_all      direct             each sends every other its part
                 native             the library's, by element counts
 broadcast       native             the library's
@@ -167,6 +168,18 @@ def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
     return Pending([work], lambda: unflatten(received, shapes))
 
 
+def _reduce_scatter_grouped(group: Group, request: Request) -> Pending:
+    # Backends use the operands of a reduction as room to work in.
+    rows = [[p.clone(memory_format=torch.contiguous_format) for p in row] for row in _outgoing(group, request)]
+    works: list[dist.Work | None] = [
+        dist.reduce(piece, group.ranks[part], _REDUCE[request.reduction], group.handle, async_op=True)
+        for part, row in enumerate(rows)
+        for piece in row
+        if piece.numel()
+    ]
+    return Pending(works, lambda: rows[group.part])
+
+
 def _in_place(group: Group, request: Request, shapes: Sequence[Sequence[int]]) -> bool:
     """Whether the library's buffer of all parts is the one tensor: equal blocks in wire order."""
     return (
@@ -243,7 +256,11 @@ METHODS: dict[str, dict[str, Callable[[Group, Request], Pending]]] = {
         "padded": _all_gather_padded,
         "grouped_broadcast": _all_gather_broadcast,
     },
-    "reduce_scatter": {"direct": _reduce_scatter_direct, "padded": _reduce_scatter_padded},
+    "reduce_scatter": {
+        "direct": _reduce_scatter_direct,
+        "padded": _reduce_scatter_padded,
+        "grouped_broadcast": _reduce_scatter_grouped,
+    },
     "all_to_all": {"direct": _all_to_all_direct, "native": _all_to_all_native},
     "broadcast": {"native": _broadcast},
 }

@@ -149,7 +149,8 @@ class Communicator:
         """
         Split `x` along `split_dim`, send each part to its rank, and join what arrives along `concat_dim`.
 
-        None for `concat_sizes`: all parts are of the size of `x` along `concat_dim`.
+        None for `concat_sizes`: all parts are of the size of `x` along `concat_dim`. With one dim for both, and both
+        sizes, the boundaries of the parts along it move.
         """
         request = Request(
             "all_to_all",

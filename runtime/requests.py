@@ -29,7 +29,8 @@ class Request:
         axes: the mesh axes to communicate along.
         dim: the dim that is gathered, scattered or, in an all-to-all, split.
         sizes: the sizes of its parts in group order; None where they are those of an even split.
-        concat_dim, concat_sizes: likewise, of the dim that an all-to-all puts together.
+        concat_dim, concat_sizes: likewise, of the dim that an all-to-all puts together. Where that is the dim which it
+            splits, its parts get other boundaries; the sizes, of what goes to each and comes from each, are given.
         reduction: ``sum``, ``max`` or ``min``.
         method: which implementation; None for the backend's usual one.
         root: the part whose value a broadcast sends.
@@ -52,11 +53,15 @@ class Request:
         if len({tensor.dtype for tensor in self.tensors}) != 1:
             found = [str(tensor.dtype) for tensor in self.tensors]
             raise ValueError(f"{self} is on tensors of dtypes {found}; expected a single dtype")
-        if self.kind == "all_to_all" and any(map(operator.eq, self.dims(), self.concat_dims())):
-            raise ValueError(f"{self} splits dim {self.dim} and joins the same; expected two dims")
+        if self.moves_boundaries() and (self.sizes is None or self.concat_sizes is None):
+            raise ValueError(f"{self} splits dim {self.dim} and joins the same: give the sizes of all that is sent")
 
     def __str__(self) -> str:
         return f"{self.kind} along axes {list(self.axes)}"
+
+    def moves_boundaries(self) -> bool:
+        """Whether an all-to-all joins the dim that it splits: then parts get other boundaries along it."""
+        return self.kind == "all_to_all" and any(map(operator.eq, self.dims(), self.concat_dims()))
 
     def dims(self) -> tuple[int, ...]:
         """`dim` of each tensor."""
@@ -81,7 +86,7 @@ class Request:
         for tensor, dim, sizes in zip(self.tensors, dims, given, strict=True):
             local = tensor.shape[dim]
             sizes = (local,) * group.size if sizes is None else sizes
-            if len(sizes) != group.size or sizes[group.part] != local:
+            if len(sizes) != group.size or (sizes[group.part] != local and not self.moves_boundaries()):
                 raise self._mismatch(group, f"dim {dim} of the operand has size {local}", sizes)
             found.append(sizes)
         return found
@@ -113,6 +118,8 @@ class Request:
         """What must be the same on all ranks, and what must be the same in the group only."""
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_COMPARED}
         everywhere = (*options.items(), len(self.tensors), str(self.tensors[0].dtype))
+        if self.moves_boundaries():
+            return everywhere, self._agreeing_shapes()
         return everywhere, (self._agreeing_shapes(), self.sizes, self.concat_sizes)
 
     def _agreeing_shapes(self) -> list[tuple[int, ...]]:

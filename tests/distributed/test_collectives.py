@@ -57,7 +57,7 @@ def test_refused_calls_say_what_was_expected():
         "which does not fit parts of [3, 1]",
         "all_reduce along axes ['dp'] is on tensors of dtypes ['torch.float32', 'torch.float64']; "
         "expected a single dtype",
-        "all_to_all along axes ['dp'] splits dim 0 and joins the same; expected two dims",
+        "all_to_all along axes ['dp'] splits dim 0 and joins the same: give the sizes of all that is sent",
     ]
 
 

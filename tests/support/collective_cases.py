@@ -24,7 +24,7 @@ AXES: dict[int, tuple[tuple[str, ...], ...]] = {
 METHODS: dict[str, tuple[str | None, ...]] = {
     "all_reduce": (None,),
     "all_gather": (None, "direct", "padded", "grouped_broadcast"),
-    "reduce_scatter": (None, "direct", "padded"),
+    "reduce_scatter": (None, "direct", "padded", "grouped_broadcast"),
     "all_to_all": (None, "direct", "native"),
     "broadcast": (None,),
 }
@@ -51,6 +51,11 @@ class Case:
     strided: bool = False
     root: int = 0
 
+    @property
+    def moves(self) -> bool:
+        """Whether an all-to-all moves the boundaries of one dim, from the sizes of `split` to the same reversed."""
+        return self.kind == "all_to_all" and self.dim == self.concat_dim
+
     def __str__(self) -> str:
         given = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
         return " ".join(f"{name}={value}".replace("torch.", "") for name, value in given)
@@ -69,6 +74,8 @@ def _cases(world: int) -> Iterator[Case]:
             for method, split in product(methods, SPLITS):
                 yield Case(kind, axes, method, 1, 0, split, count=3, started=True)
                 yield Case(kind, axes, method, 0, 2, split, shape=LARGE, count=2, started=True)
+            for method, dim, split in product(METHODS["all_to_all"], (0, 2), ("uneven", "empty")):
+                yield Case("all_to_all", axes, method, dim, dim, split)
             for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.bool):
                 yield Case(kind, axes, dtype=dtype, reduction="max" if dtype == torch.bool else "sum")
             for method in methods:
@@ -106,6 +113,8 @@ def _local_shapes(case: Case, part: int, parts: int) -> Iterator[tuple[int, ...]
             shape[case.dim] = sizes_of(case.split, parts, 2 + i)[part]
         elif case.kind == "reduce_scatter":
             shape[case.dim] = sum(sizes_of(case.split, parts, 2 + i))
+        elif case.moves:
+            shape[case.dim] = sizes_of(case.split, parts, 2 + i)[part]
         elif case.kind == "all_to_all":
             shape[case.dim] = sum(sizes_of(case.split, parts, 2 + i))
             shape[case.concat_dim] = sizes_of(case.split, parts, 3 + i)[part]
@@ -127,6 +136,9 @@ def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i:
         bounds = np.cumsum(sizes_of(case.split, parts, 2 + i))[:-1]
         return np.split(whole, bounds, axis=case.dim)[part]
 
+    if case.moves:
+        wanted = np.cumsum(sizes_of(case.split, parts, 2 + i)[::-1])[:-1]
+        return np.split(np.concatenate(given, axis=case.dim), wanted, axis=case.dim)[part]
     if case.dtype == torch.bool:
         given = [operand.astype(bool) for operand in given]
     match case.kind:
@@ -141,7 +153,20 @@ def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i:
             return piece(reduced) if case.kind == "reduce_scatter" else reduced
 
 
-def _options(case: Case, parts: int) -> dict[str, Any]:
+def moved_sizes(case: Case, part: int, parts: int) -> dict[str, tuple[int, ...]]:
+    """What goes from a part to each other, and what comes from each."""
+    sizes = sizes_of(case.split, parts, 2)
+    before, after = (np.cumsum((0, *each)) for each in (sizes, sizes[::-1]))
+
+    def common(sender: int, receiver: int) -> int:
+        ends = min(before[sender + 1], after[receiver + 1])
+        return max(int(ends - max(before[sender], after[receiver])), 0)
+
+    sent = tuple(common(part, other) for other in range(parts))
+    return {"split_sizes": sent, "concat_sizes": tuple(common(other, part) for other in range(parts))}
+
+
+def _options(case: Case, part: int, parts: int) -> dict[str, Any]:
     """The keywords of the call, for each tensor where they differ."""
 
     def sizes(least: int) -> Any:
@@ -158,6 +183,8 @@ def _options(case: Case, parts: int) -> dict[str, Any]:
             return {"dim": case.dim, "sizes": sizes(2), "reduction": case.reduction, **method}
         case "all_to_all":
             dims = {"split_dim": case.dim, "concat_dim": case.concat_dim}
+            if case.moves:
+                return {**dims, **moved_sizes(case, part, parts), **method}
             return {**dims, "split_sizes": sizes(2), "concat_sizes": sizes(3), **method}
         case "broadcast":
             return {"root": case.root}
@@ -171,7 +198,7 @@ def call(case: Case, comm: Communicator) -> tuple[list[torch.Tensor], list[torch
     operands = [tensor_of(case, value) for value in values(case, comm.rank, group.part, group.size)]
     if case.strided:
         operands = [x.transpose(0, -1).contiguous().transpose(0, -1) for x in operands]
-    options = _options(case, group.size)
+    options = _options(case, group.part, group.size)
     if case.started:
         token = comm.start(case.kind, operands, case.axes, **options)
         return operands, list(comm.wait(token))
@@ -215,7 +242,7 @@ def many_at_once() -> list[str]:
     for case in chosen:
         group = comm.group(case.axes)
         operands = [tensor_of(case, v) for v in values(case, comm.rank, group.part, group.size)]
-        tokens.append(comm.start(case.kind, operands, case.axes, **_options(case, group.size)))
+        tokens.append(comm.start(case.kind, operands, case.axes, **_options(case, group.part, group.size)))
     wrong: list[str] = []
     for case, token in reversed(list(zip(chosen, tokens, strict=True))):
         for found, want in zip(comm.wait(token), expected(case, comm.mesh, comm.rank), strict=True):
