@@ -128,7 +128,8 @@ class Collectives:
         dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
         assert dim is not None, f"{step.kind} is along a dim"
         if step.dim == step.to_dim:
-            return self._sizes.entry(key, _moved_sizes(step, shape[dim], self._mesh, made=parts.made))
+            moved = _moved_sizes(step, shape[dim], self._where.grid, made=parts.made)
+            return self._sizes.entry(key, moved, self._where.devices(op))
         spread = (step.target if parts.made else step.source).dims[dim]
         rows = _part_sizes(shape[dim], spread, step.axes, self._where.grid, made=parts.made)
         return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
@@ -176,7 +177,7 @@ def _part_sizes(
 
 def _moved_sizes(step: Step, size: int, mesh: Mesh, *, made: bool) -> list[tuple[int, ...]]:
     """
-    Per rank, where the boundaries of a dim of `size` move: what of its part goes to the members of its group, or, not
+    Per device, where the boundaries of a dim of `size` move: what of its part goes to the members of its group, or, not
     `made`, what of theirs comes to it.
     """
     assert step.dim is not None
