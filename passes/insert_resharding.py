@@ -145,7 +145,7 @@ class _Inserter:
         home, transfer = sharding_of(value), use.operation
         wanted = sharding_of(transfer.results[0]).partial_axes
         summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
-        target = self.costs.cheapest_reduced(shape_of(value), element_bytes(value), summed)
+        target = self.costs.cheapest_reduced(self.splits[value], element_bytes(value), summed)
         transfer.operands[use.index] = self._form(value, value, home, target, transfer, False, copies)
 
     def _serve(self, value: SSAValue, use: Use, demand: Sharding, copies: _Copies) -> None:

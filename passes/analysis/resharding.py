@@ -177,13 +177,13 @@ class ReshardCosts:
                 best = np.minimum(best, leaving[:, i] + self.step_seconds(step, size))
         return best
 
-    def cheapest_reduced(self, shape: tuple[int, ...], element_bytes: int, source: Sharding) -> Sharding:
+    def cheapest_reduced(self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding) -> Sharding:
         """The sharding without partial spatial axes that takes least to reach from `source`."""
-        time = source.over_time(self.mesh)
-        graph = self._graph(time)
+        splits, time = _splits(value), source.over_time(self.mesh)
+        graph = self._graph(splits, time)
         if source not in graph.index:
             return replace(source, partial=time.partial)
-        seconds = self._solved(shape, element_bytes, time).seconds[graph.index[source]]
+        seconds = self._solved(splits, element_bytes, time).seconds[graph.index[source]]
         reduced = (i for i, state in enumerate(graph.states) if state.partial == time.partial)
         return graph.states[min(reduced, key=lambda i: float(seconds[i]))]
 
