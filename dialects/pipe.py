@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, TensorType, i64
-from xdsl.ir import Attribute, Data, Dialect, Region, SSAValue
+from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -196,6 +196,11 @@ class FragmentOp(IRDLOperation, GivesShardings):
             raise VerifyException("a 'pipe.fragment' ends in a 'pipe.yield'")
         if [value.type for value in last.args] != [value.type for value in self.outs]:
             raise VerifyException(f"'pipe.fragment' {self.label} has other results than its 'pipe.yield' hands on")
+
+
+def values_read(op: Operation) -> tuple[SSAValue, ...]:
+    """The operands of an op; of a fragment, what it captures."""
+    return op.captured if isinstance(op, FragmentOp) else tuple(op.operands)
 
 
 @irdl_op_definition

@@ -10,7 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from ..dialects.spmd import ClusterOp, CollectiveOp
+from ..dialects.pipe import FragmentOp
+from ..dialects.spmd import ClusterOp
 from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
 from .schedule.flow import Flow
 from .schedule.order import write_schedule
@@ -30,7 +31,7 @@ class OverlapPass(ModulePass):
     again for backward. Any other collective starts when its operand is there if there is work to do before its
     first use; to make some, the gradients of weights are computed after its start and not before.
 
-    Requires: collectives (`select-collectives`).
+    Requires: collectives (`select-collectives`). Fragments are gone through one by one, then what is around them.
     Ensures: the same collectives, in one order on all ranks. What starts together is of one kind, over the same
     axes and of one dtype, and is waited for right before the first use. Updates come last, and the operands of
     collectives may come earlier; otherwise ops keep their order. Frees are dropped: run `insert-frees` after it.
@@ -105,9 +106,11 @@ class OverlapPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
-            if any(isinstance(each, CollectiveOp) for each in func.body.block.ops):
-                for stage, mesh in stage_meshes(op, func):
-                    flow = Flow(StepView(func, mesh, stage))
+            for stage, mesh in stage_meshes(op, func):
+                view = StepView(func, mesh, stage)
+                fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]
+                for fragment in (*fragments, None):
+                    flow = Flow(view, fragment)
                     if flow.roles:
                         self._schedule(self._traffic(op, flow))
 

@@ -4,7 +4,8 @@ What a step function holds in memory on each rank, op by op: liveness over the s
 Arguments are alive throughout, at their home. A result is alive from the op that makes it (a started
 collective's from its start) to the last use of any value that looks at the same memory; a `spmd.free` stands
 right there, so it changes nothing. Views make no memory. An op that can overwrite an operand does so where
-nothing else needs that operand's memory: updates, a sum, an all-reduce. Work space inside a kernel and the
+nothing else needs that operand's memory: updates, a sum, an all-reduce. A fragment holds its results, sums of what its
+parts yield, from its first op on, and what it takes from around it to its end. Work space inside a kernel and the
 staging buffers of a collective are not counted.
 """
 
@@ -12,21 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import element_bytes, shape_of
-from ...dialects.spmd import AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
+from ...dialects.pipe import FragmentOp
+from ...dialects.spmd import AccumulateOp, AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...dialects.train import AdamWOp, SgdOp
 from ...ir.collectives import CollectiveKind
-from ...ir.mesh import Mesh
+from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..search.step_view import value_label
 
@@ -91,7 +94,7 @@ def peak_memory(
     The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
     exceeds its own by most (or comes closest).
     """
-    ops = list(func.body.block.ops)
+    ops = list(_in_order(func.body.block))
     stages = Stages(func)
     buffers = [buffer for buffer in live_buffers(func) if stage is None or stages.of_value(buffer.value) == stage]
     held = bytes_over_time(buffers, len(ops), mesh)
@@ -111,7 +114,7 @@ def peak_memory(
 def live_buffers(func: FuncOp) -> list[Buffer]:
     """The memory that a function uses: one buffer per argument, and per result that needs its own."""
     block = func.body.block
-    order = {op: index for index, op in enumerate(block.ops)}
+    order = {op: index for index, op in enumerate(_in_order(block))}
     last = _last_uses(order)
     buffers = [Buffer(argument, 0, last.get(argument, 0)) for argument in block.args]
     found: dict[SSAValue, Buffer] = dict(zip(block.args, buffers, strict=True))
@@ -119,7 +122,7 @@ def live_buffers(func: FuncOp) -> list[Buffer]:
         for position, result in enumerate(_results(op)):
             buffer = _reused(op, position, found, _end(op, order))
             if buffer is None:
-                buffer = Buffer(result, index, index)
+                buffer = Buffer(result, _begin(op, order), index)
                 buffers.append(buffer)
             buffer.last = max(buffer.last, last.get(result, index))
             found[result] = buffer
@@ -131,8 +134,28 @@ def _last_uses(order: Mapping[Operation, int]) -> dict[SSAValue, int]:
     last: dict[SSAValue, int] = {}
     for op in order:
         for value in () if isinstance(op, FreeOp) else op.operands:
-            last[value] = max(last.get(value, 0), _end(op, order))
+            last[value] = max(last.get(value, 0), _end(_holder(op, value), order))
     return last
+
+
+def _in_order(block: Block) -> Iterator[Operation]:
+    """The ops of a block, a fragment after its own."""
+    for op in block.ops:
+        if isinstance(op, FragmentOp):
+            yield from op.body.block.ops
+        yield op
+
+
+def _holder(op: Operation, value: SSAValue) -> Operation:
+    """The op until whose end `op` needs an operand: its fragment where that takes the operand from around it."""
+    parent, made = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return parent if isinstance(parent, FragmentOp) and parent.body.block is not made else op
+
+
+def _begin(op: Operation, order: Mapping[Operation, int]) -> int:
+    """The index of the op from which the results of `op` need memory."""
+    first = op.body.block.first_op if isinstance(op, FragmentOp) else None
+    return order[first if first is not None else op]
 
 
 def _end(op: Operation, order: Mapping[Operation, int]) -> int:
@@ -172,7 +195,7 @@ def _overwritten(op: Operation, position: int) -> int | None:
         case SgdOp() | AdamWOp():
             # (param, grad, *states, step, lr) -> (param, *states)
             return position + bool(position)
-        case AllReduceOp():
+        case AllReduceOp() | AccumulateOp():
             return 0
         case StartOp() if op.collective is CollectiveKind.ALL_REDUCE:
             return position
@@ -199,22 +222,30 @@ def bytes_over_time(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
 
 def _buffer_bytes(buffer: Buffer, mesh: Mesh) -> Bytes:
     value = buffer.value
-    return local_bytes_by_rank(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+    parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+    return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
 
 
 @lru_cache(maxsize=65536)
-def local_bytes_by_rank(shape: tuple[int, ...], element_bytes: int, sharding: Sharding, mesh: Mesh) -> Bytes:
-    """The bytes that each rank holds of a value of global `shape`."""
-    found = np.full(mesh.device_count, element_bytes, np.int64)
+def local_bytes_by_part(shape: tuple[int, ...], element_bytes: int, sharding: Sharding, mesh: Mesh) -> Bytes:
+    """The bytes that each rank (rows) holds of a value of global `shape`, by part of the temporal axes of its split."""
+    found = np.full((mesh.device_count, 1), element_bytes, np.int64)
     for size, dim in zip(shape, sharding.dims, strict=True):
-        found *= np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
+        found = found * np.diff(dim.boundaries(size, mesh))[_parts(mesh, dim.axes)]
     return found
 
 
 @lru_cache(maxsize=1024)
 def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
-    """Which part each rank holds of a dim split along `axes`."""
-    return np.array([mesh.part(rank, axes) for rank in range(mesh.device_count)], np.int64)
+    """Which part of a dim split along `axes` each rank (rows) holds, by part of the temporal axes among them."""
+    temporal = [axis for axis in axes if mesh.axis(axis).kind is AxisKind.TEMPORAL]
+    moments = [dict(zip(temporal, at, strict=True)) for at in product(*(range(mesh.axis(a).size) for a in temporal))]
+
+    def part(rank: int, moment: Mapping[str, int]) -> int:
+        place = {**mesh.coordinates(rank), **moment}
+        return reduce(lambda found, axis: found * mesh.axis(axis).size + place[axis], axes, 0)
+
+    return np.array([[part(rank, at) for at in moments] for rank in range(mesh.device_count)], np.int64)
 
 
 def size_text(count: float) -> str:

@@ -1,11 +1,11 @@
 """
 When each op of a scheduled step runs, and so how long the step takes.
 
-A device has a compute stream, and a communication stream for each group of axes. Ops take their streams in
-program order: an op that computes takes its roofline time on the compute stream; a collective holds up
-both; `spmd.start` hands its collective to the communication stream and goes on, and `spmd.wait` holds up the
-compute stream until that collective is over. Every rank runs the same program, so one timeline, that of the
-slowest device with the largest share, stands for all.
+A device has a compute stream, and a communication stream for each group of axes. Ops take their streams in program
+order: an op that computes takes its roofline time on the compute stream; a collective holds up both; a fragment takes
+its time once for every part of its axis; `spmd.start` hands its collective to the communication stream and goes on,
+and `spmd.wait` holds up the compute stream until that collective is over. Every rank runs the same program, so one
+timeline, that of the slowest device with the largest share, stands for all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.compute import ComputeOp
-from ...dialects.spmd import CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
+from ...dialects.pipe import FragmentOp
+from ...dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, sent_bytes
 from ...ir.collectives import CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..errors import fail
 from .compute import local_bytes, op_seconds
@@ -147,8 +149,16 @@ class _Clock:
             case SliceOp():
                 pass
             case PartialOp():
-                moved = local_bytes(op.result, op.sharding, self.cluster.mesh)
-                self._take(op, (COMPUTE,), self.launch + moved / self.bandwidth)
+                self._move(op, op.result, op.sharding, 1)
+            case FragmentOp():
+                for _ in range(self.cluster.mesh.axis(op.axis.data).size):
+                    for inner in op.body.block.ops:
+                        self.run(inner)
+            case CollectiveOp() if not self._communicates(op):
+                parts = self.cluster.mesh.parts(axis for axes in op.axes.data for axis in axes)
+                self._move(op, op.result, op.sharding, 3 * (parts - 1))
+            case AccumulateOp():
+                self._move(op, op.result, op.out_sharding.sharding, 3)
             case CollectiveOp():
                 self._communicate(op, blocking=True)
             case StartOp():
@@ -160,6 +170,16 @@ class _Clock:
                 fail(op, "has no collective yet; run select-collectives before predicting the time")
             case _:
                 pass
+
+    def _communicates(self, op: CollectiveOp) -> bool:
+        """Whether a collective is over space: over time a rank has all that it takes."""
+        axes = {axis for axes in op.axes.data for axis in axes}
+        return any(axis.name in axes for axis in self.cluster.mesh.spatial)
+
+    def _move(self, op: Operation, value: SSAValue, sharding: Sharding, times: int) -> None:
+        """Read or write the local part of a value as often as that."""
+        moved = times * local_bytes(value, sharding, self.cluster.mesh)
+        self._take(op, (COMPUTE,), self.launch + moved / self.bandwidth)
 
     def _compute_seconds(self, op: ComputeOp) -> float:
         if (signature := op.signature) is None:

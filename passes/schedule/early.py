@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from xdsl.ir import Operation, OpResult
 
 from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.pipe import values_read
 from ...dialects.spmd import CollectiveOp
 from ..analysis.compute import is_contraction
 
@@ -17,7 +18,7 @@ _WINDOW = 24
 
 def sources(op: Operation) -> Iterator[Operation]:
     """The ops that make the operands of `op`."""
-    return (value.op for value in op.operands if isinstance(value, OpResult))
+    return (value.op for value in values_read(op) if isinstance(value, OpResult))
 
 
 def early_scalars_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp]) -> list[Operation]:

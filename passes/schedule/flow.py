@@ -11,6 +11,7 @@ from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
+from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.train import TrainOp
 from ..search.step_view import StepView
@@ -33,15 +34,16 @@ class Role(Enum):
 
 class Flow:
     """
-    One step function: its ops in order, and its collectives with their roles.
+    One step function, or one fragment of it: its ops in order, and its collectives with their roles.
 
     The positions of `body`, then of `updates`, count from 0. Not in the body are frees, the return, and what
     goes where it is needed: collectives that serve results, and views of what a collective makes.
     """
 
-    def __init__(self, view: StepView) -> None:
+    def __init__(self, view: StepView, fragment: FragmentOp | None = None) -> None:
         self.view, self.mesh = view, view.mesh
-        ops = [op for op in view.func.body.block.ops if not isinstance(op, FreeOp | ReturnOp)]
+        self.block = view.func.body.block if fragment is None else fragment.body.block
+        ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
         self.roles: dict[Operation, Role] = {
             op: _role(op) for op in ops if isinstance(op, CollectiveOp) and view.has(op) and self._communicates(op)
         }
@@ -140,14 +142,19 @@ def _is_view(op: Operation) -> bool:
 
 
 def _computes(op: Operation) -> bool:
-    return isinstance(op, ComputeOp) and not _is_view(op)
+    return isinstance(op, FragmentOp) or (isinstance(op, ComputeOp) and not _is_view(op))
 
 
 def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:
-    """The users of `value`, or of what those that hand it on make of it."""
+    """
+    The users of `value`, or of what those that hand it on make of it; from outside of a fragment, the fragment.
+    """
+    around = value.owner.parent if isinstance(value.owner, Operation) else value.owner
     for use in value.uses:
-        user = use.operation
-        if hands_on(user):
+        user, parent = use.operation, use.operation.parent_op()
+        if isinstance(parent, FragmentOp) and parent.body.block is not around:
+            yield parent
+        elif hands_on(user):
             for result in user.results:
                 yield from _final_users(result, hands_on)
         elif not isinstance(user, FreeOp):

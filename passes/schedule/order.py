@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.ir import Operation, OpResult
 
+from ...dialects.pipe import values_read
 from ...dialects.spmd import StartOp, WaitOp
 from ...dialects.step import BACKWARD
 from .buckets import Bucket
@@ -26,7 +27,7 @@ class _Writer:
     """Puts ops in order by demand: before an op come those that make its operands. One use."""
 
     def __init__(self, flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
-        self.flow, self.block = flow, flow.view.func.body.block
+        self.flow, self.block = flow, flow.block
         self.written: set[Operation] = set()
         self.halves: set[Operation] = set()
         self.starts: dict[int, list[StartOp]] = {}
@@ -36,6 +37,7 @@ class _Writer:
             replaced.update(bucket.members)
         self.sequence = [*flow.body, *updates]
         self.replaced = replaced
+        self.here = {*flow.ops, *self.halves}
 
     def _halve(self, bucket: Bucket) -> StartOp:
         """The start of a bucket; the results of its wait take the place of those of its members."""
@@ -81,7 +83,7 @@ class _Writer:
             op.location = near.location
             if BACKWARD in near.attributes:
                 op.attributes[BACKWARD] = near.attributes[BACKWARD]
-        for value in op.operands:
-            if isinstance(value, OpResult):
+        for value in values_read(op):
+            if isinstance(value, OpResult) and value.op in self.here:
                 self._write(value.op, op)
         self.block.add_op(op)

@@ -10,6 +10,7 @@ from itertools import accumulate
 from xdsl.ir import Operation
 
 from ...dialects.compute import SIGNATURE, ComputeOp
+from ...dialects.pipe import FragmentOp
 from ...dialects.sharding_attrs import SignatureAttr
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
@@ -63,6 +64,9 @@ class Pace:
 
 
 def _seconds(op: Operation, seconds: ComputeSeconds | None) -> float:
+    if seconds is not None and isinstance(op, FragmentOp):
+        parts = seconds.cluster.mesh.axis(op.axis.data).size
+        return parts * sum(_seconds(inner, seconds) for inner in op.body.block.ops)
     given = op.attributes.get(SIGNATURE)
     if seconds is None or not isinstance(op, ComputeOp) or not isinstance(given, SignatureAttr):
         return 0.0

@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp
 from shardwright.dialects.spmd import MeshOp
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_shape
-from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_rank, peak_memory, size_text
+from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_part, peak_memory, size_text
 
 KIB = 1024
 
@@ -26,8 +26,12 @@ def vector(text: str) -> str:
 
 def peak(body: str, arguments: str = "%x: !t") -> MemoryPeak:
     """Return the peak of a function on two ranks whose values take 1 KiB each where they are whole."""
-    text = f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f({arguments}) -> !t {{\n{body}\n}}'
-    module = parse(vector(text), context())
+    return peak_of(vector(f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f({arguments}) -> !t {{\n{body}\n}}'))
+
+
+def peak_of(text: str) -> MemoryPeak:
+    """Return the peak of the function of a module."""
+    module = parse(text, context())
     func = next(op for op in module.ops if isinstance(op, FuncOp))
     return peak_memory(func, next(op.mesh for op in module.ops if isinstance(op, MeshOp)))
 
@@ -118,7 +122,7 @@ def test_bytes_by_rank_are_those_of_the_local_shapes(both: bool, offsets: tuple[
     mesh = Mesh.of(node=2, gpu=2)
     dims = (DimSharding(("node", "gpu"), offsets), DimSharding()) if both else (DimSharding(("gpu",)), DimSharding())
     sharding = Sharding(dims)
-    found = local_bytes_by_rank((12, 7), 4, sharding, mesh)
+    found = local_bytes_by_part((12, 7), 4, sharding, mesh)[:, 0]
     expected = [4 * math.prod(local_shape((12, 7), sharding, mesh, rank)) for rank in range(4)]
     assert found.tolist() == expected
 
@@ -126,3 +130,28 @@ def test_bytes_by_rank_are_those_of_the_local_shapes(both: bool, offsets: tuple[
 @pytest.mark.parametrize(("count", "text"), [(17, "17 bytes"), (1536, "1.50 KiB"), (5 * 2**30, "5.00 GiB")])
 def test_sizes_are_written_with_a_unit(count: int, text: str):
     assert size_text(count) == text
+
+
+def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
+    found = peak_of("""
+      spmd.mesh @mesh = <["t"=2 temporal, "x"=2]>
+      func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %w = aten.exp %x {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<8xf32>) -> tensor<8xf32>
+        %s = pipe.fragment "t" over "t" -> tensor<8xf32> {
+          %part = spmd.slice [{"t"}] %x out_sharding = <@mesh, [{"t"}]> : tensor<8xf32>
+          %a = aten.exp %part {spmd.signature = #spmd.sig<@mesh, ([{"t"}]) -> ([{"t"}])>}
+            : (tensor<8xf32>) -> tensor<8xf32>
+          %b = aten.mul.Tensor %w, %w {spmd.signature = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>}
+            : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+          %c = aten.sum %a {spmd.signature = #spmd.sig<@mesh, ([{"t"}]) -> ([], unreduced={"t"})>}
+            : (tensor<8xf32>) -> tensor<f32>
+          %y = aten.mul.Tensor %b, %c {
+            spmd.signature = #spmd.sig<@mesh, ([{}], [], unreduced={"t"}) -> ([{}], unreduced={"t"})>
+          } : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
+          pipe.yield %y : tensor<8xf32>
+        }
+        %r = spmd.all_reduce [{"t"}] %s out_sharding = <@mesh, [{}]> : tensor<8xf32>
+        func.return %r : tensor<8xf32>
+      }""")
+    x, w, total, a, b, c, y = 32, 32, 32, 16, 32, 4, 32
+    assert found.by_rank == (max(x + w + total + a + b + c, x + w + total + b + c + y),) * 2
