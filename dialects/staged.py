@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from .compute import SIGNATURE
 from .pipe import STAGE, STAGES, FragmentOp, TransferOp
-from .placed import argument_attribute
+from .placed import SHARDING, argument_attribute
 from .sharding_attrs import ShardingAttr, SignatureAttr
 from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp, find_mesh
 
@@ -60,6 +60,16 @@ class Stages:
         if isinstance(value.op, TransferOp):
             return self._by_name.get(value.op.mesh.data)
         return self.of_op(value.op)
+
+    def mesh_of(self, value: SSAValue) -> str | None:
+        """The name of the mesh that a value is on; None where nothing says it."""
+        if (stage := self.of_value(value)) is not None:
+            return self.names[stage]
+        if isinstance(value, BlockArgument):
+            given = argument_attribute(value, SHARDING)
+            return given.data.mesh if isinstance(given, ShardingAttr) else None
+        assert isinstance(value, OpResult)
+        return _mesh_name(value.op)
 
     @cached_property
     def _by_name(self) -> dict[str, int]:
@@ -116,6 +126,8 @@ def _mesh_name(op: Operation) -> str | None:
     match op:
         case ReshardingOp() | AccumulateOp():
             return op.out_sharding.data.mesh
+        case TransferOp():
+            return op.mesh.data
         case StartOp():
             return op.out_shardings.data[0].data.mesh if op.out_shardings.data else None
         case _:

@@ -47,11 +47,13 @@ class Grid:
         mesh: all of its axes spatial.
         ranks: by device, the rank of the job that it is.
         parts: by device, the part of the temporal axes that it stands for; 0 without such axes.
+        times: the temporal axes.
     """
 
     mesh: Mesh
     ranks: tuple[int, ...]
     parts: tuple[int, ...]
+    times: tuple[str, ...] = ()
 
     @staticmethod
     def of(mesh: Mesh, ranks: Sequence[int]) -> Grid:
@@ -63,7 +65,12 @@ class Grid:
             grid,
             tuple(ranks[mesh.rank(grid.coordinates(device))] for device in devices),
             tuple(grid.part(device, temporal) for device in devices),
+            tuple(temporal),
         )
+
+    def is_over_time(self, sharding: Sharding) -> bool:
+        """Whether a value comes in parts; if not, it is sent once, as part 0."""
+        return not set(self.times).isdisjoint((*sharding.split_axes, *sharding.partial_axes))
 
     @cached_property
     def _devices(self) -> dict[tuple[int, int], int]:

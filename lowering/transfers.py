@@ -20,7 +20,7 @@ def deliver(tasks: Sequence[Task], source: Spread, senders: Grid, target: Shardi
     """
     parts: list[torch.Tensor | None] = []
     for device, rank in enumerate(receivers.ranks):
-        part = receivers.parts[device]
+        part = receivers.parts[device] if receivers.is_over_time(target) else 0
         mine = [task for task in tasks if task.part == part and rank in task.receivers]
         wanted = local_slices(source.shape, target, receivers.mesh, device)
         parts.append(_received(mine, source, senders, wanted, rank))

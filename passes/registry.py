@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "split-batch": "split_batch:SplitBatchPass",
     "balance-ratios": "balance_ratios:BalanceRatiosPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
+    "plan-transfers": "plan_transfers:PlanTransfersPass",
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "accumulate": "accumulate:AccumulatePass",

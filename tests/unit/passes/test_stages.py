@@ -53,5 +53,5 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
             4,
             f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins="{pins}"}},'
             "split-batch{parts=4},insert-resharding,select-collectives,overlap,"
-            f"schedule-pipeline{{schedule={schedule}}}",
+            f"schedule-pipeline{{schedule={schedule}}},plan-transfers,insert-frees",
         )

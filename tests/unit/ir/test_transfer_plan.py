@@ -1,0 +1,178 @@
+"""Plans of transfers: bit-exact delivery, and one copy for each receiving host."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.sharding import DimSharding, Sharding
+from shardwright.ir.transfer_plan import (
+    Method,
+    Order,
+    Placed,
+    Unit,
+    crossings,
+    least_crossings,
+    plan,
+    seconds,
+    units,
+)
+from shardwright.ir.unit_tasks import Grid
+from shardwright.lowering.local_values import assemble, split
+from shardwright.lowering.transfers import deliver
+
+CASES = json.loads((Path(__file__).parents[2] / "data" / "cross_mesh_cases.json").read_text())["cases"]
+METHODS: tuple[Method, ...] = ("broadcast", "send_recv", "local_allgather", "global_allgather")
+ORDERS: tuple[Order, ...] = ("naive", "greedy", "randomized", "dfs")
+
+
+def placed(mesh: Mesh, sharding: Sharding, first: int = 0) -> Placed:
+    """A value on consecutive ranks of the job."""
+    return Placed(Grid.of(mesh, range(first, first + mesh.device_count)), sharding)
+
+
+def of_spec(shape: tuple[int, int], spec: list[str], first: int) -> Placed:
+    """The paper's notation: `S01` is a dim split over both axes of a mesh."""
+    names = ("node", "gpu")
+    dims = [[names[int(axis)] for axis in entry[1:]] for entry in spec]
+    return placed(Mesh.of(node=shape[0], gpu=shape[1]), Sharding.of(dims), first)
+
+
+def hosts_of(mesh: Mesh, first_rank: int, first_host: int) -> dict[int, int]:
+    """A host for each row."""
+    row = mesh.axis("gpu").size
+    return {first_rank + i: first_host + i // row for i in range(mesh.device_count)}
+
+
+def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: list[object]) -> bool:
+    """Whether the tasks bring every receiver its part, bit by bit."""
+    value = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    sent = split(value, source.sharding, source.grid.mesh)
+    arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)  # pyright: ignore[reportArgumentType]
+    return torch.equal(assemble(arrived, check=True), value)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_cases_of_the_paper(name: str, method: Method):
+    case = CASES[name]
+    source = of_spec(case["src_mesh"], case["src_spec"], 0)
+    ranks = source.grid.mesh.device_count
+    target = of_spec(case["dst_mesh"], case["dst_spec"], ranks)
+    hosts = hosts_of(source.grid.mesh, 0, 0) | hosts_of(target.grid.mesh, ranks, 100)
+    shape = tuple(case["shape"])
+    found = units(shape, source, target)
+    tasks = plan(found, hosts, method)
+    assert is_delivered(shape, source, target, list(tasks))
+    crossing, least = crossings(tasks, hosts), least_crossings(found, hosts)
+    if method in ("broadcast", "local_allgather"):
+        assert crossing == least
+    if method == "broadcast":
+        assert len(tasks) == case["unit_tasks"]
+        receivers = {hosts[rank] for rank in target.grid.ranks}
+        into = [sum(u.elements for u in found if host in {hosts[r] for r in u.receivers}) for host in receivers]
+        assert crossing == sum(into)
+
+
+def even_or_not(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> Sharding:
+    """Any sharding of a value: even where that is possible, or at drawn boundaries, with empty parts too."""
+    dims: list[DimSharding] = []
+    free = list(mesh.names)
+    for size in shape:
+        axes = tuple(axis for axis in free if data.draw(st.booleans()))
+        free = [axis for axis in free if axis not in axes]
+        parts = mesh.parts(axes)
+        even = parts <= size and data.draw(st.booleans())
+        cuts = sorted(data.draw(st.lists(st.integers(0, size), min_size=parts - 1, max_size=parts - 1)))
+        dims.append(DimSharding(axes, None if even or not axes else (0, *cuts, size)))
+    return Sharding(tuple(dims))
+
+
+meshes = st.sampled_from([Mesh.of(node=nodes, gpu=gpus) for nodes, gpus in ((1, 1), (1, 3), (2, 2), (3, 1))])
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data(), meshes, meshes, st.sampled_from(METHODS), st.sampled_from(ORDERS))
+def test_uneven_and_empty_parts(data: st.DataObject, one: Mesh, other: Mesh, method: Method, order: Order):
+    shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
+    source = placed(one, even_or_not(data, one, shape))
+    ranks = one.device_count
+    target = placed(other, even_or_not(data, other, shape), ranks)
+    near = data.draw(st.booleans())
+    hosts = hosts_of(one, 0, 0) | hosts_of(other, ranks, 0 if near else 10)
+    found = units(shape, source, target)
+    tasks = plan(found, hosts, method, order)
+    assert is_delivered(shape, source, target, list(tasks))
+    assert all(task.sender not in task.receivers for task in tasks)
+    if method == "broadcast" and order != "naive":
+        assert crossings(tasks, hosts) == least_crossings(found, hosts)
+
+
+def test_parts_of_time_are_sent_apart():
+    mesh = Mesh.of(gpu=2).over(micro=2)
+    source = placed(mesh, Sharding.of([["micro"], ["gpu"]]))
+    target = placed(mesh, Sharding.of([["micro"], []]), 2)
+    found = units((4, 4), source, target)
+    assert sorted({unit.part for unit in found}) == [0, 1]
+    assert [unit.box for unit in found if unit.part == 1] == [((2, 4), (0, 2)), ((2, 4), (2, 4))]
+    assert is_delivered((4, 4), source, target, list(plan(found, dict.fromkeys(range(4), 0))))
+
+
+def test_what_is_there_once_is_sent_once():
+    mesh = Mesh.of(gpu=2).over(micro=3)
+    source, target = placed(mesh, Sharding.of([["gpu"]])), placed(mesh, Sharding.of([[]]), 2)
+    found = units((4,), source, target)
+    assert [unit.part for unit in found] == [0, 0]
+    assert is_delivered((4,), source, target, list(plan(found, dict.fromkeys(range(4), 0))))
+
+
+def test_senders_share_the_load_of_their_hosts():
+    boxes = [((i, i + 1),) for i in range(8)]
+    given_units = [Unit(0, box, (0, 1, 2, 3), (8 + i % 4,)) for i, box in enumerate(boxes)]
+    hosts = {0: 0, 1: 0, 2: 1, 3: 1, 8: 10, 9: 10, 10: 11, 11: 11}
+    tasks = plan(given_units, hosts)
+    assert sorted(task.sender for task in tasks) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {task.sender for task in plan(given_units, hosts, order="naive")} == {0}
+
+
+def test_search_orders_are_no_slower_than_greedy():
+    random = Random(0)
+    for _ in range(10):
+        given_units = [
+            Unit(0, ((0, random.randint(1, 5)),), tuple(random.sample(range(4), 2)), (8 + random.randrange(4),))
+            for _ in range(6)
+        ]
+        hosts = {rank: rank for rank in (*range(4), *range(8, 12))}
+
+        def time(order: Order, given_units: list[Unit] = given_units, hosts: dict[int, int] = hosts) -> float:
+            tasks = plan(given_units, hosts, order=order)
+            pairs = [(Unit(0, t.slice, (), t.receivers), t.sender) for t in tasks]
+            return seconds(pairs, hosts)
+
+        assert time("dfs") <= min(time("greedy"), time("randomized"), time("naive"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (placed(Mesh.of(gpu=2), Sharding.of([[]])), placed(Mesh.of(gpu=2), Sharding.of([[]]), 1), "rank 1 is of both"),
+        (
+            placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([["micro"]])),
+            placed(Mesh.of(gpu=1).over(micro=4), Sharding.of([["micro"]]), 1),
+            "on the one mesh are {'micro': 2}, on the other {'micro': 4}",
+        ),
+        (
+            placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([["micro"]])),
+            placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([[]]), 1),
+            "wanted whole",
+        ),
+    ],
+)
+def test_meshes_that_do_not_go_together(source: Placed, target: Placed, message: str):
+    with pytest.raises(ValueError, match=message):
+        units((4,), source, target)
