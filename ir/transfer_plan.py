@@ -193,7 +193,7 @@ def _greedy(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> 
 
 
 def _randomized(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
-    left = _greedy(given, hosts, random)
+    left: Arranged = _greedy(given, hosts, random)
     found: Arranged = []
     while left:
         tries = [_disjoint(random.sample(left, len(left)), hosts) for _ in range(_TRIES)]
