@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,15 +17,18 @@ from xdsl.pattern_rewriter import (
     op_type_rewrite_pattern,
 )
 
-from ..dialects.compute import find_mesh, shape_of
-from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
+from ..dialects.compute import shape_of, value_bytes
+from ..dialects.spmd import COLLECTIVES, ClusterOp, CollectiveOp, MeshOp, ReshardOp, find_mesh
 from ..dialects.step import BACKWARD, sharding_of
+from ..ir.cluster import Cluster
+from ..ir.collective_cost import Method, cheapest_method, is_gather_or_scatter
 from ..ir.collectives import CollectiveKind, Step, single_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import DimSharding
 from .errors import fail
+from .search.step_view import cluster_on
 
-Method = Literal["flat", "padded"]
+Selection = Literal["auto", "padded", "grouped_broadcast"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class SelectCollectivesPass(ModulePass):
     Replace every `spmd.reshard` by the collective that carries it out, with its method.
 
     Requires: reshardings of one step each, as `insert-resharding` makes them.
-    Ensures: no `spmd.reshard` is left. A gather, scatter or all-to-all whose parts are not all of one size is
-    `padded` to the largest, for no backend takes unequal parts; all others are `flat`. (That one all-reduce
-    becomes a reduce-scatter and an all-gather, or a hierarchy of collectives, is the shortest path's choice
-    and has already been made.)
+    Ensures: no `spmd.reshard` is left. A gather or scatter whose parts are not all of one size is `padded` to the
+    largest, for no backend takes unequal parts, or a `grouped_broadcast` of each part as it is (in a scatter, its
+    reduction to its owner), whichever takes less time on the module's cluster; without a cluster it is padded. An
+    all-to-all of unequal parts is `padded`, all else is `flat`. (That one all-reduce becomes a reduce-scatter and an
+    all-gather, or a hierarchy of collectives, is the shortest path's choice and has already been made.)
 
     Before:
     ```mlir
@@ -61,13 +66,28 @@ class SelectCollectivesPass(ModulePass):
 
     name = "select-collectives"
 
+    method: Selection = "auto"
+    """How gathers and scatters of unequal parts are carried out; `auto` by their cost."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite every resharding of the module."""
-        PatternRewriteWalker(ReshardToCollective(), apply_recursively=False).rewrite_module(op)
+        pattern = ReshardToCollective(self.method, clusters_of(op))
+        PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
 
 
+def clusters_of(module: ModuleOp) -> dict[str, Cluster]:
+    """The clusters of a module by the names of their meshes."""
+    meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
+    described = {op.mesh.data for op in module.ops if isinstance(op, ClusterOp)}
+    return {mesh.name: cluster_on(module, mesh) for mesh in meshes if mesh.name in described}
+
+
+@dataclass(frozen=True)
 class ReshardToCollective(RewritePattern):
     """One resharding -> one collective."""
+
+    selection: Selection
+    clusters: Mapping[str, Cluster]
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReshardOp, rewriter: PatternRewriter) -> None:
@@ -80,7 +100,7 @@ class ReshardToCollective(RewritePattern):
             fail(
                 op, f"no single collective leads from {source} to {op.sharding}; run insert-resharding first"
             )
-        method = None if step.kind.is_local else method_of(step, shape_of(op.operand), mesh)
+        method = None if step.kind.is_local else self._method(op, step, mesh)
         new: CollectiveOp = COLLECTIVES[step.kind](
             op.operand, mesh_name, step, method=method, regather=op.regather is not None
         )
@@ -89,13 +109,23 @@ class ReshardToCollective(RewritePattern):
             new.attributes[BACKWARD] = op.attributes[BACKWARD]
         rewriter.replace(op, new)
 
+    def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
+        if not has_unequal_parts(step, shape_of(op.operand), mesh):
+            return "flat"
+        cluster = self.clusters.get(mesh.name)
+        if not is_gather_or_scatter(step) or (self.selection == "auto" and cluster is None):
+            return "padded"
+        if self.selection == "auto" and cluster is not None:
+            return cheapest_method(cluster, step, value_bytes(op.operand))
+        return "grouped_broadcast" if self.selection == "grouped_broadcast" else "padded"
 
-def method_of(step: Step, shape: tuple[int, ...], mesh: Mesh) -> Method:
-    """How to run a collective on a value of `shape`: `padded` where its parts differ in size, else `flat`."""
+
+def has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
+    """Whether the parts of a value of `shape` that a collective joins or makes differ in size."""
     if step.kind is CollectiveKind.ALL_REDUCE:
-        return "flat"
+        return False
     dims = [(size, d) for s in (step.source, step.target) for size, d in zip(shape, s.dims, strict=True)]
-    return "flat" if all(_equal_parts(size, dim, mesh) for size, dim in dims) else "padded"
+    return not all(_equal_parts(size, dim, mesh) for size, dim in dims)
 
 
 def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:

@@ -18,12 +18,13 @@ from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.compute import ComputeOp
+from ...dialects.compute import ComputeOp, value_bytes
 from ...dialects.pipe import FragmentOp
 from ...dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, sent_bytes
+from ...ir.collective_cost import Method, handled_share, has_methods
 from ...ir.collectives import CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
@@ -81,14 +82,21 @@ def predict(func: FuncOp, cluster: Cluster, stage: int | None = None) -> Timelin
 
 @dataclass(frozen=True)
 class Communication:
-    """A collective; `whole_bytes` is what a rank handles of the values, gathered or not yet scattered."""
+    """
+    A collective; `whole_bytes` is what a rank handles of the values, gathered or not yet scattered, with the padding
+    of its `method`.
+    """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     whole_bytes: float
+    method: Method = "padded"
 
     def seconds(self, cluster: Cluster) -> float:
         """How long it takes."""
+        if self.method == "grouped_broadcast":
+            alpha, beta = cluster.broadcast_costs(self.axes)
+            return alpha * cluster.mesh.parts(self.axes) + beta * self.whole_bytes
         return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes)
 
 
@@ -98,11 +106,18 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
         steps = [op.step(sharding_of(op.operand), mesh)]
     else:
         steps = [_started(op, index, mesh) for index in range(len(op.args))]
-    sizes = (
-        local_bytes(value, step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
-        for value, step in zip(op.operands, steps, strict=True)
-    )
-    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)))
+    method: Method = "padded"
+    if op.method is not None and op.method.data == "grouped_broadcast":
+        method = "grouped_broadcast"
+    pairs = zip(op.operands, steps, strict=True)
+    sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
+    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method)
+
+
+def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:
+    if has_methods(step):
+        return handled_share(step, mesh, method) * value_bytes(value)
+    return local_bytes(value, step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
 
 
 def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
