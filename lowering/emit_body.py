@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ..dialects.compute import ComputeOp
 from ..dialects.pipe import FragmentOp
@@ -24,11 +24,11 @@ from ..ir.mesh import Mesh
 from ..ir.sharding import Reduction, Sharding
 from .emit_calls import Calls, operands_to_copy, returns_list
 from .emit_collectives import Collectives
-from .emit_effects import overwritten_operands, summed_in_place
+from .emit_effects import effect_of, overwritten_operands, summed_in_place
 from .emit_empty import Empties
 from .emit_errors import EmitError, place
 from .emit_layout import INDENT, WIDTH, Group, assignment, call, filled, keyword, lines, literal, tuple_of
-from .emit_names import Names, base_name, identifier
+from .emit_names import Named, Names, PartOf, base_name, identifier
 from .emit_sizes import PART, RANK, Sizes, Table
 from .emit_where import Where
 
@@ -54,17 +54,25 @@ class Program:
         return name
 
 
-def fragment_function(program: Program, op: FragmentOp) -> str:
-    """Write the function of a fragment; its name. It takes `comm`, `part` and what `op` captures, in that order."""
+def fragment_function(program: Program, op: FragmentOp, order: Sequence[int] | None = None) -> str:
+    """
+    Write the function of a fragment; its name. It takes `comm`, `part` and what `op` captures, in that order.
+
+    Args:
+        order: the indices of the results in the order in which the function gives them; by default that of `op`.
+    """
     where, block = Where(program.mesh, op.axis.data), op.body.block
-    body = Body(program, where, block, overwritten_operands(block, program.mesh, op.captured, ()))
+    effects = [effect_of(each, program.mesh) for each in block.ops]
+    ops, yielded = list(block.ops), op.terminator.args
+    body = Body(program, where, ops, overwritten_operands(ops, effects, op.captured, (), yielded), frees=_frees(ops))
     parameters = [body.names.new(value) for value in op.captured]
     name = program.new_function(op.label.data, [])
     in_place = summed_in_place(op, program.mesh)
     statements = [line for each in block.ops if each is not block.last_op for line in body.statement(each)]
-    results = [body.names[value] for value in op.terminator.args]
+    results = [body.names[value] for value in yielded]
     kept = [text if alone else f"{text}.clone()" for text, alone in zip(results, in_place, strict=True)]
-    program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, "", *body.returned(kept)]
+    given = kept if order is None else [kept[index] for index in order]
+    program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, "", *body.returned(given)]
     return name
 
 
@@ -74,22 +82,28 @@ class Body:
 
     Args:
         where: its mesh, and the axis for whose parts it is called.
-        block: its ops.
+        ops: what it runs, in order.
         overwritten: by op, the operands whose memory it takes (`emit_effects`).
+        frees: whether it drops what it does not need any more.
     """
 
     def __init__(
-        self, program: Program, where: Where, block: Block, overwritten: dict[Operation, dict[int, int]]
+        self,
+        program: Program,
+        where: Where,
+        ops: Sequence[Operation],
+        overwritten: dict[Operation, dict[int, int]],
+        *,
+        frees: bool,
     ) -> None:
-        self.program, self.where, self.block, self.overwritten = program, where, block, overwritten
-        loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in block.ops)
+        self.program, self.where, self.overwritten, self.frees = program, where, overwritten, frees
+        loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
         self.names, self.sizes = Names((PART, _TOTAL) if loops else ()), Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.empties = Empties(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
-        self.last_use = {value: op for op in block.ops if not isinstance(op, FreeOp) for value in _read(op)}
-        self.frees = any(isinstance(op, FreeOp) for op in block.ops)
-        self.place = ""
+        self.last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
+        self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
         """`def name(comm, ...):`, once the statements are written."""
@@ -104,12 +118,12 @@ class Body:
                 yield ""
                 yield from self.returned([self.names[value] for value in op.arguments])
             case FreeOp():
-                yield from self._free(op)
+                yield from self.free(op.args)
             case FragmentOp():
                 yield from self._loop(op)
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
                 self._check(op)
-                yield from self._comment(op)
+                yield from self.comment(op)
                 yield from self._assignment(op)
                 if isinstance(op, WaitOp):
                     yield from self._end(op.token)
@@ -129,11 +143,11 @@ class Body:
         """Whether an op takes what a loop gives: the sum of the parts, or all of them."""
         return isinstance(op.operand.owner, FragmentOp) and self.where.temporal.issuperset(_axes(op))
 
-    def _comment(self, op: Operation) -> Iterator[str]:
+    def comment(self, op: Operation) -> Iterator[str]:
         """A line that says which layer and line of the model follows, where that changes."""
         if (here := place(op)) and here != self.place:
             self.place = here
-            if op is not self.block.first_op:
+            if op is not self.first:
                 yield ""
             yield f"{INDENT}# {here}"[:WIDTH]
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
@@ -144,7 +158,7 @@ class Body:
         """A call for every part, the sums of what they give being made as they come."""
         name = fragment_function(self.program, op)
         made = call(name, ["comm", PART, *(self.names[value] for value in op.captured)])
-        kinds = tuple(_how(op, sharding_of(value)) for value in op.terminator.args)
+        kinds = tuple(how(op, sharding_of(value)) for value in op.terminator.args)
         options = [] if set(kinds) <= {Reduction.SUM.value} else [keyword("how", literal(kinds))]
         count = self.program.mesh.axis(op.axis.data).size
         self.place = ""
@@ -228,17 +242,21 @@ class Body:
         line = f"{INDENT}return {', '.join(names)}{',' if len(names) == 1 else ''}"
         yield from [line] if len(line) <= WIDTH else lines(tuple_of(names, "return "), INDENT)
 
-    def _free(self, op: FreeOp) -> Iterator[str]:
-        """`del` of the names that still stand for freed values: as many to a line as fit."""
-        freed = [value for value in op.args if self.names.holds(value)]
+    def free(self, values: Iterable[Named]) -> Iterator[str]:
+        """`del` of the names that still stand for values that are freed: as many to a line as fit."""
+        freed = [value for value in values if self.names.holds(value)]
         names = [self.names[value] for value in freed]
         yield from (f"{INDENT}del {line}" for line in filled(names, len(f"{INDENT}del ")))
         for value in freed:
-            if isinstance(value.type, TokenType):
+            if isinstance(value, PartOf) or isinstance(value.type, TokenType):
                 self.names.release(value)
 
 
-def _read(op: Operation) -> Iterable[SSAValue]:
+def _frees(ops: Iterable[Operation]) -> bool:
+    return any(isinstance(op, FreeOp) for op in ops)
+
+
+def read_by(op: Operation) -> Iterable[SSAValue]:
     """The values whose memory `op` reads; what was started is read until it is over."""
     match op:
         case WaitOp():
@@ -253,7 +271,7 @@ def _axes(op: CollectiveOp) -> Iterator[str]:
     return (axis for axes in op.axes.data for axis in axes)
 
 
-def _how(op: FragmentOp, given: Sharding) -> str:
+def how(op: FragmentOp, given: Sharding) -> str:
     """What becomes of the parts of a value that a fragment yields: their reduction, or the list of them."""
     axis = op.axis.data
     if axis in given.split_axes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import train
 from ..dialects.aten import AtenOp, OpaqueOp
@@ -22,18 +22,22 @@ IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor"}
 
 
 def overwritten_operands(
-    block: Block, mesh: Mesh, arguments: Sequence[SSAValue], replaced: Sequence[SSAValue]
+    ops: Sequence[Operation],
+    effects: Sequence[Effect],
+    arguments: Sequence[SSAValue],
+    replaced: Sequence[SSAValue],
+    returned: Sequence[SSAValue],
 ) -> dict[Operation, dict[int, int]]:
     """
-    Per op of a block, the operands whose memory it may take, each with the result that it takes it for.
+    Per op of a function, the operands whose memory it may take, each with the result that it takes it for.
 
     Args:
-        arguments: what the block reads and does not make.
+        effects: what each op does with memory.
+        arguments: what the function reads and does not make.
         replaced: those of which a result takes the place: only their memory is free after their last use.
+        returned: what it gives, or hands to somebody else.
     """
-    *ops, done = block.ops
-    effects = [effect_of(op, mesh) for op in ops]
-    writable = writable_operands(effects, arguments, replaced, done.operands)
+    writable = writable_operands(effects, arguments, replaced, returned)
     return {
         op: {operand: result for operand, result in effect.overwrites if operand in taken}
         for op, effect, taken in zip(ops, effects, writable, strict=True)

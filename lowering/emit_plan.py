@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
 from ..dialects.step import sharding_of
-from ..ir.mesh import Mesh
+from ..ir.mesh import Axis, Mesh
 from ..ir.sharding import Sharding
 from .emit_effects import roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
@@ -31,55 +33,92 @@ _ARGUMENT_ROLES = {
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 
 
-def docstring(name: str, mesh: Mesh, versions: Mapping[str, str]) -> Iterator[str]:
-    """The program's own docstring."""
+def docstring(name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
+    """The program's own docstring; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
     planner = f"shardwright {version}" if version else "shardwright"
     plain = "".join(c if c.isprintable() and c not in '"\\' else "'" for c in name)
-    text = f"{plain} on {mesh}: one training step, as planned by {planner}."
+    stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
+    text = f"{plain} {stages}on {' and '.join(map(str, meshes))}: one training step, as planned by {planner}."
+    ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
     yield ""
-    yield f"Run it on {mesh.device_count} ranks: torchrun --nproc-per-node {mesh.device_count} <this file>"
+    yield f"Run it on {ranks} ranks: torchrun --nproc-per-node {ranks} <this file>"
     yield '"""'
 
 
-def mesh_doc(mesh: Mesh) -> Group:
+def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
     """`MESH = rt.Mesh.of(dp=2, tp=2)`: the axes whose parts are devices."""
-    names = [axis.name for axis in mesh.spatial]
-    sizes = [str(axis.size) for axis in mesh.spatial]
+    return axes_doc(f"{name} = rt.Mesh.of", mesh.spatial)
+
+
+def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
+    """`function(dp=2, tp=2)`."""
+    names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
     if all(name.isidentifier() for name in names):
-        return call("MESH = rt.Mesh.of", map(keyword, names, sizes))
+        return call(function, map(keyword, names, sizes))
     entries = (f'"{name}": {size}' for name, size in zip(names, sizes, strict=True))
-    return Group("MESH = rt.Mesh.of(**{", tuple(entries), "})", fill=True)
+    return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """
+    What a program, or a stage of one, takes and gives.
+
+    Args:
+        arguments: of the step.
+        results: the indices of those of the step.
+    """
+
+    func: FuncOp
+    arguments: Sequence[BlockArgument]
+    results: Sequence[int]
+
+    @staticmethod
+    def of(func: FuncOp) -> Signature:
+        """All of a step."""
+        return Signature(func, func.body.block.args, range(len(func.function_type.outputs)))
 
 
 def plan_doc(
-    func: FuncOp,
+    given: Signature,
     groups: Sequence[tuple[str, ...]],
     *,
     name: str,
     step_spec: str | None,
     versions: Mapping[str, str],
+    suffix: str = "",
+    more: Mapping[str, Doc] = MappingProxyType({}),
 ) -> Group:
-    """`PLAN = rt.Plan(...)`."""
-    optimizer = func.attributes.get(OPTIMIZER)
+    """
+    `PLAN = rt.Plan(...)`.
+
+    Args:
+        suffix: of the names of plan and mesh.
+        more: further entries.
+    """
+    optimizer = given.func.attributes.get(OPTIMIZER)
     settings = _python(optimizer) if optimizer is not None else None
     entries: dict[str, Doc] = {
         "name": literal(name),
-        "mesh": "MESH",
+        "mesh": f"MESH{suffix}",
         "step_spec": literal(step_spec),
         "versions": literal(versions),
-        "inputs": tuple_of(_values(func), fill=False),
-        "outputs": tuple_of(_results(func), fill=False),
+        "inputs": tuple_of(_values(given), fill=False),
+        "outputs": tuple_of(_results(given), fill=False),
         "groups": literal(groups),
         "optimizer": literal(settings),
+        **more,
     }
-    return call("PLAN = rt.Plan", map(keyword, entries, entries.values()), fill=False)
+    return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(func: FuncOp) -> Iterator[Doc]:
-    for argument, attributes in zip(func.body.block.args, roles_of_arguments(func), strict=True):
+def _values(given: Signature) -> Iterator[Doc]:
+    func, roles = given.func, roles_of_arguments(given.func)
+    for argument in given.arguments:
+        attributes = roles[argument.index]
         if (found := _argument_role(attributes)) is None:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
@@ -111,10 +150,12 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     return {"name": str(python_value(value))} if role in ("param", "buffer", "constant", "batch") else {}
 
 
-def _results(func: FuncOp) -> Iterator[Doc]:
-    done = func.body.block.last_op
+def _results(given: Signature) -> Iterator[Doc]:
+    func, roles = given.func, roles_of_results(given.func)
+    done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)
-    for result, attributes in zip(done.operands, roles_of_results(func), strict=True):
+    for index in given.results:
+        result, attributes = done.operands[index], roles[index]
         spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(sharding_of(result))}
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
@@ -124,7 +165,7 @@ def _results(func: FuncOp) -> Iterator[Doc]:
             why = f"replaces argument %{argument.name_hint}"
             _check_result(func, result, sharding_of(argument), why)
             role = _argument_role(roles_of_arguments(func)[argument.index])
-            yield _entry("rt.Result", {"role": role[0] if role else "", "updates": argument.index})
+            yield _entry("rt.Result", {"role": role[0] if role else "", "updates": places[argument]})
         elif train.GRAD in attributes:
             name = python_value(attributes[train.GRAD])
             yield _entry("rt.Result", {"role": "grad", "name": name, **spread})

@@ -11,16 +11,21 @@ memory of an operand (`ownership`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from ..dialects.spmd import FreeOp
+from ..ir.mesh import Mesh
 from .emit_body import Body, Program
 from .emit_checks import check_lowered, the_mesh, the_step
-from .emit_effects import overwritten_operands, replaced_arguments, roles_of_arguments
+from .emit_effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
 from .emit_layout import INDENT, lines
-from .emit_plan import argument_name, docstring, mesh_doc, plan_doc
+from .emit_plan import Signature, argument_name, docstring, mesh_doc, plan_doc
+from .emit_stages import staged
 from .emit_where import Where
+from .stage_ops import stages_of
 
 _IMPORTS = (
     "",
@@ -45,28 +50,43 @@ def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions:
     Raises:
         EmitError: something is left to decide, or the step does what a program cannot; the message says what.
     """
-    mesh, func = the_mesh(module), the_step(module)
+    func = the_step(module)
     check_lowered(func)
-    program = Program(mesh)
-    body = list(step_function(program, func))
-    head = plan_doc(func, tuple(program.groups), name=name, step_spec=step_spec, versions=versions)
-    text = [*docstring(name, mesh, versions), *_IMPORTS, *lines(mesh_doc(mesh)), "", *lines(head)]
-    if program.table:
-        text += ["", "# What differs between ranks: an entry per rank.", *lines(program.table.table())]
-    for function in program.functions.values():
-        text += ["", "", *function]
-    text += ["", "", *body, "", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)"]
+    about = {"name": name, "step_spec": step_spec, "versions": versions}
+    stages = stages_of(module, func)
+    if stages:
+        text = [*docstring(name, [stage.mesh for stage in stages], versions), *_IMPORTS, *staged(stages, about)]
+    else:
+        mesh = the_mesh(module)
+        text = [*docstring(name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about)]
     return "\n".join(text) + "\n"
+
+
+def _single(func: FuncOp, mesh: Mesh, about: Mapping[str, Any]) -> Iterator[str]:
+    """What a program of one stage has below its imports."""
+    program = Program(mesh)
+    step = list(step_function(program, func))
+    yield from lines(mesh_doc(mesh))
+    yield ""
+    yield from lines(plan_doc(Signature.of(func), tuple(program.groups), **about))
+    if program.table:
+        yield from ("", "# What differs between ranks: an entry per rank.", *lines(program.table.table()))
+    for function in (*program.functions.values(), step):
+        yield from ("", "", *function)
+    yield from ("", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)")
 
 
 def step_function(program: Program, func: FuncOp) -> Iterator[str]:
     """The function `step`, of the communicator and the step's arguments; those of its fragments join the program."""
     block = func.body.block
+    ops, done = list(block.ops), block.last_op
+    assert done is not None, "a step returns"
     replaced = [block.args[index] for index in replaced_arguments(func)]
-    overwritten = overwritten_operands(block, program.mesh, block.args, replaced)
-    body = Body(program, Where(program.mesh), block, overwritten)
+    effects = [effect_of(op, program.mesh) for op in ops]
+    overwritten = overwritten_operands(ops, effects, block.args, replaced, done.operands)
+    body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
     roles = roles_of_arguments(func)
     names = [body.names.new(a, argument_name(r)) for a, r in zip(block.args, roles, strict=True)]
-    statements = [line for op in block.ops for line in body.statement(op)]
+    statements = [line for op in ops for line in body.statement(op)]
     yield from body.head("step", names)
     yield from statements

@@ -7,14 +7,14 @@ stage does, so what is needed before the loop is made before any loop: a stage w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ..dialects.pipe import SCHEDULE, FragmentOp, Slot, SlotAttr, TransferOp
 from ..dialects.spmd import FreeOp, MeshOp
@@ -113,7 +113,7 @@ def _stages_of(op: Operation, stages: Stages) -> Iterator[int | None]:
         yield stages.of_op(op)
 
 
-def _after(ops: Iterator[Operation], looped: set[FragmentOp | TransferOp]) -> set[Operation]:
+def _after(ops: Iterable[Operation], looped: set[FragmentOp | TransferOp]) -> set[Operation]:
     """The ops outside of the loop that need something of it."""
     late, made = set[Operation](), set[SSAValue]()
     for op in ops:
