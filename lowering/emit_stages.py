@@ -133,7 +133,7 @@ class _Step:
         self.func = stage.func
         ops = (*stage.before, *stage.loop, *stage.after)
         overwritten = overwritten_operands(ops, [self._effect(op) for op in ops], *self._arguments(), self._handed_out)
-        self.body = Body(program, Where(program.mesh), ops, overwritten, frees=True)
+        self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten, frees=True)
         self.names = self.body.names
         self.by_part = {value for op in stage.loop for value in self._made_by_part(op)}
         self.axis = next((op.axis.data for op in stage.loop if isinstance(op, FragmentOp)), None)
@@ -155,10 +155,14 @@ class _Step:
         return mine, [argument for argument in mine if argument.index in updated]
 
     @cached_property
-    def _returned(self) -> list[SSAValue]:
+    def _done(self) -> ReturnOp:
         done = self.func.body.block.last_op
         assert isinstance(done, ReturnOp)
-        return [done.operands[index] for index in self.stage.results]
+        return done
+
+    @cached_property
+    def _returned(self) -> list[SSAValue]:
+        return [self._done.operands[index] for index in self.stage.results]
 
     @cached_property
     def _handed_out(self) -> list[SSAValue]:

@@ -9,7 +9,7 @@ all, on a stream of its axes, and `wait` makes the current stream wait for it; t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
-from .groups import TIMEOUT, Axes, Group, make_groups
+from .groups import TIMEOUT, Axes, Group, Layout, make_groups
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
@@ -53,8 +53,8 @@ class Communicator:
     """
     The process groups of this rank, and the collectives over them; in a pipeline, those of its stage.
 
-    Every rank of the mesh must make it with the same arguments and call the same collectives in the same order.
-    Results are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
+    Every rank of the job must make it, and those of a mesh call the same collectives in the same order. Results
+    are contiguous. Operands are never changed (but see `all_reduce`), and must not change between `start`
     and `wait`. Where a dim is split, `sizes` are the sizes of the parts in group order; None means those of
     an even split.
 
@@ -62,7 +62,7 @@ class Communicator:
         mesh: places the ranks.
         groups: the tuples of axes that collectives will run along.
         device: where the tensors are.
-        ranks: the ranks of the job that the mesh has, in the order of its own; None for all.
+        job: all meshes of the job, this one too, in the same order on every rank; None where this one has all ranks.
         channels: to the other stages, if there are any.
         timeout: of collectives along some of the axes; those along all have the one that the job was
             started with.
@@ -78,19 +78,24 @@ class Communicator:
         groups: Iterable[Axes],
         device: torch.device | str = "cpu",
         *,
-        ranks: Sequence[int] | None = None,
+        job: Sequence[Layout] | None = None,
         channels: Channels | None = None,
         timeout: timedelta = TIMEOUT,
         checked: bool = False,
     ) -> None:
         self.mesh = mesh
         self.device = torch.device(device)
-        everywhere = tuple(axis.name for axis in mesh.spatial)
-        self._groups = make_groups(mesh, (*groups, everywhere) if checked else groups, timeout, ranks)
-        job_rank = dist.get_rank() if dist.is_initialized() else 0
-        self.rank = job_rank if ranks is None else tuple(ranks).index(job_rank)
+        world, me = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+        if job is None:
+            if world != mesh.device_count:
+                raise ValueError(f"mesh {mesh} has {mesh.device_count} ranks, this job {world}")
+            job = [Layout(mesh, tuple(range(world)), tuple(groups))]
+        if checked:
+            job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
+        self._groups = make_groups(job, timeout)
+        self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
         """The rank in the mesh, which in a pipeline is not that in the job."""
-        self._sequence = CheckedSequence(mesh, self._groups[everywhere]) if checked else None
+        self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None
         self._channels = channels
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
@@ -273,3 +278,7 @@ class Communicator:
             # The program may free an operand before the stream has read it.
             tensor.record_stream(stream)
         return Token(request, Pending([], lambda: list(results)), done)
+
+
+def _everywhere(mesh: Mesh) -> Axes:
+    return tuple(axis.name for axis in mesh.spatial)

@@ -8,7 +8,7 @@ axes are not in the mesh's order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -57,36 +57,47 @@ class Group:
         return f"axes {list(self.axes)} (ranks {list(self.ranks)})"
 
 
-def make_groups(
-    mesh: Mesh, wanted: Iterable[Axes], timeout: timedelta, ranks: Sequence[int] | None = None
-) -> dict[Axes, Group]:
+@dataclass(frozen=True)
+class Layout:
     """
-    Make the process groups of this rank along each of `wanted`. Every rank of the mesh must call this with the same
-    arguments; those of other meshes need not.
+    A mesh on ranks of the job, and the axes that its collectives run along.
+
+    Args:
+        ranks: in the order of the mesh's own.
+    """
+
+    mesh: Mesh
+    ranks: tuple[int, ...]
+    groups: tuple[Axes, ...]
+
+
+def make_groups(job: Sequence[Layout], timeout: timedelta) -> dict[Axes, Group]:
+    """
+    Make the process groups of all meshes of a job; those of this rank. Every rank must call this with the same
+    arguments.
 
     Groups with the same members are made once, and the one of all ranks is torch's default group, which has
     the timeout that the job gave it.
 
-    Args:
-        ranks: of the job, in the order of the mesh's own; None where the mesh has all of them.
-
     Raises:
-        ValueError: the mesh has another number of ranks than this job or this list, or lacks an axis.
+        ValueError: a mesh has another number of ranks than it is given or the job has, or lacks an axis.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
-    if ranks is None and world != mesh.device_count:
-        raise ValueError(f"mesh {mesh} has {mesh.device_count} ranks, this job {world}")
-    of_job = tuple(range(world) if ranks is None else ranks)
-    if len(of_job) != mesh.device_count or me not in of_job:
-        raise ValueError(f"mesh {mesh} of {mesh.device_count} ranks is on {list(of_job)}, and this is rank {me}")
     handles: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
     groups: dict[Axes, Group] = {}
-    for axes in dict.fromkeys(wanted):
-        members = tuple(of_job[rank] for rank in mesh.group(of_job.index(me), axes))
-        handle = _handle(handles, members, world, timeout)
-        backend = dist.get_backend(handle) if handle is not None else ""
-        groups[axes] = Group(axes, members, members.index(me), handle, backend)
+    for layout in job:
+        if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
+            raise ValueError(
+                f"mesh {layout.mesh} of {layout.mesh.device_count} ranks is on {list(layout.ranks)} of a job of {world}"
+            )
+        for axes in dict.fromkeys(layout.groups):
+            for group in layout.mesh.groups(axes):
+                ranks = tuple(layout.ranks[rank] for rank in group)
+                handle = _handle(handles, ranks, world, timeout)
+                if me in ranks:
+                    backend = dist.get_backend(handle) if handle is not None else ""
+                    groups[axes] = Group(axes, ranks, ranks.index(me), handle, backend)
     return groups
 
 
@@ -103,7 +114,7 @@ def _handle(
         elif len(members) == world:
             handles[members] = dist.group.WORLD
         else:
-            # Members alone make it: all ranks of a mesh go through its axes in one order, so none waits in a circle.
-            group = dist.new_group(list(members), timeout=timeout, use_local_synchronization=True)
+            # A rank outside the group gets a placeholder, which it never looks up.
+            group = dist.new_group(list(members), timeout=timeout)
             handles[members] = group  # pyright: ignore[reportArgumentType]
     return handles[members]

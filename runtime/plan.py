@@ -132,7 +132,7 @@ class Plan:
             program updates nothing.
         versions: of the software that planned it.
         ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
-        transfers: those in which this stage of a pipeline takes part.
+        transfers: between the stages of a pipeline, at least those in which this one takes part.
     """
 
     name: str

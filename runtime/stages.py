@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from .communicator import Communicator
-from .groups import TIMEOUT
+from .groups import TIMEOUT, Layout
 from .plan import Plan
-from .transfers import Channels, Lines, Transfer
+from .transfers import Channels, Lines
 
 StepFunction = Callable[..., Any]
 
@@ -55,13 +55,7 @@ def connect(
     plan = my_stage(stages).plan
     channels = None
     if len(stages) > 1:
-        channels = Channels(transfers_of(stages), lines or Lines(timeout), device)
-    groups = plan.process_groups()
-    return Communicator(
-        plan.mesh, groups, device, ranks=plan.ranks, channels=channels, timeout=timeout, checked=checked
-    )
-
-
-def transfers_of(stages: Sequence[Stage]) -> tuple[Transfer, ...]:
-    """The transfers of all stages, each once."""
-    return tuple(dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers))
+        transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
+        channels = Channels(transfers, lines or Lines(timeout), device)
+    job = [Layout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
+    return Communicator(plan.mesh, (), device, job=job, channels=channels, timeout=timeout, checked=checked)

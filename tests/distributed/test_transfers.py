@@ -36,5 +36,5 @@ def test_refused_calls_say_what_was_expected():
         "transfer '2 to 2, rows to rows' sends [15, 6] from here, found [3, 3]",
         "transfer 'h': this communicator has no channels to other stages",
         'mesh <["gpu"=2]> has 2 ranks, this job 4',
-        'mesh <["gpu"=2]> of 2 ranks is on [0, 1, 2, 3], and this is rank 0',
+        'mesh <["gpu"=2]> of 2 ranks is on [0, 1, 2] of a job of 4',
     ]

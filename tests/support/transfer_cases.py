@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from shardwright import runtime as rt
 from shardwright.ir.unit_tasks import Task
+from shardwright.runtime.groups import Layout
 from shardwright.runtime.stages import Stage, connect
 
 MICRO = 3
@@ -197,14 +198,14 @@ def refused() -> list[str]:
         return []
     case = Case(2, "rows", "rows")
     comm = connected([case.transfer()])
-    mesh, ranks = rt.Mesh.of(gpu=2), (0, 1)
+    mesh = rt.Mesh.of(gpu=2)
     calls = [
         lambda: comm.receive("nothing", 0),
         lambda: comm.receive(str(case), 0),
         lambda: comm.send(str(case), 0, torch.zeros(3, 3)),
-        lambda: rt.Communicator(mesh, (), ranks=ranks).receive("h", 0),
+        lambda: rt.Communicator(rt.Mesh.of(gpu=4), ()).receive("h", 0),
         lambda: rt.Communicator(mesh, ()),
-        lambda: rt.Communicator(mesh, (), ranks=(0, 1, 2, 3)),
+        lambda: rt.Communicator(mesh, (), job=[Layout(mesh, (0, 1, 2), ())]),
     ]
     said: list[str] = []
     for call in calls:
