@@ -35,6 +35,9 @@ from .emit_where import Where
 _UNUSED = "_"
 _TOTAL = "total"
 
+LISTED = "list"
+"""What becomes of a value of which all parts are kept."""
+
 
 @dataclass
 class Program:
@@ -70,8 +73,10 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[int] | N
     in_place = summed_in_place(op, program.mesh)
     statements = [line for each in block.ops if each is not block.last_op for line in body.statement(each)]
     results = [body.names[value] for value in yielded]
-    kept = [text if alone else f"{text}.clone()" for text, alone in zip(results, in_place, strict=True)]
-    given = kept if order is None else [kept[index] for index in order]
+    for index, value in enumerate(yielded):
+        if how(op, sharding_of(value)) != LISTED and not in_place[index]:
+            results[index] += ".clone()"
+    given = results if order is None else [results[index] for index in order]
     program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, "", *body.returned(given)]
     return name
 
@@ -275,7 +280,7 @@ def how(op: FragmentOp, given: Sharding) -> str:
     """What becomes of the parts of a value that a fragment yields: their reduction, or the list of them."""
     axis = op.axis.data
     if axis in given.split_axes:
-        return "list"
+        return LISTED
     if (kind := dict(given.partial).get(axis)) is None:
         raise EmitError(op, f'yields a value spread as {given}, which is not made part by part along "{axis}"')
     return kind.value

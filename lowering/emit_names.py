@@ -72,7 +72,7 @@ class Names:
 
     def holds(self, value: Named) -> bool:
         """Whether the name of `value` still stands for it."""
-        return (name := self._names.get(value)) is not None and self._holders.get(name) is value
+        return (name := self._names.get(value)) is not None and self._holders.get(name) == value
 
     def release(self, value: Named) -> None:
         """Let another value have the name of `value`, which is not read again."""

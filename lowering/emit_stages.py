@@ -25,7 +25,7 @@ from ..dialects.step import sharding_of
 from ..dialects.train import UPDATES
 from ..ir.sharding import Reduction
 from ..ir.unit_tasks import Task
-from .emit_body import Body, Program, fragment_function, how, read_by
+from .emit_body import LISTED, Body, Program, fragment_function, how, read_by
 from .emit_effects import effect_of, overwritten_operands, roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
 from .emit_layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
@@ -37,7 +37,6 @@ from .ownership import Effect
 from .stage_ops import StageOps
 
 _UNUSED = "_"
-_KEPT = "list"
 
 _Event: TypeAlias = "Operation | Slot"
 """What a stage does at a time: an op around its loop, or a slot of its schedule."""
@@ -307,8 +306,8 @@ class _Step:
         """The function of a fragment, which is written when it is first run."""
         if op not in self.fragments:
             kinds = [how(op, sharding_of(value)) for value in op.terminator.args]
-            kept = [index for index, kind in enumerate(kinds) if kind == _KEPT]
-            summed = [index for index, kind in enumerate(kinds) if kind != _KEPT]
+            kept = [index for index, kind in enumerate(kinds) if kind == LISTED]
+            summed = [index for index, kind in enumerate(kinds) if kind != LISTED]
             function = fragment_function(self.program, op, [*kept, *summed])
             sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
             self.fragments[op] = _Fragment(function, kept, [kinds[index] for index in summed], sums)
@@ -331,4 +330,4 @@ class _Step:
 
 
 def _is_kept(op: FragmentOp, value: SSAValue) -> bool:
-    return how(op, sharding_of(value)) == _KEPT
+    return how(op, sharding_of(value)) == LISTED
