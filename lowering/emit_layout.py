@@ -82,7 +82,8 @@ def assignment(targets: Sequence[str], value: Group, indent: str, *, unpacked: b
     else:
         yield f"{indent}("
         inner = indent + INDENT
-        yield from (inner + line for line in filled(targets, len(inner), ","))
+        end = "," if unpacked or len(targets) > 1 else ""
+        yield from (inner + line for line in filled(targets, len(inner), end))
         opening = f") = {value.opening}"
     yield from lines(replace(value, opening=opening), indent)
 

@@ -23,6 +23,7 @@ _HOMES: dict[str, str] = {
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "accumulate": "accumulate:AccumulatePass",
+    "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-memory": "check_memory:CheckMemoryPass",

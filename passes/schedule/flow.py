@@ -15,6 +15,7 @@ from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.train import TrainOp
 from ..search.step_view import StepView
+from ..time.loop import communicates
 from .early import early_scalars_first, operands_first, sources
 
 
@@ -45,7 +46,7 @@ class Flow:
         self.block = view.func.body.block if fragment is None else fragment.body.block
         ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
         self.roles: dict[Operation, Role] = {
-            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and view.has(op) and self._communicates(op)
+            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and view.has(op) and communicates(op, self.mesh)
         }
         inner = self.of(Role.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
@@ -99,12 +100,6 @@ class Flow:
             self.roles.get(source) is Role.INNER or (_is_view(source) and self._continues(source))
             for source in sources(op)
         )
-
-    def _communicates(self, op: CollectiveOp) -> bool:
-        """Whether something is sent: a sum over time is made where its parts are."""
-        spatial = {axis.name for axis in self.mesh.spatial}
-        axes = [axis for dim in op.axes.data for axis in dim if axis in spatial]
-        return not op.KIND.is_local and self.mesh.parts(axes) > 1
 
     def _hands_on(self, op: Operation) -> bool:
         """Whether those who need the result of `op` are those who need its operand."""

@@ -39,6 +39,14 @@ def temporal_axis(func: FuncOp, mesh: Mesh, wanted: str | None) -> str:
     return wanted
 
 
+def communicates(op: Operation, mesh: Mesh) -> bool:
+    """Whether `op` sends something: a sum over time is made where its parts are."""
+    if not isinstance(op, CollectiveOp) or op.KIND.is_local:
+        return False
+    axes = {axis for listed in op.axes.data for axis in listed}
+    return any(axis.name in axes and axis.size > 1 for axis in mesh.spatial)
+
+
 def is_sum_over(op: Operation, axis: str) -> bool:
     """Whether `op` makes the sum (or another reduction) of the parts of the temporal `axis`."""
     return isinstance(op, CollectiveOp) and axis in sharding_of(op.operand).partial_axes and not _speaks(

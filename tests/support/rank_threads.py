@@ -112,7 +112,7 @@ class ThreadCommunicator:
         shown = [tensor.clone() for tensor in tensors]
         if donate and self.mesh.parts(axes) > 1:
             for tensor in tensors:
-                tensor.fill_(torch.nan)
+                tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
         return None if donate else tensors, shown, results
 
     def wait(self, token: Any) -> tuple[torch.Tensor, ...]:

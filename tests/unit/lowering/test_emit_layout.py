@@ -159,3 +159,11 @@ def test_what_some_devices_lack_is_told_by_rank_and_part() -> None:
     assert sizes.outside([2], RANKS) is None
     assert sizes.outside([1, 3], PARTS) == "n not in (1,)"
     assert sizes.outside([3], PARTS) == "(n, part) not in ((1, 1),)"
+
+
+def test_one_long_target_is_no_tuple() -> None:
+    name = "x" * 100
+    text = "\n".join(assignment([name], call("f", ["y" * 20]), ""))
+    namespace: dict[str, object] = {"f": lambda y: y, "y" * 20: 3}
+    exec(text, namespace)
+    assert namespace[name] == 3
