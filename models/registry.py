@@ -16,6 +16,7 @@ from ..api.training_step import TrainingStep
 from .bert import BertConfig, bert_step
 from .gpt2 import GPT2Config, gpt2_step
 from .mlp import mlp_step
+from .unet import UNetConfig, unet_step
 from .vgg import VGGConfig, vgg_step
 from .vit import ViTConfig, vit_step
 
@@ -26,6 +27,7 @@ MODELS: dict[str, Callable[[], TrainingStep]] = {
     "bert-base": partial(bert_step, BertConfig(), batch=64, length=256),
     "vit-base": partial(vit_step, ViTConfig(), batch=64),
     "vgg19": partial(vgg_step, VGGConfig(), batch=64),
+    "unet": partial(unet_step, UNetConfig(), batch=16),
     "mlp-tiny": partial(mlp_step, (12, 32, 32, 10), batch=8),
     "gpt2-tiny": partial(
         gpt2_step, GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=24), batch=8, length=16
@@ -39,6 +41,7 @@ MODELS: dict[str, Callable[[], TrainingStep]] = {
     "vgg19-tiny": partial(
         vgg_step, VGGConfig(widths=(4, 8, 16, 32, 32), hidden=64, image=32, classes=10), batch=8
     ),
+    "unet-tiny": partial(unet_step, UNetConfig(widths=(6, 8, 12), image=16, channels=3, classes=3), batch=8),
 }
 """Name to a function of no arguments; calling it makes the batch but no weight."""
 

@@ -20,6 +20,7 @@ LARGE_PARAMETERS = {
     "bert-base": 109_514_298,
     "vit-base": 86_567_656,
     "vgg19": 143_667_240,
+    "unet": 32_424_258,
 }
 
 

@@ -44,6 +44,9 @@ def test_other_models_have_stages(step: str):
     agrees(2, f"partition-stages{{stages=2}},search-strategy,{BACK}", step)
 
 
+SCHEDULED = "split-batch{parts=4},insert-resharding,select-collectives,overlap"
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b"])
 @pytest.mark.parametrize("ranks", ["2,2", "1,2,1"])
 def test_scheduled_stages_train(schedule: str, ranks: str):
@@ -52,6 +55,11 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
         agrees(
             4,
             f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins="{pins}"}},'
-            "split-batch{parts=4},insert-resharding,select-collectives,overlap,"
-            f"schedule-pipeline{{schedule={schedule}}},plan-transfers,insert-frees",
+            f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees",
         )
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_skips_cross_stages(stages: int):
+    passes = f"search-strategy,{SCHEDULED},schedule-pipeline,plan-transfers,check-memory,insert-frees"
+    agrees(stages + 1, f"partition-stages{{stages={stages}}},{passes}", "unet-tiny")
