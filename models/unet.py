@@ -7,6 +7,7 @@ place of ReLU and convolutions of stride 2 in the place of pooling. Divided into
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,7 +81,7 @@ class UNet(nn.Module):
             raise ValueError(
                 f"a U-Net of {len(widths)} levels needs images of a multiple of {shrink} pixels, got {config.image}"
             )
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.enter = _convolutions(config.channels, widths[0])
         self.down = nn.ModuleList(Down(wide, deep) for wide, deep in pairs)
         self.up = nn.ModuleList(Up(deep, wide) for wide, deep in reversed(pairs))
