@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import random
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,13 @@ def plot_intervals(
     figure.tight_layout()
     figure.savefig(RESULTS / f"{name}.png", dpi=120)
     pyplot.close(figure)
+
+
+def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the median."""
+    generator = random.Random(1)
+    medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]
 
 
 def _cores() -> int:

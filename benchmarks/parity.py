@@ -14,13 +14,13 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import plot_intervals, publish
+from _report import interval, plot_intervals, publish
 from torch import nn
 
 from shardwright.api.compile import PlanOptions, compile_step, on_mesh
@@ -118,13 +118,6 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float
             seconds[index] = time.perf_counter() - start
         rows.append((seconds[0], seconds[1], seconds[2]))
     return rows
-
-
-def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the median."""
-    generator = random.Random(1)
-    medians = sorted(statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(rounds))
-    return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]
 
 
 def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:

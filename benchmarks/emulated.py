@@ -1,0 +1,209 @@
+"""
+Measured ratios on emulated links: duplex, pipeline schedules, and balanced shares, each beside its alternative.
+
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares]
+
+Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
+the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
+median of the paired ratios to the first, with a bootstrap interval of 95 %. The first is there twice, as a control.
+Without root, iproute2 or network namespaces the script says so and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _netns
+from _report import interval, plot_intervals, publish
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
+
+_GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
+STEPS: dict[str, Callable[[], TrainingStep]] = {
+    "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
+    "mlp": lambda: mlp_step((512, 1024, 1024, 1024, 128), batch=512),
+}
+_HEAD = "decompose-mean,canonicalize,cse,dce"
+_TAIL = "check-memory,insert-frees"
+_PINNED = "search-strategy{{algorithm=fixed pins={pins}}}"
+_FLAT = "insert-resharding,select-collectives"
+_TENSOR_PARALLEL = '[[pin]]\npreset = "tp"\n'
+_DATA_PARALLEL = '[[pin]]\npreset = "dp"\n'
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    Programs of one step on one emulated cluster.
+
+    Args:
+        pipelines: by name the passes, in which `{pins}` is the pin file; the first is what others are compared with.
+        shares: by rank, the share of a core that it gets.
+        speeds: by rank, its FLOP/s in the cluster that is planned for, as a share of the others'.
+    """
+
+    step: str
+    pipelines: Mapping[str, str]
+    ranks: int = 2
+    pins: str = ""
+    shares: Mapping[int, float] = field(default_factory=dict[int, float])
+    speeds: Sequence[float] = (1.0, 1.0)
+
+
+def _pipeline(schedule: str) -> str:
+    stages = f"{_HEAD},partition-stages{{{{stages=2}}}},search-strategy,split-batch{{{{parts=8}}}},{_FLAT},overlap"
+    return f"{stages},schedule-pipeline{{{{schedule={schedule}}}}},plan-transfers,{_TAIL}"
+
+
+COMPARISONS: dict[str, Comparison] = {
+    "duplex": Comparison(
+        "gpt2",
+        {
+            "no duplex": f"{_HEAD},{_PINNED},{_FLAT},overlap,{_TAIL}",
+            "duplex": f"{_HEAD},{_PINNED},split-batch{{{{parts=2}}}},{_FLAT},duplex,overlap,{_TAIL}",
+        },
+        pins=_TENSOR_PARALLEL,
+    ),
+    "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
+    "shares": Comparison(
+        "mlp",
+        {
+            "even": f"{_HEAD},{_PINNED},{_FLAT},overlap,{_TAIL}",
+            "balanced": f"{_HEAD},{_PINNED},balance-ratios,{_FLAT},overlap,{_TAIL}",
+        },
+        pins=_DATA_PARALLEL,
+        shares={1: 0.4},
+        speeds=(1.0, 0.4),
+    ),
+}
+
+
+def programs(comparison: Comparison, rate: str, folder: Path) -> dict[str, str]:
+    """The text of every program, planned for the cluster that is emulated."""
+    from shardwright.api.compile import PlanOptions, compile_step
+    from shardwright.ir.cluster_file import parse_cluster
+
+    beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
+    places = "".join(
+        f'[device.d{i}]\nflops = {{ float32 = {25e9 * speed} }}\nmemory_bandwidth = {5e9 * speed}\nmemory = "4GiB"\n'
+        f'launch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
+        for i, speed in enumerate(comparison.speeds)
+    )
+    text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
+    link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
+    cluster = parse_cluster(text + places + link, "emulated")
+    pins = folder / "pins.toml"
+    pins.write_text(comparison.pins)
+    step = STEPS[comparison.step]()
+    found: dict[str, str] = {}
+    for name, passes in comparison.pipelines.items():
+        options = PlanOptions(pipeline=passes.format(pins=f'"{pins}"'))
+        found[name] = compile_step(step, cluster, options, name=name).program
+    return found
+
+
+def worker(folder: Path) -> None:
+    """One rank: all programs of the folder, step by step in random order; rank 0 writes the seconds."""
+    import torch
+    import torch.distributed as dist
+
+    from shardwright.lowering.load_program import load_text
+    from shardwright.runtime.executor import Executor
+    from shardwright.runtime.stages import Stage, connect
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    asked = json.loads((folder / "asked.json").read_text())
+    step = STEPS[asked["step"]]()
+    batch = {str(i): item for i, item in enumerate(step.batch)}
+    sides: list[Executor] = []
+    for name, text in asked["programs"]:
+        stages = [Stage(*each) for each in load_text(text, name)]
+        sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
+        sides[-1].initialize(step.model, 0)
+    generator, rows = random.Random(0), list[list[float]]()
+    order = list(range(len(sides)))
+    for number in range(asked["pairs"] + 3):
+        generator.shuffle(order)
+        seconds = [0.0] * len(sides)
+        for index in order:
+            dist.barrier()
+            start = time.perf_counter()
+            sides[index].step(batch)
+            dist.barrier()
+            seconds[index] = time.perf_counter() - start
+        if number >= 3:
+            rows.append(seconds)
+    if dist.get_rank() == 0:
+        (folder / "seconds.json").write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
+    """A row per program of one comparison."""
+    comparison = COMPARISONS[name]
+    with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * comparison.ranks) as names:
+        folder = Path(made)
+        texts = programs(comparison, rate, folder)
+        first = next(iter(texts))
+        listed = [(first, texts[first]), *texts.items()]
+        asked = {"step": comparison.step, "programs": listed, "pairs": pairs}
+        (folder / "asked.json").write_text(json.dumps(asked))
+        arguments = [os.fspath(Path(__file__).resolve()), "--worker", made]
+        _netns.launch(names, arguments, shares=comparison.shares)
+        rows = json.loads((folder / "seconds.json").read_text())
+    return [_row(name, rate, rows, index, title) for index, (title, _) in enumerate(listed) if index]
+
+
+def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, title: str) -> dict[str, Any]:
+    """The program at `index` beside that at 0, which is the first one's double."""
+    ratios = [row[index] / row[0] for row in rows]
+    low, high = interval(ratios)
+    return {
+        "comparison": name,
+        "program": title + (" (control)" if index == 1 else ""),
+        "links": rate,
+        "step ms": 1e3 * statistics.median(row[index] for row in rows),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "pairs": len(rows),
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--rate", default="200mbit", help="what a host may send: 200mbit")
+    parser.add_argument("--only", nargs="+", choices=sorted(COMPARISONS), default=list(COMPARISONS))
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        worker(options.worker)
+        return
+    try:
+        rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
+    except _netns.Unavailable as error:
+        sys.exit(f"skipped: {error}")
+    publish("emulated", rows, command=f"python benchmarks/emulated.py --pairs {options.pairs} --rate {options.rate}")
+    labels = [f"{row['comparison']}: {row['program']}" for row in rows]
+    bounds = [(row["low"], row["high"]) for row in rows]
+    plot_intervals("emulated", labels, [row["ratio"] for row in rows], bounds, xlabel="step time, to the first")
+
+
+if __name__ == "__main__":
+    main()
