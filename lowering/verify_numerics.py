@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
@@ -30,8 +32,9 @@ class NumericsError(DiagnosticException):
 
 @dataclass(frozen=True)
 class _Result:
-    """One result of a function: what to call it, and its kind, within which sizes compare."""
+    """One result of a function: what to call it, what it corresponds by, and its kind, within which sizes compare."""
 
+    key: str
     name: str
     kind: str
     value: torch.Tensor
@@ -41,7 +44,9 @@ def check_pass(before: ModuleOp, after: ModuleOp, pass_name: str, seed: int = 0)
     """
     Run every function of both modules on random inputs and compare the results.
 
-    Equal is ``|x - ref| <= tol * max(|ref|, 1e-3 * |all refs of the kind|)`` in the 2-norm.
+    Arguments and results correspond by their roles, of which a pass may make several (a batch item for each stage
+    that reads it); those without a role by their place. Equal is ``|x - ref| <= tol * max(|ref|, 1e-3 * |all refs of
+    the kind|)`` in the 2-norm.
 
     Raises:
         NumericsError: a result differs, or the function is gone or has other arguments or results.
@@ -52,13 +57,45 @@ def check_pass(before: ModuleOp, after: ModuleOp, pass_name: str, seed: int = 0)
         name = func.sym_name.data
         if (found := left.get(name)) is None:
             raise NumericsError(f"'{pass_name}' left no function @{name} to compare with")
-        if found.function_type != func.function_type:
-            types = f"from {func.function_type} to {found.function_type}"
-            raise NumericsError(f"'{pass_name}' changed the type of @{name} {types}")
-        inputs = [_widened(value) for value in random_inputs(func, seed)]
-        expected = _results(before, func, inputs, check_replicas=False)
-        for old, new in zip(expected, _results(after, found, inputs, check_replicas=True), strict=True):
+        keys = _argument_keys(func)
+        inputs = dict(zip(keys, map(_widened, random_inputs(func, seed)), strict=True))
+        expected = _results(before, func, [inputs[key] for key in keys], check_replicas=False)
+        by_key = {old.key: old for old in expected}
+        changed = f"'{pass_name}' changed the type of @{name}"
+        given = [_of_key(inputs, key, f"{changed}: it had no argument") for key in _argument_keys(found)]
+        results = _results(after, found, given, check_replicas=True)
+        if missing := by_key.keys() - {new.key for new in results}:
+            raise NumericsError(f"{changed}: it lacks {by_key[min(missing)].name}")
+        for new in results:
+            old = _of_key(by_key, new.key, f"{changed}: it had no result")
             _compare(old, new.value, expected, f"after '{pass_name}' {old.name} of @{name}")
+
+
+_Found = TypeVar("_Found")
+
+
+def _of_key(known: Mapping[str, _Found], key: str, otherwise: str) -> _Found:
+    if key not in known:
+        raise NumericsError(f"{otherwise} {key}")
+    return known[key]
+
+
+def _argument_keys(func: FuncOp) -> list[str]:
+    """Per argument its role and what the role says, else its place; and its type."""
+    keys: list[str] = []
+    for argument, roles in zip(func.body.block.args, argument_attributes(func), strict=True):
+        role = next((role for role in train.ROLES if role in roles), None)
+        keys.append(f"{role} {roles[role]} : {argument.type}" if role else f"{argument.index} : {argument.type}")
+    return keys
+
+
+def _result_key(func: FuncOp, index: int) -> str:
+    """The role of a result, else its place; and its type."""
+    roles, value_type = result_attributes(func)[index], func.function_type.outputs.data[index]
+    if train.UPDATES in roles:
+        return f"{train.UPDATES} {_argument_keys(func)[python_value(roles[train.UPDATES])]}"
+    role = next((role for role in (train.LOSS, train.GRAD) if role in roles), None)
+    return f"{role} {roles[role]} : {value_type}" if role else f"{index} : {value_type}"
 
 
 def _functions(module: ModuleOp) -> list[FuncOp]:
@@ -73,7 +110,7 @@ def _results(module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, chec
     values = interpret(
         module, inputs, function=func.sym_name.data, check_replicas=check_replicas, precision=torch.float64
     )
-    return [_Result(*_named(func, index), value) for index, value in enumerate(values)]
+    return [_Result(_result_key(func, i), *_named(func, i), value) for i, value in enumerate(values)]
 
 
 def _named(func: FuncOp, index: int) -> tuple[str, str]:
