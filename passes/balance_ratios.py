@@ -18,13 +18,13 @@ from ..ir.ratios import EVEN, Ratios
 from ..ir.signatures import Split, choices_of, needs_all_parts
 from .analysis.factors import Factors
 from .analysis.memory import size_text
-from .analysis.phases import PhaseModel, events_of, shares_of
+from .analysis.phases import PhaseModel, shares_of
 from .analysis.timeline import ComputeSeconds
 from .errors import fail
-from .insert_resharding import insert_resharding
 from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
 from .search.step_view import StepView, step_functions, step_views
 from .search_strategy import HEADROOM
+from .shares.prediction import explicit_view, phase_model
 from .shares.respread import respread
 from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
@@ -167,21 +167,13 @@ class _Balancer:
         count = mark_segments(self.view, segments, ComputeSeconds(self.cluster))
         had = ratios_of(self.view.func, self.cluster.mesh)
         had = {segment: had.get(segment, had[0]) for segment in range(count)}
-        model = PhaseModel(events_of(self._explicit()), self.cluster)
+        model = phase_model(self.module, self.view, self.cluster)
         if given is not None:
             ratios = {segment: _with(each, dict(given.shares)) for segment, each in had.items()}
             whole = self._write(ratios)
         else:
             ratios, whole = self._solved(model, had)
         return _Balance(model.seconds(had), model.seconds(ratios), tuple(whole))
-
-    def _explicit(self) -> StepView:
-        """A copy of the step in which changes of sharding are ops."""
-        copied, name = self.module.clone(), self.view.func.sym_name.data
-        func = next(func for func in step_functions(copied) if func.sym_name.data == name)
-        view = StepView(func, self.view.mesh, self.view.stage)
-        insert_resharding(view, self.cluster)
-        return StepView(func, self.view.mesh, self.view.stage)
 
     def _write(self, ratios: dict[int, Ratios]) -> list[str]:
         set_ratios(self.view.func, self.cluster.mesh, ratios)
@@ -194,7 +186,7 @@ class _Balancer:
         for _ in range(_CUTS):
             ratios = self._balanced(model, ratios, list(cuts.values()))
             whole = self._write(ratios)
-            if not (short := shortages(self._explicit(), self.limits)):
+            if not (short := shortages(explicit_view(self.module, self.view, self.cluster), self.limits)):
                 return ratios, whole
             for each in short:
                 # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.

@@ -18,6 +18,7 @@ _HOMES: dict[str, str] = {
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",
     "balance-ratios": "balance_ratios:BalanceRatiosPass",
+    "fixed-point": "fixed_point:FixedPointPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "plan-transfers": "plan_transfers:PlanTransfersPass",
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",

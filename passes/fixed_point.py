@@ -1,0 +1,96 @@
+"""The pass `fixed-point`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from .pipeline import run_pipeline
+from .shares.prediction import predicted_seconds
+
+_CLOSE = 1e-9
+"""By how much, relatively, the time has to fall to count as better."""
+
+
+@dataclass(frozen=True)
+class FixedPointPass(ModulePass):
+    """
+    Run a pipeline again and again, until the step that it leaves is no faster, and keep the fastest.
+
+    The strategy is best for the ratios that it was found with, and ratios for the strategy: each is found in turn.
+    The time is that of the phases of `balance-ratios`. It may also rise, or swing between two programs; the run that
+    does not improve on the best ends the loop and is dropped.
+
+    Pipeline: fixed-point{pipeline="search-strategy,balance-ratios" max=3}
+
+    Requires: what the pipeline does.
+    Ensures: what the pipeline does; signatures, for the time is that of a strategy.
+
+    Before:
+    ```mlir
+    #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
+    #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#fast, #slow] placement [0, 1] links [#link]
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0"}) -> tensor<8x4xf32> {
+      %y = aten.relu %x : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %y : tensor<8x4xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    #fast = #spmd.device<"fast", flops = {float32 = 3.0e9}, bandwidth = 3.0e9, memory = 1.0e9, launch = 0.0>
+    #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    #rows = #spmd.sharding<@mesh, [{"gpu"}, {}], offsets={0: [0, 6, 8]}>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#fast, #slow] placement [0, 1] links [#link]
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #rows}) -> tensor<8x4xf32> attributes {
+      spmd.search = {algorithm = "eliminate", cost = 1.28e-07, lower_bound = 1.28e-07, peak_bytes = 128 : i64},
+      spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [0.75, 0.25]}>],
+      spmd.balance = {before = 1.28e-07, after = 6.4e-08}
+    } {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh,
+        ([{"gpu"}, {}], offsets={0: [0, 6, 8]}) -> ([{"gpu"}, {}], offsets={0: [0, 6, 8]})>
+      } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %y : tensor<8x4xf32>
+    }
+    ```
+
+    Source: HAP 3.1.
+    """
+
+    name = "fixed-point"
+
+    pipeline: str
+    """The passes to run."""
+
+    max: int = 3
+    """How often they run at most."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on the whole module."""
+        best, least = op.clone(), float("inf")
+        for _ in range(self.max):
+            run_pipeline(ctx, op, self.pipeline)
+            seconds = predicted_seconds(op)
+            if seconds >= least * (1.0 - _CLOSE):
+                break
+            best, least = op.clone(), seconds
+        _replace(op, best)
+
+
+def _replace(module: ModuleOp, other: ModuleOp) -> None:
+    """Give a module the ops and attributes of another, which is used up."""
+    for each in list(module.ops):
+        each.detach()
+        each.erase(safe_erase=False)
+    for each in list(other.ops):
+        each.detach()
+        module.body.block.add_op(each)
+    module.attributes = other.attributes

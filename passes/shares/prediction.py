@@ -1,0 +1,32 @@
+"""How long a step takes by the phases of its strategy, before its changes of sharding are ops."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...dialects.ratios import ratios_of
+from ...ir.cluster import Cluster
+from ..analysis.phases import PhaseModel, events_of
+from ..insert_resharding import insert_resharding
+from ..search.step_view import StepView, step_functions, step_views
+from ..strip_resharding import strip_resharding
+
+
+def explicit_view(module: ModuleOp, view: StepView, cluster: Cluster) -> StepView:
+    """A copy of the step, or of its stage, in which changes of sharding are ops."""
+    copied, name = module.clone(), view.func.sym_name.data
+    func = next(func for func in step_functions(copied) if func.sym_name.data == name)
+    strip_resharding(func)
+    insert_resharding(StepView(func, view.mesh, view.stage), cluster)
+    return StepView(func, view.mesh, view.stage)
+
+
+def phase_model(module: ModuleOp, view: StepView, cluster: Cluster) -> PhaseModel:
+    """The phases of a step, or of a stage."""
+    return PhaseModel(events_of(explicit_view(module, view, cluster)), cluster)
+
+
+def predicted_seconds(module: ModuleOp) -> float:
+    """How long all steps and stages of a module take, with the ratios that they have."""
+    found = ((phase_model(module, view, cluster), view) for view, cluster in step_views(module))
+    return sum(model.seconds(ratios_of(view.func, view.mesh)) for model, view in found)
