@@ -51,6 +51,7 @@ class CheckCase:
         cluster: whose devices and links are put on `mesh`; None is a generic one.
         algorithm: of the search; None as in `PlanOptions`.
         pipeline: a pass pipeline in place of the usual one.
+        ratios: as in `PlanOptions`.
     """
 
     step: str | Callable[[], TrainingStep]
@@ -62,6 +63,7 @@ class CheckCase:
     cluster: Cluster | None = None
     algorithm: str | None = None
     pipeline: str | None = None
+    ratios: str = "auto"
 
     @property
     def name(self) -> str:
@@ -82,7 +84,8 @@ class CheckCase:
         mesh = "x".join(str(axis.size) for axis in self.mesh.axes)
         dtype = str(self.dtype).removeprefix("torch.")
         pins = "searched" if self.pins is None else "pinned" if is_pin_text(self.pins) else self.pins
-        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}"
+        ratios = "" if self.ratios == "auto" else f", ratios {self.ratios}"
+        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}{ratios}"
 
 
 @dataclass(frozen=True)
@@ -188,9 +191,10 @@ def imported(case: CheckCase) -> ModuleOp:
 
 def plan_case(case: CheckCase, module: ModuleOp) -> str:
     """Run the passes of a case on its imported step, which is changed; what was run."""
-    add_cluster(module, on_mesh(case.cluster or find_cluster(GENERIC), case.mesh))
+    cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
+    add_cluster(module, cluster)
     with pin_file(case.pins) as pins:
-        passes = PlanOptions(case.algorithm, pins, pipeline=case.pipeline).passes()
+        passes = PlanOptions(case.algorithm, pins, pipeline=case.pipeline, ratios=case.ratios).passes(cluster)
         run_pipeline(Context(), module, passes)
     return passes
 
@@ -199,5 +203,5 @@ def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
     """Plan a case on its imported step, which is changed."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     with pin_file(case.pins) as pins:
-        options = PlanOptions(case.algorithm, pins, case.dtype, gradients=True, pipeline=case.pipeline)
+        options = PlanOptions(case.algorithm, pins, case.dtype, True, case.pipeline, case.ratios)
         return lower(module, cluster, options, name=case.name, step_spec=None, seconds={})

@@ -33,10 +33,10 @@ from .files import write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,search-strategy{{{search}}},insert-resharding,select-collectives,"
-    "overlap,check-memory,insert-frees"
+    "decompose-mean,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,check-memory,"
+    "insert-frees"
 )
-"""What `plan` runs; `search` stands for the options of the search."""
+"""What `plan` runs; `strategy` stands for the passes that decide on strategy and ratios."""
 
 
 Observer = Callable[[str], None]
@@ -57,6 +57,8 @@ class PlanOptions:
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
         pipeline: a pass pipeline that replaces the default one.
+        ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
+            of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
     """
 
     algorithm: str | None = None
@@ -64,14 +66,25 @@ class PlanOptions:
     dtype: torch.dtype | None = None
     gradients: bool = False
     pipeline: str | None = None
+    ratios: str = "auto"
 
-    def passes(self) -> str:
-        """The pipeline string."""
+    def passes(self, cluster: Cluster) -> str:
+        """The pipeline string, for a plan on `cluster`."""
         if self.pipeline is not None:
             return self.pipeline
+        return PIPELINE.format(strategy=self._strategy(cluster))
+
+    def _strategy(self, cluster: Cluster) -> str:
         algorithm = self.algorithm or ("fixed" if self.pins else "eliminate")
         pins = f' pins="{self.pins}"' if self.pins else ""
-        return PIPELINE.format(search=f"algorithm={algorithm}{pins}")
+        search = f"search-strategy{{algorithm={algorithm}{pins}}}"
+        if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
+            return search
+        if self.ratios not in ("auto", "balanced"):
+            # The second search is for the ratios that are given.
+            return f'{search},balance-ratios{{ratios="{self.ratios}"}},{search}'
+        # A pipeline in quotes cannot quote the pins; what is pinned need not be found again.
+        return f"{search},balance-ratios" if pins else f'fixed-point{{pipeline="{search},balance-ratios" max=3}}'
 
 
 @dataclass(frozen=True)
@@ -153,7 +166,8 @@ def lower(
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
     with collector_paused():
         add_cluster(module, cluster)
-        seconds |= run_pipeline(Context(), module, options.passes(), on_before=lambda each, _: observe(each.name))
+        passes = options.passes(cluster)
+        seconds |= run_pipeline(Context(), module, passes, on_before=lambda each, _: observe(each.name))
         observe("emit")
         start = perf_counter()
         program = emit_python(module, name=name, step_spec=step_spec, versions=versions())

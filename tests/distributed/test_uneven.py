@@ -1,0 +1,130 @@
+"""
+Programs with shards of different sizes train as one device does: losses, every gradient, everything that is kept.
+
+Shares are given, some of them zero, and found; strategies are pinned and searched for. One launch per number of ranks
+runs all of its cases on gloo; more of them run in the interpreter, all ranks in one process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.ir.ratios import rounded
+from shardwright.passes.errors import PassError
+from shardwright.runtime.spawn import RankError
+
+MODELS = ("mlp-tiny", "gpt2-tiny", "vgg19-tiny", "vit-tiny")
+FIXED = {4: ("0.4,0.3,0.2,0.1", "0.7,0.1,0.1,0.1", "0.5,0.0,0.3,0.2"), 3: ("0.5,0.3,0.2", "0.8,0.1,0.1", "0.6,0.0,0.4")}
+RANDOM = 10
+
+
+def random_ratios(parts: int, seed: int) -> str:
+    """Shares in hundredths."""
+    weights = [random.Random(seed * 7 + part).uniform(0.05, 1.0) for part in range(parts)]
+    return ",".join(str(share / 100) for share in rounded(100, weights))
+
+
+def uneven(model: str, ratios: str, pins: str | None, dtype: torch.dtype = torch.float64) -> CheckCase:
+    mesh = Mesh.of(gpu=ratios.count(",") + 1)
+    return CheckCase(model, mesh, pins, dtype, "sgd", cluster=split_cluster(mesh), ratios=ratios)
+
+
+def on_ranks() -> Iterator[CheckCase]:
+    """Every model with every kind of ratios, the random ones dealt out over models and strategies."""
+    for world, listed in FIXED.items():
+        for at, ratios in enumerate(listed):
+            for model in MODELS:
+                yield uneven(model, ratios, (None, "dp", "tp")[at], torch.float32 if at == 0 else torch.float64)
+        for seed in range(RANDOM):
+            model, pins = MODELS[seed % len(MODELS)], ("tp", None, "dp", "zero3")[(seed + seed // 4) % 4]
+            yield uneven(model, random_ratios(world, seed), pins)
+
+
+def interpreted() -> Iterator[CheckCase]:
+    """Every strategy with the ratios that leave a rank with nothing, and the random ones that ranks do not run."""
+    for world, listed in FIXED.items():
+        for model in ("mlp-tiny", "gpt2-tiny"):
+            for pins in (None, "dp", "tp", "zero3"):
+                yield uneven(model, listed[2], pins)
+        for seed in range(RANDOM, RANDOM + 4):
+            yield uneven(MODELS[seed % len(MODELS)], random_ratios(world, seed), None)
+
+
+CASES = {str(each): each for each in on_ranks()}
+INTERPRETED = {str(each): each for each in interpreted()}
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[int], Mapping[str, CheckResult]]:
+    """By number of ranks, the results by name of those cases that are to be tested here."""
+    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
+
+    @cache
+    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
+        mine = [CASES[name] for name in CASES if name in wanted and CASES[name].mesh.device_count == world_size]
+        try:
+            return {str(each.case): each for each in check_on_ranks(mine, world_size)}
+        except RankError as error:
+            return error
+
+    def results_of(world_size: int) -> Mapping[str, CheckResult]:
+        found = launch(world_size)
+        if isinstance(found, RankError):
+            pytest.fail(str(found))
+        return found
+
+    return results_of
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[int], Mapping[str, CheckResult]]):
+    result = results(CASES[name].mesh.device_count)[name]
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("name", INTERPRETED)
+def test_uneven_shards_are_right_before_lowering(name: str):
+    result = check_interpreted(replace(INTERPRETED[name], steps=2))
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_searched_here_is_uneven(model: str):
+    """Or the cases above would compare even shards."""
+    program = compile_case(case := uneven(model, "0.4,0.3,0.2,0.1", None), imported(case)).program
+    assert "offsets={" in program
+    assert "SIZES[" in program
+
+
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [
+        ("0.5,0.6", "sum to 1.1, expected 1"),
+        ("1.5,-0.5", "share of -0.5, expected none below 0"),
+        ("0.5,0.3,0.2", '"gpu" has 2 parts, its ratios .* are 3'),
+        ("0.5,half", "could not convert"),
+    ],
+)
+def test_ratios_that_cannot_be_are_refused(ratios: str, message: str):
+    mesh = Mesh.of(gpu=2)
+    case = CheckCase("mlp-tiny", mesh, ratios=ratios, cluster=split_cluster(mesh))
+    with pytest.raises(PassError, match=message):
+        compile_case(case, imported(case))
+
+
+def test_given_ratios_on_two_axes_need_to_know_which():
+    mesh = parse_mesh("2x2")
+    case = CheckCase("mlp-tiny", mesh, ratios="0.5,0.5", cluster=split_cluster(mesh))
+    with pytest.raises(PassError, match="axes a0, a1: name the one that the ratios are for with axis="):
+        compile_case(case, imported(case))
