@@ -44,7 +44,7 @@ def on_ranks() -> Iterator[CheckCase]:
         for at, ratios in enumerate(listed):
             for model in MODELS:
                 yield uneven(model, ratios, (None, "dp", "tp")[at], torch.float32 if at == 0 else torch.float64)
-        for seed in range(RANDOM):
+        for seed in range(RANDOM)[world % 2 :: 2]:
             model, pins = MODELS[seed % len(MODELS)], ("tp", None, "dp", "zero3")[(seed + seed // 4) % 4]
             yield uneven(model, random_ratios(world, seed), pins)
 
