@@ -230,6 +230,6 @@ class _Inserter:
                 wanted = replace(home, partial=tuple(pair for pair in home.partial if pair[0] in self.spatial))
             if wanted != home:
                 copies = self.copies.setdefault(value, _Copies())
-                terminator.operands[index] = self._chain(value, value, home, wanted, terminator, False, copies)
+                terminator.operands[index] = self._form(value, value, home, wanted, terminator, False, copies)
             shardings[index] = {SHARDING: ShardingAttr.of(self.view.mesh.name, wanted)}
         merge_result_attributes(func, shardings)

@@ -21,8 +21,8 @@ class StripReshardingPass(ModulePass):
 
     Requires: nothing.
     Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are
-    global, so each is the identity and its operand takes its place; of a transfer to another stage the sharding
-    goes. Signatures and homes stay.
+    global, so each is the identity and its operand takes its place; of a transfer to another stage the tasks
+    go. Signatures and homes stay, and how transfers arrive.
 
     Before:
     ```mlir
@@ -62,7 +62,7 @@ def strip_resharding(func: FuncOp) -> None:
             if isinstance(op, FreeOp):
                 Rewriter.erase_op(op)
             elif isinstance(op, TransferOp):
-                op.out_sharding, op.tasks = None, None
+                op.tasks = None
             elif isinstance(op, ReshardingOp):
                 Rewriter.replace_op(op, [], [op.operand])
             elif isinstance(op, WaitOp):

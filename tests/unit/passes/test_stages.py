@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from shardwright.api.check import CheckCase, check_interpreted
+from shardwright.api.check import CheckCase, check_interpreted, imported, plan_case
 from shardwright.api.pin_file import pin_file
+from shardwright.dialects.text import module_text
+from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 
 FRONT = "decompose-mean,canonicalize,cse,dce"
@@ -57,6 +59,25 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
             f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins="{pins}"}},'
             f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees",
         )
+
+
+def test_stages_have_ratios_of_their_own():
+    kinds = [Device(f"{rate}", (("float64", rate),), 5 * rate, 1e10, 1e-7) for rate in (1e9, 3e9)]
+    mesh = Mesh.of(gpu=3)
+    cluster = Cluster("mixed", mesh, tuple(kinds), (0, 1, 0), (Link("gpu", 1e-7, 1e-12),))
+    passes = f"search-strategy,balance-ratios,{SCHEDULED},schedule-pipeline,plan-transfers,check-memory"
+    case = CheckCase(
+        "gpt2-tiny",
+        mesh,
+        dtype=torch.float64,
+        steps=2,
+        cluster=cluster,
+        pipeline=f'{FRONT},partition-stages{{stages=2 ranks="1,2"}},{passes}',
+    )
+    module = imported(case)
+    plan_case(case, module)
+    assert '#spmd.ratios<@stage1, {"gpu" = [0.75, 0.25]}>' in module_text(module)
+    assert check_interpreted(case).passed
 
 
 @pytest.mark.parametrize("stages", [2, 3])
