@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from .sharding import Sharding, local_slices
@@ -76,16 +77,21 @@ class Unit:
         return Task(self.part, self.box, 0, ()).elements
 
 
-def units(shape: Sequence[int], source: Placed, target: Placed) -> list[Unit]:
+def units(
+    shape: Sequence[int], source: Placed, target: Placed, at: Mapping[str, int] = MappingProxyType({})
+) -> list[Unit]:
     """
     The units of a transfer.
+
+    Args:
+        at: of temporal axes that are unrolled, the part that crosses.
 
     Raises:
         ValueError: the meshes share a rank or count time differently, or a value is partial over spatial axes.
     """
     _check(source, target)
-    parts = max(target.grid.parts, default=0) + 1 if target.grid.is_over_time(target.sharding) else 1
-    return [unit for part in range(parts) for unit in _units(shape, part, source, target)]
+    parts = sorted(target.grid.parts_at(at)) if target.grid.is_over_time(target.sharding) else [0]
+    return [unit for part in parts for unit in _units(shape, part, source, target)]
 
 
 def _check(source: Placed, target: Placed) -> None:

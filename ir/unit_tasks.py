@@ -7,7 +7,7 @@ Both the interpreter and the workers carry tasks out; that they do so alike is w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,6 +71,11 @@ class Grid:
     def is_over_time(self, sharding: Sharding) -> bool:
         """Whether a value comes in parts; if not, it is sent once, as part 0."""
         return not set(self.times).isdisjoint((*sharding.split_axes, *sharding.partial_axes))
+
+    def parts_at(self, at: Mapping[str, int]) -> frozenset[int]:
+        """The parts that are at these places of an unrolled temporal axis; all where it says nothing."""
+        places = ((part, self.mesh.coordinates(device)) for device, part in enumerate(self.parts))
+        return frozenset(part for part, place in places if all(place[axis] == index for axis, index in at.items()))
 
     @cached_property
     def _devices(self) -> dict[tuple[int, int], int]:

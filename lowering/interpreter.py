@@ -34,7 +34,7 @@ from ..ir.unit_tasks import Grid
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import working_dtype
 from .local_compute import run_op, signature_of
-from .local_values import Spread, accumulate, assemble, convert, masked, split, take_step
+from .local_values import Spread, accumulate, assemble, convert, filled, masked, split, take_step
 from .transfers import deliver
 
 SHARDING = "spmd.sharding"
@@ -241,12 +241,12 @@ class _Run:
         source, wanted = self._value(op, op.operand), op.out_sharding
         if wanted is None:
             return source if source.mesh is _ONE else convert(source, Sharding.replicated(len(source.shape)), _ONE)
-        target = self._mesh(op, wanted)
+        target, at = self._mesh(op, wanted), parts_of(op)
         if op.tasks is None:
-            return convert(source, wanted.sharding, target)
+            return convert(filled(source) if at else source, wanted.sharding, target)
         grids = {grid.mesh: grid for grid in self.settings.grids.values()}
         tasks = [task.data for task in op.tasks]
-        return deliver(tasks, source, grids[source.mesh], wanted.sharding, grids[target])
+        return deliver(tasks, source, grids[source.mesh], wanted.sharding, grids[target], at)
 
     def _free(self, op: FreeOp, value: SSAValue) -> None:
         if self.started.pop(value, None) is None:

@@ -112,6 +112,16 @@ def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
     return replace(spread, parts=tuple(p if on else None for p, on in zip(spread.parts, here, strict=True)))
 
 
+def filled(spread: Spread) -> Spread:
+    """A value that is there for one part of an axis that splits it, with zeros for the other parts."""
+    first = next(part for part in spread.parts if part is not None)
+    if spread.sharding.partial:
+        raise ValueError(f"a part of a value that is spread as {spread.sharding} cannot be told from the sum of all")
+    shapes = (local_shape(spread.shape, spread.sharding, spread.mesh, rank) for rank in range(spread.mesh.device_count))
+    parts = (first.new_zeros(shape) if part is None else part for part, shape in zip(spread.parts, shapes, strict=True))
+    return replace(spread, parts=tuple(parts))
+
+
 def active(mesh: Mesh, at: Mapping[str, int]) -> tuple[bool, ...]:
     """Per rank, whether it is at these coordinates of these axes."""
     places = map(mesh.coordinates, range(mesh.device_count))
@@ -200,9 +210,7 @@ def _all_to_all(step: Step, spread: Spread) -> Parts:
 
 def _partial(step: Step, spread: Spread) -> Parts:
     firsts = {group[0] for group in spread.mesh.groups(step.axes)}
-    return tuple(
-        p if p is None or rank in firsts else torch.zeros_like(p) for rank, p in enumerate(spread.parts)
-    )
+    return tuple(p if p is None or rank in firsts else torch.zeros_like(p) for rank, p in enumerate(spread.parts))
 
 
 _STEPS: dict[CollectiveKind, Callable[[Step, Spread], Parts]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
@@ -11,15 +12,29 @@ from ..ir.unit_tasks import Grid, Task
 from .local_values import Spread
 
 
-def deliver(tasks: Sequence[Task], source: Spread, senders: Grid, target: Sharding, receivers: Grid) -> Spread:
+def deliver(
+    tasks: Sequence[Task],
+    source: Spread,
+    senders: Grid,
+    target: Sharding,
+    receivers: Grid,
+    at: Mapping[str, int] = MappingProxyType({}),
+) -> Spread:
     """
     What the ranks of `receivers` hold after these tasks; every byte comes from what the senders hold.
+
+    Args:
+        at: of temporal axes that are unrolled, the part that crosses.
 
     Raises:
         ValueError: a sender lacks what it is to send, or a receiver does not get all of its part.
     """
     parts: list[torch.Tensor | None] = []
+    crossing = receivers.parts_at(at)
     for device, rank in enumerate(receivers.ranks):
+        if receivers.parts[device] not in crossing:
+            parts.append(None)
+            continue
         part = receivers.parts[device] if receivers.is_over_time(target) else 0
         mine = [task for task in tasks if task.part == part and rank in task.receivers]
         wanted = local_slices(source.shape, target, receivers.mesh, device)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
@@ -36,8 +36,9 @@ class DuplexPass(ModulePass):
 
     Requires: a temporal axis of two parts (`split-batch`) and collectives (`select-collectives`).
     Ensures: every op in the loop is there twice and says by `spmd.at` for which part; its collectives are `spmd.start`
-    and `spmd.wait`. A sum over the axis is a `spmd.accumulate` as soon as both parts are there. What runs once comes
-    where it is first needed. Frees are dropped: run `insert-frees` after it.
+    and `spmd.wait`, and each part crosses to another stage by a transfer of its own. A sum over the axis is a
+    `spmd.accumulate` as soon as both parts are there. What runs once comes where it is first needed. Frees are
+    dropped: run `insert-frees` after it.
 
     Before:
     ```mlir
@@ -119,9 +120,6 @@ class _Unroller:
 
     def run(self) -> None:
         """Take all ops out of the block and put them back: the loop in turns, what runs once where it is needed."""
-        for op in self.inside:
-            if isinstance(op, TransferOp):
-                fail(op, "crosses to another stage; the parts of an unrolled axis cannot yet, so leave out duplex")
         phases = _phases(self.ops, self.within, self._communicates)
         end = self.block.last_op
         assert end is not None, "a step function returns"
@@ -145,6 +143,8 @@ class _Unroller:
         self._needed(op)
         copy = op.clone(dict(self.made[part]))
         copy.attributes[AT] = self._at(op, part)
+        if isinstance(copy, TransferOp):
+            copy.label = StringAttr(f"{copy.label.data}.{_PARTS[part]}")
         self._add(copy, op)
         self._enter(part, op.results, copy.results)
 

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.passes import ModulePass
 
 from ..dialects.pipe import TaskAttr, TransferOp
-from ..dialects.placed import shape_of, sharding_of
+from ..dialects.placed import parts_of, shape_of, sharding_of
 from ..dialects.spmd import MeshOp
 from ..dialects.staged import Stages, transfers
 from ..ir.transfer_plan import Method, Order, Placed, plan, units
@@ -105,6 +105,6 @@ class PlanTransfersPass(ModulePass):
         here = Placed(grids[source], sharding_of(op.operand))
         there = Placed(grids[op.mesh.data], op.out_sharding.sharding)
         try:
-            return plan(units(shape_of(op.operand), here, there), hosts, self.method, self.order)
+            return plan(units(shape_of(op.operand), here, there, parts_of(op)), hosts, self.method, self.order)
         except ValueError as error:
             fail(op, f"from @{source} to @{op.mesh.data}: {error}")

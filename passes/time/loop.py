@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region
 
 from ...dialects.pipe import FragmentOp, YieldOp
-from ...dialects.placed import sharding_of
+from ...dialects.placed import parts_of, sharding_of
 from ...dialects.spmd import CollectiveOp, FreeOp
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
@@ -28,8 +28,9 @@ class Loop:
 
 
 def temporal_axis(func: FuncOp, mesh: Mesh, wanted: str | None) -> str:
-    """The temporal axis called `wanted`, or the only one; an error where there is none such."""
-    known = [axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
+    """The temporal axis called `wanted`, or the only one not unrolled yet; an error where there is none such."""
+    unrolled = {axis for op in func.body.block.ops for axis in parts_of(op)}
+    known = [a.name for a in mesh.axes if a.kind is AxisKind.TEMPORAL and a.name not in unrolled]
     if wanted is None and len(known) == 1:
         return known[0]
     if wanted is None or wanted not in known:
