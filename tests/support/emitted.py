@@ -1,12 +1,16 @@
 """Emitted programs run on threads, beside the interpreter."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from rank_threads import ThreadCommunicator, run_ranks
+from rank_threads import Meeting, run_threads
+from stage_threads import Post, StageCommunicator
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
+from shardwright.dialects.staged import Stages
 from shardwright.lowering import attention_ops, update_ops
 from shardwright.lowering.emit_python import emit_python
 from shardwright.lowering.interpreter import find_function, interpret
@@ -46,39 +50,69 @@ def emit(module: ModuleOp, name: str = "test") -> str:
     return emit_python(module, name=name, step_spec=None, versions=VERSIONS)
 
 
-def run_program(text: str, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """The results of a program on each rank of its mesh, from global inputs."""
-    [(plan, step)] = load_text(text, "<emitted>")
-    step.__globals__["rt"] = PlainRuntime()
-    replaced = {result.updates for result in plan.outputs}
+def run_program(text: str, inputs: Sequence[Sequence[torch.Tensor]]) -> list[list[tuple[torch.Tensor, ...]]]:
+    """The results of a program on each rank of the mesh of each stage, from the global inputs of each stage."""
+    stages = load_text(text, "<emitted>")
+    for _, step in stages:
+        step.__globals__["rt"] = PlainRuntime()
+    post = Post(stages[0][0].transfers)
+    meetings = [Meeting(plan.mesh) for plan, _ in stages]
+    places = [(stage, rank) for stage, (plan, _) in enumerate(stages) for rank in range(plan.mesh.device_count)]
 
-    def body(comm: ThreadCommunicator) -> tuple[torch.Tensor, ...]:
-        mine = [
-            whole[value.slices(plan.mesh, comm.rank)].clone() for value, whole in zip(plan.inputs, inputs, strict=True)
-        ]
+    def body(place: tuple[int, int]) -> tuple[torch.Tensor, ...]:
+        stage, rank = place
+        plan, step = stages[stage]
+        comm = StageCommunicator(meetings[stage], post, rank, plan.ranks[rank])
+        pairs = zip(plan.inputs, inputs[stage], strict=True)
+        mine = [whole[value.slices(plan.mesh, rank)].clone() for value, whole in pairs]
         before = [value.clone() for value in mine]
         with torch.no_grad():
             results = step(comm, *mine)
+        replaced = {result.updates for result in plan.outputs}
         for index, (found, original) in enumerate(zip(mine, before, strict=True)):
             assert index in replaced or torch.equal(found, original), f"input {index} was overwritten"
         return results
 
-    return run_ranks(plan.mesh, body)
+    found = run_threads(body, places, [meeting.barrier for meeting in meetings])
+    return [[each for (at, _), each in zip(places, found, strict=True) if at == stage] for stage in range(len(stages))]
 
 
 def check_numbers(module: ModuleOp, text: str, tolerance: float = 1e-5) -> None:
-    """Compare a program, on all ranks, with the interpreter of the IR in `module`, lowered or not."""
-    [(plan, _)] = load_text(text, "<emitted>")
-    inputs = random_inputs(find_function(module))
+    """Compare a program, on all ranks of all stages, with the interpreter of the IR in `module`, lowered or not."""
+    func = find_function(module)
+    inputs = random_inputs(func)
     expected = interpret(module, inputs)
-    by_rank = run_program(text, inputs)
-    for index, (output, whole) in enumerate(zip(plan.outputs, expected, strict=True)):
-        spread = output if output.updates is None else plan.inputs[output.updates]
-        for rank in range(plan.mesh.device_count):
-            group = plan.mesh.group(rank, spread.spread.partial_axes)
-            found = torch.stack([by_rank[member][index] for member in group]).sum(0).to(whole.dtype)
-            part = whole if output.role == "loss" else whole[spread.slices(plan.mesh, rank)]
-            where = f"rank {rank}, {output}"
-            torch.testing.assert_close(
-                found, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
-            )
+    plans = [plan for plan, _ in load_text(text, "<emitted>")]
+    takes, gives = _by_stage(func)
+    by_stage = run_program(text, [[inputs[index] for index in mine] for mine in takes])
+    for plan, mine, by_rank in zip(plans, gives, by_stage, strict=True):
+        for index, (output, place) in enumerate(zip(plan.outputs, mine, strict=True)):
+            _compare(plan, output, [results[index] for results in by_rank], expected[place], tolerance)
+
+
+def _by_stage(func: FuncOp) -> tuple[list[list[int]], list[list[int]]]:
+    """Per stage, or for all where there are none, the indices of the arguments and of the results."""
+    stages, done = Stages(func), func.body.block.last_op
+    assert done is not None
+    sides = (func.body.block.args, done.operands)
+    if not stages.names:
+        takes, gives = ([list(range(len(values)))] for values in sides)
+    else:
+        numbers = range(len(stages.names))
+        takes, gives = (
+            [[i for i, value in enumerate(values) if stages.of_value(value) == stage] for stage in numbers]
+            for values in sides
+        )
+    return takes, gives
+
+
+def _compare(plan: Any, output: Any, by_rank: list[torch.Tensor], whole: torch.Tensor, tolerance: float) -> None:
+    spread = output if output.updates is None else plan.inputs[output.updates]
+    for rank in range(plan.mesh.device_count):
+        group = plan.mesh.group(rank, spread.spread.partial_axes)
+        found = torch.stack([by_rank[member] for member in group]).sum(0).to(whole.dtype)
+        part = whole if output.role == "loss" else whole[spread.slices(plan.mesh, rank)]
+        where = f"rank {rank} of {list(plan.ranks)}, {output}"
+        torch.testing.assert_close(
+            found, part, rtol=tolerance, atol=tolerance, msg=lambda text, where=where: f"{where}: {text}"
+        )

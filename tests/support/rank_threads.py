@@ -142,20 +142,20 @@ def _is_each(name: str, value: Any) -> bool:
     return name.endswith("dim") or any(item is None or isinstance(item, tuple) for item in value)
 
 
-def run_ranks(mesh: Mesh, body: Callable[[ThreadCommunicator], Any]) -> list[Any]:
-    """Run `body` on every rank and return what each returned; the first error of any of them is raised."""
-    meeting = Meeting(mesh)
-    results: list[Any] = [None] * mesh.device_count
+def run_threads(body: Callable[[Any], Any], places: Sequence[Any], barriers: Sequence[threading.Barrier]) -> list[Any]:
+    """Run `body` at every place and return what each returned; the first error of any of them is raised."""
+    results: list[Any] = [None] * len(places)
     errors: list[BaseException] = []
 
-    def run(rank: int) -> None:
+    def run(index: int) -> None:
         try:
-            results[rank] = body(ThreadCommunicator(meeting, rank))
+            results[index] = body(places[index])
         except BaseException as error:
             errors.append(error)
-            meeting.barrier.abort()
+            for barrier in barriers:
+                barrier.abort()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(mesh.device_count)]
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(places))]
     for thread in threads:
         thread.start()
     for thread in threads:
