@@ -57,12 +57,13 @@ class Program:
         return name
 
 
-def fragment_function(program: Program, op: FragmentOp, order: Sequence[int] | None = None) -> str:
+def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[int, bool]] | None = None) -> str:
     """
     Write the function of a fragment; its name. It takes `comm`, `part` and what `op` captures, in that order.
 
     Args:
-        order: the indices of the results in the order in which the function gives them; by default that of `op`.
+        order: the indices of the results that the function gives, each with whether in memory of its own, which others
+            may write to; by default all of them, those that are not lists of parts in memory of their own.
     """
     where, block = Where(program.mesh, op.axis.data), op.body.block
     effects = [effect_of(each, program.mesh) for each in block.ops]
@@ -72,11 +73,13 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[int] | N
     name = program.new_function(op.label.data, [])
     in_place = summed_in_place(op, program.mesh)
     statements = [line for each in block.ops if each is not block.last_op for line in body.statement(each)]
-    results = [body.names[value] for value in yielded]
-    for index, value in enumerate(yielded):
-        if how(op, sharding_of(value)) != LISTED and not in_place[index]:
-            results[index] += ".clone()"
-    given = results if order is None else [results[index] for index in order]
+    if order is None:
+        order = [(index, how(op, sharding_of(value)) != LISTED) for index, value in enumerate(yielded)]
+    repeated = [index for index, _ in order]
+    given: list[str] = []
+    for index, owned in order:
+        copied = owned and (not in_place[index] or repeated.count(index) > 1)
+        given.append(body.names[yielded[index]] + (".clone()" if copied else ""))
     program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, "", *body.returned(given)]
     return name
 

@@ -20,6 +20,7 @@ from xdsl.ir import Operation, SSAValue
 from ..dialects.compute import dtype_of, python_value, shape_of
 from ..dialects.pipe import Action, FragmentOp, Slot, TransferOp
 from ..dialects.placed import parts_of
+from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from ..dialects.step import sharding_of
 from ..dialects.train import UPDATES
@@ -134,7 +135,8 @@ class _Step:
         overwritten = overwritten_operands(ops, [self._effect(op) for op in ops], *self._arguments(), self._handed_out)
         self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten, frees=True)
         self.names = self.body.names
-        self.by_part = {value for op in stage.loop for value in self._made_by_part(op)}
+        self.loop = set(stage.loop)
+        self.by_part = {value for op in stage.loop for value in op.results if self._is_read_by_part(value)}
         self.axis = next((op.axis.data for op in stage.loop if isinstance(op, FragmentOp)), None)
         self.events: list[_Event] = [*stage.before, *stage.slots, *stage.after]
         self.fragments: dict[FragmentOp, _Fragment] = {}
@@ -170,12 +172,19 @@ class _Step:
         sent = [op.operand for op in ops if isinstance(op, TransferOp) and self.stage.sends(op)]
         return [*self._returned, *sent]
 
-    @staticmethod
-    def _made_by_part(op: FragmentOp | TransferOp) -> Iterable[SSAValue]:
-        """The results of which every part is a variable of its own."""
-        if isinstance(op, TransferOp):
-            return (op.result,)
-        return (out for out, given in zip(op.outs, op.terminator.args, strict=True) if _is_kept(op, given))
+    def _is_read_by_part(self, value: SSAValue) -> bool:
+        """Whether every part of a value is a variable of its own: what comes to the stage, or its loop reads."""
+        return isinstance(value.owner, TransferOp) or any(self._is_looped(use.operation) for use in value.uses)
+
+    def _is_looped(self, op: Operation) -> bool:
+        """Whether an op is in the loop, or in a fragment that is."""
+        parent = op.parent_op()
+        return op in self.loop or parent in self.loop
+
+    def _is_read_whole(self, value: SSAValue) -> bool:
+        """Whether what comes after the loop reads a value."""
+        users = (use.operation for use in value.uses)
+        return any(not self._is_looped(user) and not isinstance(user, FreeOp) for user in users)
 
     def _at(self, value: SSAValue, part: int) -> Named:
         """What stands for a value at a part."""
@@ -184,10 +193,7 @@ class _Step:
     def _reads(self, event: _Event) -> Iterator[Named]:
         """What an event reads."""
         if not isinstance(event, Slot):
-            for value in self._operands(event):
-                if value in self.by_part:
-                    raise EmitError(event, f"reads the parts of %{value.name_hint} outside of the loop that makes them")
-                yield value
+            yield from self._operands(event)
             return
         op = self.stage.labelled[event.label]
         if isinstance(op, FragmentOp):
@@ -306,9 +312,12 @@ class _Step:
         """The function of a fragment, which is written when it is first run."""
         if op not in self.fragments:
             kinds = [how(op, sharding_of(value)) for value in op.terminator.args]
-            kept = [index for index, kind in enumerate(kinds) if kind == LISTED]
-            summed = [index for index, kind in enumerate(kinds) if kind != LISTED]
-            function = fragment_function(self.program, op, [*kept, *summed])
+            kept = [index for index, out in enumerate(op.outs) if out in self.by_part]
+            summed = [index for index, out in enumerate(op.outs) if self._is_read_whole(out)]
+            if stray := next((op.outs[index] for index in summed if kinds[index] == LISTED), None):
+                raise EmitError(op, f"gives parts of %{stray.name_hint}, which are read outside of the loop")
+            given = [*((index, False) for index in kept), *((index, True) for index in summed)]
+            function = fragment_function(self.program, op, given)
             sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
             self.fragments[op] = _Fragment(function, kept, [kinds[index] for index in summed], sums)
         return self.fragments[op]
@@ -327,7 +336,3 @@ class _Step:
 
     def _summed(self, value: SSAValue) -> str:
         return self.names.new(value) if value in self.read or value in self._returned else _UNUSED
-
-
-def _is_kept(op: FragmentOp, value: SSAValue) -> bool:
-    return how(op, sharding_of(value)) == LISTED
