@@ -302,7 +302,7 @@ class _Step:
             yield from assignment([*kept, "*parts"], made, INDENT)
             parts = "parts"
         options = [] if set(fragment.kinds) <= {Reduction.SUM.value} else [keyword("how", literal(fragment.kinds))]
-        total = sums.name if sums.begun else "None"
+        total = sums.name if sums.begun else "[]"
         yield from assignment([sums.name], call("rt.accumulate", [total, parts, *options]), INDENT)
         if kept:
             yield f"{INDENT}del parts"

@@ -125,7 +125,7 @@ def step0(comm, v, x):
     comm.send("h", 1, h_1)
     del h_1
     g_at0_0 = comm.arrived(g_at0_0)
-    weights0_sums = rt.accumulate(None, weights0(comm, 0, x_part_0, g_at0_0))
+    weights0_sums = rt.accumulate([], weights0(comm, 0, x_part_0, g_at0_0))
     del g_at0_0, x_part_0
     g_at0_1 = comm.receive("g", 1)
     g_at0_1 = comm.arrived(g_at0_1)
@@ -148,10 +148,10 @@ def step1(comm, w):
     h_at1_1 = comm.receive("h", 1)
     h_at1_0 = comm.arrived(h_at1_0)
     y_0, *parts = forward1(comm, 0, h_at1_0, e, w)
-    forward1_sums = rt.accumulate(None, parts)
+    forward1_sums = rt.accumulate([], parts)
     del parts
     g_0, *parts = backward1(comm, 0, h_at1_0, y_0, w)
-    backward1_sums = rt.accumulate(None, parts)
+    backward1_sums = rt.accumulate([], parts)
     del parts
     del h_at1_0, y_0
     comm.send("g", 0, g_0)
