@@ -8,8 +8,8 @@ from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.spmd import ClusterOp, MeshOp
 from ..dialects.staged import Stages
@@ -115,11 +115,12 @@ class PartitionStagesPass(ModulePass):
 
     def _best(self, view: StepView, layers: Layers, cluster: Cluster) -> tuple[tuple[int, ...], Partition]:
         """The fastest partition over the ways to give out ranks."""
-        options = [self._given(cluster)] if self.ranks is not None else divisions(cluster.mesh, self.stages)
+        options = [self._given(view.func, cluster)] if self.ranks is not None else divisions(cluster.mesh, self.stages)
         if not options:
-            raise PassFailedException(
+            fail(
+                view.func,
                 f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be {self.stages} stages, each on"
-                " whole rows or a part of one; a sub-mesh would have no device, so ask for fewer stages"
+                " whole rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
             )
         found: list[tuple[tuple[int, ...], Partition]] = []
         for counts in options:
@@ -128,35 +129,36 @@ class PartitionStagesPass(ModulePass):
             found.append((counts, partition(len(layers.names), stages, parts, costs.compute, costs.communicate)))
         return min(found, key=lambda each: each[1].seconds)
 
-    def _given(self, cluster: Cluster) -> tuple[int, ...]:
+    def _given(self, func: FuncOp, cluster: Cluster) -> tuple[int, ...]:
         assert self.ranks is not None
         try:
             counts = tuple(int(count) for count in self.ranks.split(","))
-        except ValueError as error:
-            raise PassFailedException(f'ranks="{self.ranks}": expected numbers, as "2,2"') from error
+        except ValueError:
+            fail(func, f'ranks="{self.ranks}": expected numbers, as "2,2"')
         mesh, told = cluster.mesh, f'ranks="{self.ranks}"'
         if len(counts) != self.stages:
-            raise PassFailedException(f"{told} is of {len(counts)} stages, expected {self.stages}")
+            fail(func, f"{told} is of {len(counts)} stages, expected {self.stages}")
         if min(counts) < 1:
-            raise PassFailedException(f"{told}: stage {counts.index(min(counts))} has no device; give it at least one")
+            fail(func, f"{told}: stage {counts.index(min(counts))} has no device; give it at least one")
         if sum(counts) != mesh.device_count:
-            raise PassFailedException(f"{told} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
+            fail(func, f"{told} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
         if not is_division(mesh, counts):
-            raise PassFailedException(f"{told}: a stage has neither whole rows of mesh {mesh} nor a part of one row")
+            fail(func, f"{told}: a stage has neither whole rows of mesh {mesh} nor a part of one row")
         return counts
 
     def _costs(self, view: StepView, layers: Layers, cluster: Cluster, counts: tuple[int, ...]) -> StageCosts:
         if self.cost == "roofline":
             if self.costs is not None:
-                raise PassFailedException("costs=FILE is for cost=amp")
+                fail(view.func, "costs=FILE is for cost=amp")
             return StageCosts(view, layers, cluster, counts, self.micro_batches)
         try:
             forward = read_forward_seconds(self.costs) if self.costs is not None else None
         except ValueError as error:
-            raise PassFailedException(str(error)) from error
+            fail(view.func, str(error))
         if forward is not None and len(forward) != len(layers.names):
-            raise PassFailedException(
-                f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}"
+            fail(
+                view.func,
+                f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}",
             )
         return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward)
 

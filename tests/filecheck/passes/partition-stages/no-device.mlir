@@ -1,0 +1,11 @@
+// RUN: opt-tool %s --verify-diagnostics --pass-pipeline='partition-stages{stages=2 ranks="2,0"}'
+
+#cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+spmd.mesh @mesh = <["gpu"=2]>
+spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
+// expected-error@+1 {{ranks="2,0": stage 1 has no device; give it at least one}}
+func.func @step(%v: tensor<8xf32> {train.param = "a"}, %w: tensor<8xf32> {train.param = "b"}) -> tensor<8xf32> {
+  %a = aten.exp %v : (tensor<8xf32>) -> tensor<8xf32> loc("fc1")
+  %b = aten.mul.Tensor %a, %w : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32> loc("fc2")
+  func.return %b : tensor<8xf32>
+}
