@@ -42,6 +42,9 @@ MODELS: dict[str, Callable[[], TrainingStep]] = {
         vgg_step, VGGConfig(widths=(4, 8, 16, 32, 32), hidden=64, image=32, classes=10), batch=8
     ),
     "unet-tiny": partial(unet_step, UNetConfig(widths=(6, 8, 12), image=16, channels=3, classes=3), batch=8),
+    "vgg19-bn-tiny": partial(
+        vgg_step, VGGConfig(widths=(4, 8, 16, 32, 32), hidden=64, image=32, classes=10, batch_norm=True), batch=8
+    ),
 }
 """Name to a function of no arguments; calling it makes the batch but no weight."""
 

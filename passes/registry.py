@@ -14,6 +14,7 @@ PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
     "partition-stages": "partition_stages:PartitionStagesPass",
+    "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",
@@ -27,6 +28,7 @@ _HOMES: dict[str, str] = {
     "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
     "insert-frees": "insert_frees:InsertFreesPass",
+    "check-order": "check_order:CheckOrderPass",
     "check-memory": "check_memory:CheckMemoryPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",
 }

@@ -1,0 +1,170 @@
+"""
+What each rank of a job communicates, in its order: the program, with its schedule, seen from every rank.
+
+A collective is issued by all ranks of its group, a transfer by those that send and those that receive. Issuing does
+not wait; being waited for does, and a collective that is not in two halves is waited for at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+
+from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from ...dialects.sharding_attrs import ShardingAttr
+from ...dialects.spmd import CollectiveOp, MeshOp, StartOp, WaitOp
+from ...dialects.staged import Stages
+from ...dialects.step import sharding_of
+from ...ir.collectives import find_step
+from ...ir.mesh import Mesh
+from ..search.step_view import stage_meshes
+from ..time.loop import communicates
+
+
+class Half(StrEnum):
+    """Whether a communication is issued or waited for."""
+
+    ISSUE = "issue"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One communication: an op, for one part of the loop that it is in (0 where it is in none)."""
+
+    op: Operation
+    part: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """
+    What a rank does about a communication.
+
+    `groups` are those of the job's ranks within which its order counts: of a collective its group, of a transfer each
+    pair of a sender and a receiver.
+    """
+
+    half: Half
+    what: Communication
+    groups: tuple[tuple[int, ...], ...]
+
+
+def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
+    """By rank of the job, what it communicates in its order."""
+    ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
+    found: dict[int, list[Moment]] = {}
+    for stage, mesh in stage_meshes(module, func):
+        walk = list(_Walk(func, stage, mesh).steps())
+        for place, rank in enumerate(ranks[mesh.name]):
+            found[rank] = [m for each in walk if (m := _moment(each, place, rank, mesh, ranks)) is not None]
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    half: Half
+    op: CollectiveOp | StartOp | TransferOp
+    part: int
+
+
+class _Walk:
+    """The communications of one stage, or of a step without stages, in order."""
+
+    def __init__(self, func: FuncOp, stage: int | None, mesh: Mesh) -> None:
+        self.func, self.stage, self.mesh, self.stages = func, stage, mesh, Stages(func)
+        self.fragments = {op.label.data: op for op in func.body.block.ops if isinstance(op, FragmentOp)}
+        self.transfers = {op.label.data: op for op in func.body.block.ops if isinstance(op, TransferOp)}
+        listed = func.attributes.get(SCHEDULE)
+        self.slots: list[Slot] = []
+        if isinstance(listed, ArrayAttr) and stage is not None:
+            slots = cast("ArrayAttr[ArrayAttr[Attribute]]", listed).data[stage]
+            self.slots = [slot.data for slot in slots if isinstance(slot, SlotAttr)]
+
+    def steps(self) -> Iterator[_Step]:
+        """All of them; the schedule, where there is one, stands in the place of the first fragment."""
+        pending = list(self.slots)
+        labels = {slot.label for slot in self.slots}
+        for op in self.func.body.block.ops:
+            if isinstance(op, FragmentOp | TransferOp) and op.label.data in labels:
+                for slot in pending:
+                    yield from self._slot(slot.action, slot.label, slot.part)
+                pending = []
+            elif isinstance(op, TransferOp):
+                yield from self._transfer(op)
+            elif self.stage is None or self.stages.of_op(op) == self.stage:
+                yield from self._op(op, 0)
+
+    def _slot(self, action: Action, label: str, part: int) -> Iterator[_Step]:
+        if action is Action.RUN:
+            for op in self.fragments[label].body.block.ops:
+                yield from self._op(op, part)
+        else:
+            half = Half.ISSUE if action is Action.START else Half.WAIT
+            yield _Step(half, self.transfers[label], part)
+
+    def _transfer(self, op: TransferOp) -> Iterator[_Step]:
+        if self.stage in (self.stages.of_value(op.operand), self.stages.of_value(op.result)):
+            yield _Step(Half.ISSUE, op, 0)
+        if self.stage == self.stages.of_value(op.result):
+            yield _Step(Half.WAIT, op, 0)
+
+    def _op(self, op: Operation, part: int) -> Iterator[_Step]:
+        match op:
+            case FragmentOp():
+                for each in range(self.mesh.axis(op.axis.data).size):
+                    for inner in op.body.block.ops:
+                        yield from self._op(inner, each)
+            case StartOp():
+                yield _Step(Half.ISSUE, op, part)
+            case WaitOp():
+                yield _Step(Half.WAIT, op.start, part)
+            case CollectiveOp() if communicates(op, self.mesh):
+                yield _Step(Half.ISSUE, op, part)
+                yield _Step(Half.WAIT, op, part)
+            case _:
+                pass
+
+
+def _moment(
+    step: _Step, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
+) -> Moment | None:
+    """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
+    if isinstance(step.op, TransferOp):
+        groups = tuple(pair for pair in _pairs(step.op, step.part, ranks) if rank in pair)
+        return Moment(step.half, Communication(step.op, step.part), groups) if groups else None
+    members = mesh.group(place, _axes(step.op, mesh))
+    group = tuple(ranks[mesh.name][member] for member in members)
+    return Moment(step.half, Communication(step.op, step.part), (group,)) if len(group) > 1 else None
+
+
+def _pairs(op: TransferOp, part: int, ranks: Mapping[str, Sequence[int]]) -> Iterable[tuple[int, int]]:
+    """Who sends to whom; without tasks, all of one mesh to all of the other."""
+    if op.tasks is not None:
+        tasks = [task.data for task in op.tasks if task.data.part == part]
+        return dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers)
+    source = _mesh_of(op)
+    return [(sender, receiver) for sender in ranks[source] for receiver in ranks[op.mesh.data]] if source else []
+
+
+def _mesh_of(op: TransferOp) -> str | None:
+    func = op.parent_op()
+    assert isinstance(func, FuncOp)
+    stages = Stages(func)
+    stage = stages.of_value(op.operand)
+    return stages.names[stage] if stage is not None else None
+
+
+def _axes(op: CollectiveOp | StartOp, mesh: Mesh) -> tuple[str, ...]:
+    if isinstance(op, CollectiveOp):
+        return op.step(sharding_of(op.operand), mesh).axes
+    target: ShardingAttr = op.out_shardings.data[0]
+    step = find_step(op.collective, sharding_of(op.args[0]), target.sharding, mesh)
+    assert step is not None, "a started collective verifies"
+    return step.axes

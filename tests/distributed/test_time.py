@@ -1,0 +1,122 @@
+"""
+Programs whose batch is split over time train as one device does on the whole batch: duplex, and accumulation by four.
+
+Even and uneven shares, on one axis and on two, on gloo processes (one launch per number of ranks) and interpreted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import time_steps
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from shardwright.ir.mesh import parse_mesh
+from shardwright.passes.errors import PassError
+from shardwright.runtime.spawn import RankError
+
+HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
+FORMS = {"duplex": ("split-batch{parts=2}", "duplex"), "accumulation": ("split-batch{parts=4}", "accumulate")}
+SPREADS = {
+    "2": ("2", "search-strategy"),
+    "4 uneven": ("4", 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'),
+    "2x2": ("2x2", f'search-strategy{{algorithm=fixed pins="{HYBRID}"}}'),
+    "2x2 uneven": (
+        "2x2",
+        f'search-strategy{{algorithm=fixed pins="{HYBRID}"}},balance-ratios{{ratios="0.6,0.4" axis="a0"}}',
+    ),
+}
+"""By name, a mesh and the passes that spread the step over it."""
+
+PRECISIONS = {"float32": (torch.float32, "sgd"), "float64": (torch.float64, "adamw")}
+
+
+def case(model: str, form: str, spread: str, precision: str) -> CheckCase:
+    mesh, passes = SPREADS[spread]
+    split, loop = FORMS[form]
+    pipeline = (
+        f"decompose-mean,canonicalize,cse,dce,{passes},{split},insert-resharding,select-collectives,{loop},overlap,"
+        "check-memory,insert-frees"
+    )
+    dtype, optimizer = PRECISIONS[precision]
+    parsed, step = parse_mesh(mesh), getattr(time_steps, model)
+    return CheckCase(step, parsed, None, dtype, optimizer, cluster=split_cluster(parsed), pipeline=pipeline)
+
+
+def names() -> Iterator[tuple[str, str, str, str]]:
+    for form in FORMS:
+        yield "gpt2", form, "2x2 uneven", "float32"
+        for spread in SPREADS:
+            for model in ("gpt2", "bert", "vit"):
+                yield model, form, spread, "float64"
+
+
+def batch_norm(*, synchronised: bool) -> CheckCase:
+    """VGG19 with batch-norms under duplex."""
+    mesh = parse_mesh("2")
+    first, option = ("decompose-batch-norm,", " unrolled=true") if synchronised else ("", "")
+    pipeline = (
+        f"{first}decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts=2{option}}},insert-resharding,"
+        "select-collectives,duplex,overlap,check-memory,insert-frees"
+    )
+    return CheckCase("vgg19-bn-tiny", mesh, None, torch.float64, "sgd", cluster=split_cluster(mesh), pipeline=pipeline)
+
+
+CASES = {", ".join(each): case(*each) for each in names()}
+CASES["batch-norm, duplex"] = batch_norm(synchronised=True)
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[int], Mapping[str, CheckResult]]:
+    """By number of ranks, the results by name of those cases that are to be tested here."""
+    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
+
+    @cache
+    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
+        mine = [name for name in CASES if name in wanted and CASES[name].mesh.device_count == world_size]
+        try:
+            return dict(zip(mine, check_on_ranks([CASES[name] for name in mine], world_size), strict=True))
+        except RankError as error:
+            return error
+
+    def results_of(world_size: int) -> Mapping[str, CheckResult]:
+        found = launch(world_size)
+        if isinstance(found, RankError):
+            pytest.fail(str(found))
+        return found
+
+    return results_of
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[int], Mapping[str, CheckResult]]):
+    result = results(CASES[name].mesh.device_count)[name]
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("model", ["gpt2", "bert", "vit"])
+def test_parts_train_as_the_whole_batch_does_when_interpreted(model: str, form: str):
+    result = check_interpreted(replace(case(model, form, "4 uneven", "float64"), steps=2))
+    assert result.passed, str(result)
+
+
+def test_a_batch_norm_is_refused_by_name_unless_its_statistics_are_synchronised():
+    told = r"'aten._native_batch_norm_legit_functional' op .*\"features.0.1\".* needs all 8 rows.*decompose-batch-norm"
+    with pytest.raises(PassError, match=told):
+        check_interpreted(batch_norm(synchronised=False))
+
+
+def test_a_batch_norm_needs_nothing_without_duplex():
+    mesh = parse_mesh("2")
+    plain = CheckCase("vgg19-bn-tiny", mesh, None, torch.float64, "sgd", steps=2, cluster=split_cluster(mesh))
+    result = check_interpreted(plain)
+    assert result.passed, str(result)
