@@ -99,14 +99,24 @@ def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
             waiting[node] -= 1
             if not waiting[node]:
                 ready.append(node)
-    stuck = [node for node, count in waiting.items() if count and isinstance(node, Communication)]
-    if stuck:
-        first, second = stuck[0], stuck[-1]
+    if stuck := [node for node, count in waiting.items() if count]:
+        cycle = [node for node in _cycle(after, stuck) if isinstance(node, Communication)]
+        first, second = cycle[0], cycle[-1]
         fail(
             first.op,
             f"deadlock: {_text(first)} and {_text(second)} each begin, on some rank, only after the other is over;"
             " issue one of them before waiting for the other",
         )
+
+
+def _cycle(after: Mapping[Hashable, Sequence[Hashable]], stuck: Sequence[Hashable]) -> list[Hashable]:
+    """The nodes of a cycle, each right after the one behind it, among nodes that all have one of these before them."""
+    before = {node: source for source in stuck for node in after[source]}
+    node, place = stuck[0], dict[Hashable, int]()
+    while node not in place:
+        place[node] = len(place)
+        node = before[node]
+    return list(place)[place[node] :]
 
 
 def _edges(by_rank: Mapping[int, Sequence[Moment]]) -> dict[Hashable, list[Hashable]]:
