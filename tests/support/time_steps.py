@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from shardwright.api.training_step import TrainingStep
-from shardwright.models.registry import MODELS
+from shardwright.models.bert import BertConfig, bert_step
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.vit import ViTConfig, vit_step
 
 
 def gpt2() -> TrainingStep:
     """Next-token prediction."""
-    return partial(MODELS["gpt2-tiny"], batch=16)()
+    config = GPT2Config(layers=2, width=32, heads=4, vocabulary=101, positions=24)
+    return gpt2_step(config, batch=16, length=16)
 
 
 def bert() -> TrainingStep:
     """Masked tokens: the labels that count differ from row to row."""
-    return partial(MODELS["bert-tiny"], batch=16)()
+    config = BertConfig(layers=2, width=32, heads=4, vocabulary=101, positions=24)
+    return bert_step(config, batch=16, length=16)
 
 
 def vit() -> TrainingStep:
     """Classification of images."""
-    return partial(MODELS["vit-tiny"], batch=16)()
+    return vit_step(ViTConfig(layers=2, width=32, heads=4, image=32, patch=8, classes=10), batch=16)
