@@ -34,7 +34,7 @@ from shardwright.models.mlp import mlp_step
 _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
-    "mlp": lambda: mlp_step((512, 1024, 1024, 1024, 128), batch=512),
+    "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
 _TAIL = "check-memory,insert-frees"
