@@ -25,6 +25,7 @@ from ..ir.mesh import Mesh
 from ..lowering.calling import Batch
 from ..passes.add_cluster import add_cluster
 from ..passes.pipeline import run_pipeline
+from ..runtime.initialize import drawn_alike
 from .comparison import StepValues, Worst, largest, measure
 from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
 from .local_cluster import GENERIC
@@ -72,7 +73,8 @@ class CheckCase:
 
     def training_step(self) -> TrainingStep:
         """The step with the optimizer that was asked for."""
-        step = find_step(self.step) if isinstance(self.step, str) else self.step()
+        with drawn_alike():
+            step = find_step(self.step) if isinstance(self.step, str) else self.step()
         return with_optimizer(step, self.optimizer)
 
     def batches(self) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from ..runtime.initialize import drawn_alike
 from .training_step import TrainingStep
 
 
@@ -19,7 +20,8 @@ def find_step(spec: str) -> TrainingStep:
     """
     The training step of a shipped model's name, or of `package.module:callable` returning a `TrainingStep`.
 
-    Modules are looked for in the working directory first.
+    Modules are looked for in the working directory first. What the callable draws at random (a batch, the weights of
+    a model that it makes) is the same at every call, in every process.
 
     Raises:
         StepError: there is none.
@@ -33,7 +35,8 @@ def find_step(spec: str) -> TrainingStep:
             raise StepError(f"{error}; or name your own as package.module:callable") from error
     make = _callable(spec)
     try:
-        made = make()
+        with drawn_alike():
+            made = make()
     except Exception as error:
         raise StepError(f"{spec} failed: {_told(error)}") from error
     if not isinstance(made, TrainingStep):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from .recording import Keep, keep_all, named_tensors, record
+
+
+@contextmanager
+def drawn_alike(seed: int = 0) -> Iterator[None]:
+    """Inside, torch's random numbers are those of `seed`, in every process; outside they go on as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def initialize(

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from .communicator import Communicator
 from .executor import Executor
 from .groups import TIMEOUT
+from .initialize import drawn_alike
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .spawn import is_lost_peer
 from .stages import Stage, StepFunction, connect
@@ -90,7 +91,7 @@ def process_group(name: str) -> Iterator[torch.device]:
 
 def load_step(spec: str | None) -> Any:
     """
-    The object with ``model`` and ``batch`` that a plan names.
+    The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
 
     Args:
         spec: a shipped model's name, or ``package.module:callable``.
@@ -105,7 +106,9 @@ def load_step(spec: str | None) -> Any:
     module, _, name = spec.partition(":")
     sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), name)()
+        make = getattr(importlib.import_module(module), name)
+        with drawn_alike():
+            return make()
     except (ImportError, AttributeError) as error:
         raise PlanError(
             f"the plan's model is {spec!r}: {error}; start the program where that can be imported"

@@ -58,7 +58,7 @@ def _plan_options(add: _Add) -> None:
     add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py and plan.json")
     _planning(add)
     _dtype(add)
-    add("--pass-pipeline", metavar="PASSES", help="the passes to run in place of the usual ones")
+    _pipeline(add)
 
 
 def _run_options(add: _Add) -> None:
@@ -80,6 +80,7 @@ def _check_options(add: _Add) -> None:
     add("--dtype", choices=("float32", "float64"), default="float32", help="of everything (%(default)s)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     add("--optimizer", choices=("sgd", "adamw"), help="in place of the step's own")
+    _pipeline(add)
 
 
 def _calibrate_options(add: _Add) -> None:
@@ -92,6 +93,10 @@ def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, tp and zero3")
     algorithms = ("eliminate", "fixed", "exhaustive")
     add("--algorithm", choices=algorithms, help="of the search (fixed with pins, else eliminate)")
+
+
+def _pipeline(add: _Add) -> None:
+    add("--pass-pipeline", metavar="PASSES", help="the passes to run in place of the usual ones")
 
 
 def _dtype(add: _Add) -> None:

@@ -29,6 +29,7 @@ def check_command(options: Namespace) -> int:
         steps=options.steps,
         cluster=find_cluster(options.cluster) if options.cluster else None,
         algorithm=options.algorithm,
+        pipeline=options.pass_pipeline,
     )
     find_step(options.step)
     with working(f"checking {case}"):

@@ -1,6 +1,7 @@
 """Finding training steps by name."""
 
 import pytest
+import torch
 
 from shardwright.api.steps import StepError, find_step
 from shardwright.api.training_step import TrainingStep
@@ -32,3 +33,19 @@ def test_a_step_is_looked_for_in_the_working_directory(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     assert isinstance(find_step("my_step_here:make"), TrainingStep)
+
+
+def test_what_a_step_draws_is_the_same_at_every_call(tmp_path, monkeypatch):
+    (tmp_path / "my_random_step.py").write_text(
+        "import torch, shardwright as sw\n"
+        "def step():\n"
+        "    model, batch = torch.nn.Linear(3, 1), (torch.randn(4, 3), torch.randn(4, 1))\n"
+        "    loss, optimizer = torch.nn.functional.mse_loss, lambda p: torch.optim.SGD(p, lr=0.1)\n"
+        "    return sw.TrainingStep(model, loss, optimizer, batch)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_rng_state()
+    first, second = find_step("my_random_step:step"), find_step("my_random_step:step")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.batch[0], second.batch[0])
+    assert torch.equal(first.model.weight, second.model.weight)
