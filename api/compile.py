@@ -15,6 +15,7 @@ import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 
+from ..dialects.ratios import ratios_of
 from ..dialects.step import SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster, Link
@@ -202,6 +203,12 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "ranks": whole.mesh.device_count,
         "cluster": whole.name,
         "stages": [cluster.mesh.device_count for view, cluster in views if view.stage is not None],
+        "ratios": [
+            {"mesh": cluster.mesh.name, "segment": segment, "axis": axis, "shares": list(shares)}
+            for view, cluster in views
+            for segment, ratios in ratios_of(func, cluster.mesh).items()
+            for axis, shares in ratios.shares
+        ],
         "total_seconds": sum(seconds.values()),
         "pass_seconds": dict(seconds),
         "predicted_step_s": sum(timeline.seconds for timeline in timelines),

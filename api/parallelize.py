@@ -14,15 +14,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import default_collate
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..lowering.calling import Batch, batch_items
 from ..lowering.load_program import load_text
+from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
+from ..runtime.sampler import ShareSampler
 from ..runtime.stages import Stage, connect
 from .compile import CompiledStep, PlanOptions, compile_step, on_mesh
 from .pin_file import pin_file
@@ -46,12 +49,13 @@ class DistributedStep:
         self.program = program
         self._executor = executor
 
-    def __call__(self, batch: Batch, lr: float | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch | LocalRows, lr: float | None = None) -> torch.Tensor:
         """
         Train one step.
 
         Args:
-            batch: the global batch, shaped as the example, the same on every rank.
+            batch: the global batch, shaped as the example, the same on every rank; or what `local` makes of a rank's
+                own rows of it.
             lr: the learning rate of this step; None is the one that the optimizer was made with.
 
         Returns:
@@ -60,7 +64,30 @@ class DistributedStep:
         Raises:
             PlanError: the batch is not like the example.
         """
-        return self._executor.step(batch_items(batch), lr)
+        return self._executor.step(batch if isinstance(batch, LocalRows) else batch_items(batch), lr)
+
+    @property
+    def rows(self) -> range:
+        """
+        The rows of every global batch that this rank computes on: all of them where the batch is not split.
+
+        Raises:
+            PlanError: the items of the batch are split differently.
+        """
+        return batch_rows(self._executor.plan, self._executor.comm.rank)[1]
+
+    def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
+        """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
+        count, rows = batch_rows(self._executor.plan, self._executor.comm.rank)
+        return ShareSampler(length, count, rows, seed)
+
+    def local(self, batch: Batch) -> LocalRows:
+        """Mark a batch as this rank's own rows of the global one."""
+        return LocalRows(batch_items(batch))
+
+    def collate(self, samples: list[Any]) -> Any:
+        """torch's `default_collate`, and empty tensors for a rank that has no rows: the `collate_fn` of a loader."""
+        return default_collate(samples) if samples else no_rows(self._executor.plan)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
@@ -89,6 +116,7 @@ def parallelize(
     pins: str | Path | None = None,
     dtype: torch.dtype | None = None,
     algorithm: str | None = None,
+    ratios: str = "auto",
     seed: int | None = 0,
 ) -> DistributedStep:
     """
@@ -104,6 +132,8 @@ def parallelize(
         pins: a pin file, or the name of a preset.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         algorithm: of the search.
+        ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
+            devices of the cluster differ.
         seed: of torch's random numbers before a model function makes its weights; None leaves them as they are.
 
     Raises:
@@ -112,7 +142,7 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch)
     device = _join_job(_model_name(step))
-    asked = _Asked(step, cluster, PlanOptions(algorithm, dtype=dtype), pins)
+    asked = _Asked(step, cluster, PlanOptions(algorithm, dtype=dtype, ratios=ratios), pins)
     program, report = _from_rank_0(asked)
     stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in stages]))

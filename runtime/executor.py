@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
 from .initialize import initialize
 from .plan import PlanError, Result, Spread, Value, part_sizes
 from .stages import Stage, my_stage
-
-Batch = Mapping[str, Any] | Sequence[Any]
 
 
 class Executor:
@@ -94,13 +93,13 @@ class Executor:
                     )
                 self._held[index] = kept[value.name]
 
-    def step(self, batch: Batch, lr: float | None = None) -> torch.Tensor:
+    def step(self, batch: Batch | LocalRows, lr: float | None = None) -> torch.Tensor:
         """
         Run one training step.
 
         Args:
-            batch: the global batch, the same on every rank: a mapping by name or a sequence. What is not a
-                tensor in it was fixed by the plan; floating-point tensors become what the plan has.
+            batch: the global batch, the same on every rank: a mapping by name or a sequence; or this rank's rows of
+                it. What is not a tensor in it was fixed by the plan; floating-point tensors become what the plan has.
             lr: the learning rate of this step; None is the one that the optimizer was made with.
 
         Returns:
@@ -109,10 +108,9 @@ class Executor:
         Raises:
             PlanError: the batch does not fit the plan, or `initialize` was not called.
         """
-        items = batch if isinstance(batch, Mapping) else {str(i): item for i, item in enumerate(batch)}
         arguments = list(self._held)
         for index in self._batch:
-            arguments[index] = self._batch_part(self.plan.inputs[index], items)
+            arguments[index] = self._batch_part(self.plan.inputs[index], batch)
         for index in self._rates:
             arguments[index] = self._rate(self.plan.inputs[index], lr)
         for index in self._counts:
@@ -139,20 +137,8 @@ class Executor:
             raise PlanError(f"plan {self.plan.name!r} has no output of role 'loss'")
         return loss
 
-    def _batch_part(self, value: Value, items: Mapping[str, Any]) -> torch.Tensor:
-        found = items.get(value.name)
-        if not isinstance(found, torch.Tensor):
-            raise PlanError(
-                f"the batch has {'no' if found is None else type(found).__name__} entry {value.name!r}; "
-                f"the plan expects {value}, its entries are {', '.join(map(repr, items))}"
-            )
-        both_floats = found.is_floating_point() and value.torch_dtype.is_floating_point
-        if tuple(found.shape) != value.shape or not (both_floats or found.dtype == value.torch_dtype):
-            raise PlanError(
-                f"batch entry {value.name!r} has shape {list(found.shape)} and dtype {found.dtype}, the plan "
-                f"expects the global batch, {list(value.shape)} and {value.torch_dtype}"
-            )
-        part = found[value.slices(self.comm.mesh, self.comm.rank)]
+    def _batch_part(self, value: Value, batch: Batch | LocalRows) -> torch.Tensor:
+        part = part_of_batch(value, batch, self.comm.mesh, self.comm.rank)
         return part.to(self.comm.device, value.torch_dtype).contiguous()
 
     def _rate(self, value: Value, lr: float | None) -> torch.Tensor:

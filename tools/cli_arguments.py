@@ -93,6 +93,8 @@ def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, tp and zero3")
     algorithms = ("eliminate", "fixed", "exhaustive")
     add("--algorithm", choices=algorithms, help="of the search (fixed with pins, else eliminate)")
+    shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
+    add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
 
 
 def _pipeline(add: _Add) -> None:

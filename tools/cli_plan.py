@@ -65,7 +65,8 @@ def planned(
     pins = getattr(options, "pin", None)
     spec = getattr(options, "step", None) or options.target
     with working(f"planning {spec}") as phase, pin_file(pins) as path:
-        asked = PlanOptions(getattr(options, "algorithm", None), path, dtype, pipeline=pipeline)
+        ratios = getattr(options, "ratios", "auto")
+        asked = PlanOptions(getattr(options, "algorithm", None), path, dtype, pipeline=pipeline, ratios=ratios)
         name = spec.rpartition(":")[2]
         return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
 

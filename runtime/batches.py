@@ -1,0 +1,81 @@
+"""Which rows of every batch a rank computes on, and the batches that ranks are given: whole, or their own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..ir.mesh import Mesh
+from .plan import Plan, PlanError, Value
+
+Batch = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """This rank's rows of a batch, every item whole along its other dims."""
+
+    batch: Batch
+
+
+def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:
+    """The items of a batch by name: keys, or positions as strings."""
+    given = batch.batch if isinstance(batch, LocalRows) else batch
+    return given if isinstance(given, Mapping) else {str(i): item for i, item in enumerate(given)}
+
+
+def batch_rows(plan: Plan, rank: int) -> tuple[int, range]:
+    """
+    How many rows a global batch has, and which of them `rank` computes on.
+
+    Raises:
+        PlanError: the items of the batch do not have their rows in common.
+    """
+    items = [value for value in plan.inputs if value.role == "batch" and value.shape]
+    found = {(value.shape[0], (rows := value.slices(plan.mesh, rank)[0]).start, rows.stop) for value in items}
+    if len(found) != 1:
+        told = "; ".join(f"{value.name!r} has {list(value.shape)} as {value.sharding or 'whole'}" for value in items)
+        raise PlanError(
+            f"plan {plan.name!r} gives rank {rank} different rows of the items of a batch: {told or 'there are none'};"
+            " hand it the global batch"
+        )
+    count, start, stop = found.pop()
+    return count, range(start, stop)
+
+
+def part_of_batch(value: Value, batch: Batch | LocalRows, mesh: Mesh, rank: int) -> torch.Tensor:
+    """
+    What `rank` needs of one item of a batch.
+
+    Raises:
+        PlanError: the batch lacks the item, or has it in another shape or kind of dtype.
+    """
+    items = items_of(batch)
+    found = items.get(value.name)
+    if not isinstance(found, torch.Tensor):
+        raise PlanError(
+            f"the batch has {'no' if found is None else type(found).__name__} entry {value.name!r}; "
+            f"the plan expects {value}, its entries are {', '.join(map(repr, items))}"
+        )
+    slices, shape, wanted = value.slices(mesh, rank), value.shape, "the global batch"
+    if isinstance(batch, LocalRows) and shape:
+        rows = slices[0]
+        shape, slices = (rows.stop - rows.start, *shape[1:]), (slice(None), *slices[1:])
+        wanted = f"the rows {rows.start} to {rows.stop} of the batch that are of rank {rank}"
+    both_floats = found.is_floating_point() and value.torch_dtype.is_floating_point
+    if tuple(found.shape) != shape or not (both_floats or found.dtype == value.torch_dtype):
+        raise PlanError(
+            f"batch entry {value.name!r} has shape {list(found.shape)} and dtype {found.dtype}, the plan "
+            f"expects {wanted}, {list(shape)} and {value.torch_dtype}"
+        )
+    return found[slices]
+
+
+def no_rows(plan: Plan) -> Batch:
+    """A batch of no rows: what a rank without a share is given."""
+    items = [value for value in plan.inputs if value.role == "batch"]
+    found = {value.name: torch.empty((0, *value.shape[1:]), dtype=value.torch_dtype) for value in items}
+    return list(found.values()) if all(name.isdigit() for name in found) else found
