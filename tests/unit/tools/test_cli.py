@@ -116,7 +116,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown step": (["import", "mlp-tine"], "did you mean 'mlp-tiny'?"),
     "no module": (["import", "nowhere:step"], "there is no module 'nowhere'"),
     "capture": (["import", "odd_steps:data_dependent"], "needs the values of a tensor"),
-    "no cluster": (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], "local-4)"),
+    "no cluster": (["plan", "mlp-tiny", "--cluster", "locl-4", "--out", "x"], "local-4, "),
     "bad mesh": (["check", "mlp-tiny", "--mesh", "2y2"], "--mesh: mesh '2y2'"),
     "huge mesh": (["check", "mlp-tiny", "--mesh", "100"], "64 are the most to check"),
     "no pin file": (
