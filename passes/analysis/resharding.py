@@ -210,7 +210,8 @@ class ReshardCosts:
     def _step_in_time(self, shape: tuple[int, ...], source: Sharding, target: Sharding) -> Step | None:
         """The first step over a temporal axis on the way; its own source may differ from `source` in space."""
         before, after = source.over_time(self.mesh), target.over_time(self.mesh)
-        for axis, kind in before.partial:
+        for axis, kind in reversed(before.partial):
+            # The minor axis first: its parts are summed within each part of the major one.
             if axis not in after.partial_axes:
                 left = replace(source, partial=tuple(pair for pair in source.partial if pair[0] != axis))
                 return Step(CollectiveKind.ALL_REDUCE, (axis,), source, left, reduction=kind)
