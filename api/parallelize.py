@@ -117,6 +117,7 @@ def parallelize(
     dtype: torch.dtype | None = None,
     algorithm: str | None = None,
     ratios: str = "auto",
+    pipeline: str | None = None,
     seed: int | None = 0,
 ) -> DistributedStep:
     """
@@ -134,6 +135,7 @@ def parallelize(
         algorithm: of the search.
         ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
             devices of the cluster differ.
+        pipeline: a pass pipeline in place of the usual one; pins and algorithm are then in its text.
         seed: of torch's random numbers before a model function makes its weights; None leaves them as they are.
 
     Raises:
@@ -142,7 +144,8 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch)
     device = _join_job(_model_name(step))
-    asked = _Asked(step, cluster, PlanOptions(algorithm, dtype=dtype, ratios=ratios), pins)
+    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios)
+    asked = _Asked(step, cluster, options, pins)
     program, report = _from_rank_0(asked)
     stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in stages]))
