@@ -27,6 +27,7 @@ from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import peak_memory
+from ..passes.analysis.pipeline_time import longest, predict_pipeline
 from ..passes.analysis.timeline import predict
 from ..passes.pipeline import run_pipeline
 from ..passes.search.step_view import cluster_of_module, step_views
@@ -186,7 +187,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
-    Of a pipeline the times are those of all stages, one after the other.
+    Of a pipeline the seconds of compute are those of the stage that computes most, and the rest is exposed.
     """
     views = step_views(module)
     (func,) = {view.func: None for view, _ in views}
@@ -194,7 +195,10 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     found = func.attributes.get(SEARCH)
     search = found.data if isinstance(found, DictionaryAttr) else {}
     cost, bound = (_number(search.get(key)) for key in ("cost", "lower_bound"))
-    timelines = [predict(func, cluster, view.stage) for view, cluster in views]
+    clusters = [cluster for _, cluster in views]
+    is_pipeline = views[0][0].stage is not None
+    timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
+    times = longest(timelines)
     kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
     return {
         "name": name,
@@ -211,9 +215,9 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         ],
         "total_seconds": sum(seconds.values()),
         "pass_seconds": dict(seconds),
-        "predicted_step_s": sum(timeline.seconds for timeline in timelines),
-        "predicted_compute_s": sum(timeline.compute_seconds for timeline in timelines),
-        "predicted_exposed_communication_s": sum(timeline.exposed_seconds for timeline in timelines),
+        "predicted_step_s": times["step"],
+        "predicted_compute_s": times["compute"],
+        "predicted_exposed_communication_s": times["exposed"],
         "cost_s": cost,
         "lower_bound_s": bound,
         "gap": (cost - bound) / cost if cost and bound is not None else 0.0,

@@ -73,7 +73,7 @@ def predict(func: FuncOp, cluster: Cluster, stage: int | None = None) -> Timelin
 
     OpFailure where an op has no signature, or a resharding no collective yet.
     """
-    clock, stages = _Clock(cluster), Stages(func)
+    clock, stages = Clock(cluster), Stages(func)
     for op in func.body.block.ops:
         if stage is None or stages.of_op(op) == stage:
             clock.run(op)
@@ -143,7 +143,7 @@ class ComputeSeconds:
         return self._known[key]
 
 
-class _Clock:
+class Clock:
     """Runs ops in program order; one use."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -180,11 +180,20 @@ class _Clock:
                 self._take(op, (COMPUTE,), self.launch)
                 self.done[op.token] = self._communicate(op, blocking=False)
             case WaitOp():
-                self.free[COMPUTE] = max(self.free[COMPUTE], self.done[op.token])
+                self.wait_until(self.done[op.token])
             case ReshardOp():
                 fail(op, "has no collective yet; run select-collectives before predicting the time")
             case _:
                 pass
+
+    @property
+    def now(self) -> float:
+        """When the compute stream is free."""
+        return self.free[COMPUTE]
+
+    def wait_until(self, time: float) -> None:
+        """Hold up the compute stream."""
+        self.free[COMPUTE] = max(self.free[COMPUTE], time)
 
     def _communicates(self, op: CollectiveOp) -> bool:
         """Whether a collective is over space: over time a rank has all that it takes."""

@@ -1,0 +1,73 @@
+"""The predicted time of a pipeline: what its stages compute, and what they wait for."""
+
+import pytest
+from ir_files import context, parse
+
+from shardwright.api.check import CheckCase, imported, plan_case
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.analysis.pipeline_time import longest, predict_pipeline
+from shardwright.passes.analysis.timeline import Timeline
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import cluster_of_module, step_functions, step_views
+
+PASSES = (
+    "partition-stages{stages=2},search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"
+    "schedule-pipeline,plan-transfers"
+)
+
+
+def timelines(alpha: str, beta: str) -> list[Timeline]:
+    """Two stages of a matrix product each, four parts of 16 rows."""
+    text = f"""
+    #cpu = #spmd.device<"cpu", flops = {{float32 = 1.0e9}}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = {alpha}, beta = {beta}>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%v: tensor<64x64xf32> {{train.param = "v"}}, %w: tensor<64x64xf32> {{train.param = "w"}},
+        %x: tensor<64x64xf32> {{train.batch = "0"}}) -> tensor<f32> {{
+      %a = aten.mm %x, %v : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("fc1")
+      %b = aten.mm %a, %w : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("fc2")
+      %s = aten.sum %b : (tensor<64x64xf32>) -> tensor<f32> loc("fc2")
+      func.return %s : tensor<f32>
+    }}"""
+    ctx = context()
+    module = parse(text, ctx)
+    run_pipeline(ctx, module, PASSES)
+    (func,) = step_functions(module)
+    return predict_pipeline(func, [cluster for _, cluster in step_views(module)], cluster_of_module(module))
+
+
+def test_the_second_stage_begins_after_the_first_part():
+    first, second = timelines("0.0", "0.0")
+    assert second.seconds == pytest.approx(first.compute_seconds / 4 + second.compute_seconds)
+    assert first.seconds == pytest.approx(first.compute_seconds)
+
+
+def test_a_slow_link_is_waited_for():
+    first, second = timelines("0.0", "1.0e-6")
+    part = 16 * 64 * 4 * 1e-6
+    assert second.seconds > 4 * part
+    assert second.seconds < 4 * part + first.compute_seconds + second.compute_seconds
+    assert longest([first, second])["exposed"] > 3 * part
+
+
+def test_every_transfer_has_the_latency_of_its_link():
+    _, second = timelines("0.5", "0.0")
+    assert second.seconds == pytest.approx(2.0, rel=0.01)
+
+
+def test_eager_hides_what_1f1b_waits_for():
+    mesh = Mesh.of(gpu=3)
+    device = Device("cpu", (("float32", 1e9),), 1e10, 1e10, 0.0)
+    cluster = Cluster("three", mesh, (device,), (0, 0, 0), (Link("gpu", 2e-3, 1e-9),))
+    seconds: dict[str, float] = {}
+    for schedule in ("gpipe", "1f1b", "eager-1f1b"):
+        passes = PASSES.replace("stages=2", "stages=3").replace("parts=4", "parts=8")
+        passes = passes.replace("schedule-pipeline", f"schedule-pipeline{{schedule={schedule}}}")
+        case = CheckCase("gpt2-tiny", mesh, cluster=cluster, pipeline=f"decompose-mean,cse,dce,{passes}")
+        plan_case(case, module := imported(case))
+        (func,) = step_functions(module)
+        found = predict_pipeline(func, [each for _, each in step_views(module)], cluster_of_module(module))
+        seconds[schedule] = longest(found)["step"]
+    assert seconds["eager-1f1b"] < seconds["1f1b"]
