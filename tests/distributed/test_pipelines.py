@@ -2,17 +2,20 @@
 Pipelines train as one device does: stages of one or two ranks, equal or not, every schedule, four micro-batches.
 
 One launch per number of ranks runs all of its cases on gloo; the interpreter runs one of each shape too. The cluster
-makes splitting pay, so that stages of two ranks split.
+makes splitting pay, so that stages of two ranks split. All together: uneven shares of unequal ranks, and two halves of
+every micro-batch in turns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
 import pytest
 import torch
-from split_cluster import split_cluster
+from odd_steps import larger_gpt2
+from split_cluster import split_cluster, unequal_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
 from shardwright.ir.mesh import Mesh
@@ -20,23 +23,38 @@ from shardwright.ir.mesh import Mesh
 MODELS = ("gpt2-tiny", "unet-tiny")
 SHAPES = {2: ("1,1",), 3: ("1,1,1", "1,2", "2,1"), 4: ("2,2", "1,2,1")}
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
-UNEVEN = 'balance-ratios{ratios="0.7,0.3" axis="gpu"}'
+TOGETHER = {
+    "ratios": (["balance-ratios", "split-batch{parts=4}"], ["overlap"]),
+    "duplex": (["split-batch{parts=4}", "split-batch{parts=2 axis=half}"], ["duplex{axis=half}"]),
+    "ratios and duplex": (
+        ["balance-ratios", "split-batch{parts=4}", "split-batch{parts=2 axis=half}"],
+        ["duplex{axis=half}"],
+    ),
+}
+"""What comes before and after the passes that make collectives."""
+
+PLAIN = (["split-batch{parts=4}"], ["overlap"])
 
 
-def pipeline(ranks: str, schedule: str, *, ratios: str = "", inside: str = "") -> str:
+def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN) -> str:
     """The passes from an imported step to a pipeline of four micro-batches."""
-    before = ["decompose-mean", "canonicalize", "cse", "dce"]
     stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}"}}'
-    parts = ["split-batch{parts=4}", "insert-resharding", "select-collectives", "overlap"]
-    after = [f"schedule-pipeline{{schedule={schedule}}}", "plan-transfers", "check-memory", "insert-frees"]
-    passes = (*before, stages, "search-strategy", ratios, *parts, inside, *after)
-    return ",".join(each for each in passes if each)
+    passes = ["decompose-mean", "canonicalize", "cse", "dce", stages, "search-strategy", *inside[0]]
+    passes += ["insert-resharding", "select-collectives", *inside[1]]
+    passes += [f"schedule-pipeline{{schedule={schedule} axis=micro}}", "plan-transfers", "check-memory", "insert-frees"]
+    return ",".join(passes)
 
 
-def case(model: str, ranks: str, schedule: str, dtype: torch.dtype, **more: str) -> CheckCase:
-    mesh = Mesh.of(gpu=sum(map(int, ranks.split(","))))
-    passes = pipeline(ranks, schedule, **more)
+def case(model: str, ranks: str, schedule: str, dtype: torch.dtype) -> CheckCase:
+    mesh, passes = Mesh.of(gpu=sum(map(int, ranks.split(",")))), pipeline(ranks, schedule)
     return CheckCase(model, mesh, dtype=dtype, optimizer="sgd", cluster=split_cluster(mesh), pipeline=passes)
+
+
+def together(inside: str, dtype: torch.dtype) -> CheckCase:
+    """GPT-2 in two stages, the second on two unequal ranks."""
+    mesh, passes = Mesh.of(gpu=3), pipeline("1,2", "eager-1f1b", TOGETHER[inside])
+    cluster = unequal_cluster(mesh)
+    return CheckCase(larger_gpt2, mesh, dtype=dtype, optimizer="sgd", cluster=cluster, pipeline=passes)
 
 
 def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
@@ -48,6 +66,8 @@ def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
 
 
 CASES = {name: each for world_size in SHAPES for name, each in cases(world_size)}
+CASES |= {f"together {inside} eager-1f1b float64": together(inside, torch.float64) for inside in TOGETHER}
+CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 
 @cache
@@ -71,9 +91,15 @@ def test_the_interpreter_agrees(name: str):
     assert result.passed, str(result)
 
 
-def test_stages_of_two_ranks_communicate():
-    """Or the cases above would not try what they say."""
-    program = compile_case(CASES["gpt2-tiny 2,2 1f1b float64"], imported(CASES["gpt2-tiny 2,2 1f1b float64"])).program
-    for step in ("step0", "step1"):
-        assert f"def {step}(" in program
-    assert "comm.all_reduce" in program or "comm.start" in program
+@pytest.mark.parametrize(
+    ("name", "patterns"),
+    [
+        ("gpt2-tiny 2,2 1f1b float64", [r"def step1\(", r"comm\.(start|all_\w+|reduce_scatter)\("]),
+        ("together ratios and duplex float32", [r"offsets=\{0: \[0, (4[1-9]|5\d), 60\]\}", r"comm\.start\("]),
+    ],
+)
+def test_programs_do_what_they_are_to_try(name: str, patterns: list[str]):
+    """Or the cases above would compare less than they say."""
+    program = compile_case(CASES[name], imported(CASES[name])).program
+    for pattern in patterns:
+        assert re.search(pattern, program), pattern

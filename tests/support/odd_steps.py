@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.registry import training_step
 
 _CALLS = itertools.count(1)
@@ -49,3 +50,9 @@ def no_step() -> int:
 def broken() -> TrainingStep:
     """A function that fails."""
     raise ZeroDivisionError("one over nothing")
+
+
+def larger_gpt2() -> TrainingStep:
+    """A small GPT-2 on a batch that several axes can divide."""
+    config = GPT2Config(layers=2, width=16, heads=2, vocabulary=60, positions=8)
+    return gpt2_step(config, batch=32, length=8)

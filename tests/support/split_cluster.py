@@ -1,5 +1,7 @@
 """A cluster on which splitting pays even for models of a few thousand numbers."""
 
+from dataclasses import replace
+
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 
@@ -9,3 +11,13 @@ def split_cluster(mesh: Mesh) -> Cluster:
     device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
     return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
+
+
+def unequal_cluster(mesh: Mesh) -> Cluster:
+    """The same, but that the last device is a third as fast as the others."""
+    cluster = split_cluster(mesh)
+    (fast,) = cluster.devices
+    rates = tuple((dtype, rate / 3) for dtype, rate in fast.flops)
+    slow = replace(fast, kind="slower", flops=rates, memory_bandwidth=fast.memory_bandwidth / 3)
+    last = mesh.device_count - 1
+    return replace(cluster, devices=(fast, slow), placement=tuple(int(rank == last) for rank in range(last + 1)))
