@@ -1,0 +1,55 @@
+"""
+Train a byte-level GPT in two stages of two processes each: a pipeline of four micro-batches.
+
+    torchrun --nproc-per-node 4 examples/pipeline.py
+
+Every process runs one program, of which each stage has a part; the loss stays that of one device.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import shardwright as sw
+from shardwright.models.gpt2 import GPT2, GPT2Config
+from shardwright.models.transformer import token_cross_entropy
+
+CLUSTER = Path(__file__).parent / "clusters" / "local-4.toml"
+BATCH, LENGTH, STEPS = 16, 32, 5
+MODEL = partial(GPT2, GPT2Config(layers=4, width=64, heads=4, vocabulary=256, positions=LENGTH))
+OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+PIPELINE = (
+    "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=4},"
+    "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=eager-1f1b},plan-transfers,"
+    "check-order,check-memory,insert-frees"
+)
+
+
+def main() -> None:
+    """Train a few steps, on each process the one-device model beside its part of the distributed one."""
+    text = (Path(sysconfig.get_paths()["stdlib"]) / "argparse.py").read_bytes()
+    windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().unfold(0, LENGTH + 1, LENGTH)
+    batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in windows.split(BATCH)]
+    step = sw.parallelize(MODEL, token_cross_entropy, OPTIMIZER, batches[0], CLUSTER, pipeline=PIPELINE)
+    torch.manual_seed(0)
+    alone = MODEL()
+    optimizer = OPTIMIZER(alone.parameters())
+    for number, (tokens, following) in enumerate(batches[:STEPS]):
+        loss = step((tokens, following))
+        expected = token_cross_entropy(alone(tokens), following)
+        torch.testing.assert_close(loss, expected.detach())
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {number}  loss {loss:.5f}  on one device {expected:.5f}", flush=True)
+    torch.testing.assert_close(step.state_dict(), dict(alone.state_dict()), rtol=1e-4, atol=1e-5)
+
+
+if __name__ == "__main__":
+    main()
