@@ -7,6 +7,7 @@ not wait; being waited for does, and a collective that is not in two halves is w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +23,7 @@ from ...dialects.spmd import CollectiveOp, MeshOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.collectives import find_step
-from ...ir.mesh import Mesh
+from ...ir.mesh import AxisKind, Mesh
 from ..search.step_view import stage_meshes
 from ..time.loop import communicates
 
@@ -69,9 +70,11 @@ def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
 
 @dataclass(frozen=True)
 class _Step:
+    """A step of a stage; without a part what is there for all of them crosses at once."""
+
     half: Half
     op: CollectiveOp | StartOp | TransferOp
-    part: int
+    part: int | None
 
 
 class _Walk:
@@ -111,9 +114,9 @@ class _Walk:
 
     def _transfer(self, op: TransferOp) -> Iterator[_Step]:
         if self.stage in (self.stages.of_value(op.operand), self.stages.of_value(op.result)):
-            yield _Step(Half.ISSUE, op, 0)
+            yield _Step(Half.ISSUE, op, None)
         if self.stage == self.stages.of_value(op.result):
-            yield _Step(Half.WAIT, op, 0)
+            yield _Step(Half.WAIT, op, None)
 
     def _op(self, op: Operation, part: int) -> Iterator[_Step]:
         match op:
@@ -136,18 +139,24 @@ def _moment(
     step: _Step, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
 ) -> Moment | None:
     """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
+    what = Communication(step.op, step.part or 0)
     if isinstance(step.op, TransferOp):
-        groups = tuple(pair for pair in _pairs(step.op, step.part, ranks) if rank in pair)
-        return Moment(step.half, Communication(step.op, step.part), groups) if groups else None
+        groups = tuple(pair for pair in _pairs(step.op, step.part, mesh, ranks) if rank in pair)
+        return Moment(step.half, what, groups) if groups else None
     members = mesh.group(place, _axes(step.op, mesh))
     group = tuple(ranks[mesh.name][member] for member in members)
-    return Moment(step.half, Communication(step.op, step.part), (group,)) if len(group) > 1 else None
+    return Moment(step.half, what, (group,)) if len(group) > 1 else None
 
 
-def _pairs(op: TransferOp, part: int, ranks: Mapping[str, Sequence[int]]) -> Iterable[tuple[int, int]]:
+def _pairs(
+    op: TransferOp, part: int | None, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
+) -> Iterable[tuple[int, int]]:
     """Who sends to whom; without tasks, all of one mesh to all of the other."""
     if op.tasks is not None:
-        tasks = [task.data for task in op.tasks if task.data.part == part]
+        # Parts of the loop are major to those of the axes that are unrolled in it.
+        temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
+        within = math.prod(temporal[1:])
+        tasks = [task.data for task in op.tasks if part is None or task.data.part // within == part]
         return dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers)
     source = _mesh_of(op)
     return [(sender, receiver) for sender in ranks[source] for receiver in ranks[op.mesh.data]] if source else []
