@@ -75,3 +75,28 @@ def test_what_is_not_decided_yet_is_refused():
         timeline("%a = aten.relu %x : (tensor<500xf32>) -> tensor<500xf32>")
     with pytest.raises(OpFailure, match="run select-collectives"):
         timeline("%a = spmd.reshard %p to <@mesh, [{}]> : tensor<500xf32>")
+
+
+def test_a_fragment_runs_once_for_every_part_and_sums_over_time_send_nothing():
+    relu = 'aten.relu %part {spmd.signature = #spmd.sig<@mesh, ([{"t"}]) -> ([{"t"}])>}'
+    total = 'aten.sum %a {spmd.signature = #spmd.sig<@mesh, ([{"t"}]) -> ([], unreduced={"t"})>}'
+    module = parse(
+        HEAD.replace('<["dp"', '<["t"=4 temporal, "dp"')
+        + f"""
+        func.func @f(%x: tensor<500xf32>) {{
+          %s = pipe.fragment "t" over "t" -> tensor<f32> {{
+            %part = spmd.slice [{{"t"}}] %x out_sharding = <@mesh, [{{"t"}}]> : tensor<500xf32>
+            %a = {relu} : (tensor<500xf32>) -> tensor<500xf32>
+            %b = {total} : (tensor<500xf32>) -> tensor<f32>
+            pipe.yield %b : tensor<f32>
+          }}
+          %r = spmd.all_reduce [{{"t"}}] %s out_sharding = <@mesh, []> : tensor<f32>
+          func.return
+        }}""",
+        context(),
+    )
+    found = predict(next(op for op in module.ops if isinstance(op, FuncOp)), cluster_of_module(module))
+    # A part has 125 floats: relu moves 1,000 bytes, the sum 504; three sums of numbers move 12 bytes each.
+    assert found.seconds == pytest.approx(4 * (1.0 + 0.504) + 3 * 0.012)
+    assert found.communication_seconds == 0.0
+    assert found.collective_bytes == {}
