@@ -173,7 +173,9 @@ class _Balancer:
             whole = self._write(ratios)
         else:
             ratios, whole = self._solved(model, had)
-        return _Balance(model.seconds(had), model.seconds(ratios), tuple(whole))
+        # What moves between segments of different shares is there only now.
+        balanced = phase_model(self.module, self.view, self.cluster) if count > 1 else model
+        return _Balance(model.seconds(had), balanced.seconds(ratios), tuple(whole))
 
     def _write(self, ratios: dict[int, Ratios]) -> list[str]:
         set_ratios(self.view.func, self.cluster.mesh, ratios)

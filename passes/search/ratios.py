@@ -21,6 +21,10 @@ Shares = tuple[tuple[float, ...], ...]
 """By segment, the share of every part."""
 
 
+_EVEN = 1e-7
+"""What the largest share costs besides, so that where shares do not matter they are even."""
+
+
 class NoShares(ValueError):
     """No shares obey all limits."""
 
@@ -94,6 +98,7 @@ def solve_ratios(problem: RatioProblem) -> Shares:
         for share in row:
             model.add(top - share >= 0.0)
     terms = [(scale * phase.rate) * largest[phase.segment] for phase in problem.phases]
+    terms += [_EVEN * top for top in largest]
     for phase in problem.phases:
         if any(work.rate for work in phase.work):
             longest = model.new_num_var(0.0, math.inf, None)
