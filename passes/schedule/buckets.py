@@ -28,6 +28,7 @@ class Key:
     What collectives that travel together have in common.
 
     Of those that bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
+    `parts` is whether they work on parts of the batch, one after the other, and not once.
     """
 
     kind: CollectiveKind
@@ -37,6 +38,7 @@ class Key:
     method: str | None
     height: int
     backward: bool
+    parts: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ def _key(op: CollectiveOp, flow: Flow) -> Key:
     step = op.step(sharding_of(op.operand), flow.mesh)
     method = op.method.data if op.method is not None else None
     backward = flow.roles[op] is Role.ARGUMENTS and BACKWARD in op.attributes
-    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), method, flow.height(op), backward)
+    time = step.target.over_time(flow.mesh)
+    parts = bool(time.split_axes or time.partial)
+    return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), method, flow.height(op), backward, parts)
 
 
 def plan_inner(traffic: Traffic) -> list[Bucket]:
