@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 import torch
-from split_cluster import split_cluster
+from split_cluster import mixed_cluster, split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
 from shardwright.ir.mesh import Mesh, parse_mesh
@@ -25,6 +25,7 @@ from shardwright.runtime.spawn import RankError
 MODELS = ("mlp-tiny", "gpt2-tiny", "vgg19-tiny", "vit-tiny")
 FIXED = {4: ("0.4,0.3,0.2,0.1", "0.7,0.1,0.1,0.1", "0.5,0.0,0.3,0.2"), 3: ("0.5,0.3,0.2", "0.8,0.1,0.1", "0.6,0.0,0.4")}
 RANDOM = 10
+MEANS = "decompose-mean,canonicalize,cse,dce"
 
 
 def random_ratios(parts: int, seed: int) -> str:
@@ -38,6 +39,14 @@ def uneven(model: str, ratios: str, pins: str | None, dtype: torch.dtype = torch
     return CheckCase(model, mesh, pins, dtype, "sgd", cluster=split_cluster(mesh), ratios=ratios)
 
 
+def found(model: str, segments: str = "1") -> CheckCase:
+    """Shares that `balance-ratios` finds for a cluster of three fast devices and a slow one."""
+    mesh, ratios = Mesh.of(gpu=4), f"balance-ratios{{segments={segments}}}"
+    passes = f"{MEANS},search-strategy,{ratios},search-strategy,insert-resharding,select-collectives,insert-frees"
+    pipeline = None if segments == "1" else passes
+    return CheckCase(model, mesh, None, torch.float64, "sgd", cluster=mixed_cluster(mesh), pipeline=pipeline)
+
+
 def on_ranks() -> Iterator[CheckCase]:
     """Every model with every kind of ratios, the random ones dealt out over models and strategies."""
     for world, listed in FIXED.items():
@@ -47,6 +56,8 @@ def on_ranks() -> Iterator[CheckCase]:
         for seed in range(RANDOM)[world % 2 :: 2]:
             model, pins = MODELS[seed % len(MODELS)], ("tp", None, "dp", "zero3")[(seed + seed // 4) % 4]
             yield uneven(model, random_ratios(world, seed), pins)
+    yield found("gpt2-tiny")
+    yield found("mlp-tiny", "layers")
 
 
 def interpreted() -> Iterator[CheckCase]:
@@ -105,6 +116,11 @@ def test_what_is_searched_here_is_uneven(model: str):
     program = compile_case(case := uneven(model, "0.4,0.3,0.2,0.1", None), imported(case)).program
     assert "offsets={" in program
     assert "SIZES[" in program
+
+
+def test_segments_of_other_shares_move_boundaries():
+    program = compile_case(case := found("mlp-tiny", "layers"), imported(case)).program
+    assert "split_dim=0, concat_dim=0" in program or "split_dim=1, concat_dim=1" in program
 
 
 @pytest.mark.parametrize(

@@ -21,3 +21,11 @@ def unequal_cluster(mesh: Mesh) -> Cluster:
     slow = replace(fast, kind="slower", flops=rates, memory_bandwidth=fast.memory_bandwidth / 3)
     last = mesh.device_count - 1
     return replace(cluster, devices=(fast, slow), placement=tuple(int(rank == last) for rank in range(last + 1)))
+
+
+def mixed_cluster(mesh: Mesh) -> Cluster:
+    """The same, but for the last device, which takes three times as long."""
+    slow = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
+    fast = Device("fast", (("float32", 3e8), ("float64", 15e7)), 3e8, 1e9)
+    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
+    return Cluster("mixed", mesh, (fast, slow), (*(0,) * (mesh.device_count - 1), 1), links)
