@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ import torch.distributed as dist
 _GOODBYE, _END = 0, 1
 _FOR_EVER = timedelta(days=365)
 _SECONDS_FOR_WORD = 5.0
+_GRACE_SECONDS = 0.5
 
 
 class Watch:
@@ -55,6 +57,8 @@ class Watch:
             self._word.fill_(_END)
         if self._word.item() == _END:
             self._tell(_END)
+            # A rank that fails of itself at the same time has a message of its own.
+            time.sleep(_GRACE_SECONDS)
             _exit()
 
     def _say(self, message: str) -> None:

@@ -102,6 +102,20 @@ def test_a_step_of_the_users_own_is_planned_and_run_at_once(folder: Path):
     assert len(losses(done)) == 2
 
 
+PIPELINE = (
+    "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=2},"
+    "insert-resharding,select-collectives,schedule-pipeline{schedule=1f1b},plan-transfers"
+)
+
+
+def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path):
+    passes = ("--pass-pipeline", PIPELINE)
+    planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", *passes, "--out", "deep")
+    assert planned.returncode == 0, planned.stderr
+    found, expected = (losses(shardwright(folder, "run", name, "--steps", "3")) for name in ("deep", "plan"))
+    assert found == expected
+
+
 def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
     done = torchrun(folder, 1, "plan/program.py", "--steps", "1")
     assert done.returncode == 1

@@ -98,6 +98,31 @@ def test_a_cluster_of_another_size_is_refused_on_every_rank(folder: Path):
     assert done.stderr.count(message) == 2
 
 
+FAILS = """
+import sys
+
+import torch.distributed as dist
+
+import shardwright as sw
+from shardwright.models.registry import training_step
+
+made = training_step("mlp-tiny")
+step = sw.parallelize(made.model, made.loss, made.optimizer, made.batch, cluster="cluster.toml")
+for number in range(1000):
+    step(made.batch)
+    if dist.get_rank() == 1 and number == 1:
+        raise ZeroDivisionError("of the script's own")
+"""
+
+
+def test_an_error_in_the_script_of_one_rank_ends_all_with_one_message(folder: Path):
+    (folder / "fails.py").write_text(FAILS)
+    done = run(folder, *TORCHRUN, "--nproc-per-node=2", "fails.py")
+    assert done.returncode == 1
+    assert done.stderr.count("[rank1]: ZeroDivisionError: of the script's own") == 1
+    assert "[rank0]" not in done.stderr
+
+
 def test_what_cannot_be_planned_is_told():
     made = training_step("mlp-tiny")
     with pytest.raises(PlanError, match=r"no\.toml: cannot read the cluster file"):
