@@ -44,8 +44,9 @@ class _Divider:
     def run(self) -> None:
         """Divide the function."""
         ops = [op for op in self.block.ops if op is not self.view.terminator]
-        for argument in list(self.block.args):
-            self._argument(argument)
+        arguments = list(self.block.args)
+        firsts = [self._argument(argument) for argument in arguments]
+        merge_argument_attributes(self.func, {index: {STAGE: IntegerAttr(s, i64)} for index, s in enumerate(firsts)})
         for op in ops:
             self._op(op)
         self._results(self.view.terminator)
@@ -83,18 +84,18 @@ class _Divider:
     def _union(self, values: Iterable[SSAValue], needed: dict[SSAValue, set[int]]) -> set[int]:
         return set[int]().union(*(needed[value] for value in values))
 
-    def _argument(self, argument: BlockArgument) -> None:
-        """Mark an argument, and copy it for every further stage that needs one for itself."""
+    def _argument(self, argument: BlockArgument) -> int:
+        """The stage of an argument, which is copied for every further one that needs one for itself."""
         first, *others = self.wanted.get(argument, [self._home(argument)])
         attributes = self._argument_attributes(argument.index)
         self.at[argument, first] = argument
-        merge_argument_attributes(self.func, {argument.index: {STAGE: IntegerAttr(first, i64)}})
         for stage in others:
             copy = self.block.insert_arg(argument.type, len(self.block.args))
             copy.name_hint = _at(argument, stage)
             copy.location = argument.location
             self._append_argument({**attributes, STAGE: IntegerAttr(stage, i64)})
             self.at[argument, stage] = copy
+        return first
 
     def _argument_attributes(self, index: int) -> dict[str, Attribute]:
         listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
