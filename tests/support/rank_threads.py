@@ -92,6 +92,13 @@ class ThreadCommunicator:
         if self.mesh.parts(axes) == 1:
             return x
         parts = self._parts("all_to_all", x, axes)
+        if split_dim == concat_dim:
+            # The boundaries of one dim move: every rank says what goes where.
+            sizes = [part.tolist() for part in self._parts("all_to_all", torch.tensor(split_sizes), axes)]
+            own = self.mesh.part(self.rank, axes)
+            assert tuple(each[own] for each in sizes) == concat_sizes
+            pieces = [part.split(each, split_dim)[own] for part, each in zip(parts, sizes, strict=True)]
+            return torch.cat(pieces, concat_dim)
         assert tuple(p.shape[concat_dim] for p in parts) == (concat_sizes or (x.shape[concat_dim],) * len(parts))
         return torch.cat([self._cut(part, split_dim, axes, split_sizes) for part in parts], concat_dim)
 
