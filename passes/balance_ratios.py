@@ -118,15 +118,15 @@ class BalanceRatiosPass(ModulePass):
 
     def _axes(self, func: FuncOp, cluster: Cluster) -> tuple[str, ...]:
         names = tuple(axis.name for axis in cluster.mesh.spatial if axis.size > 1)
-        if self.axis is None:
+        if self.axis is None or not names:
             return names
         if self.axis not in names:
             fail(func, f'has no axis "{self.axis}" of several devices to balance; there are {", ".join(names)}')
         return (self.axis,)
 
     def _given(self, func: FuncOp, cluster: Cluster) -> Ratios | None:
-        """The shares that the user gives."""
-        if self.ratios is None:
+        """The shares that the user gives; none for a stage on one device, which shares with nobody."""
+        if self.ratios is None or cluster.mesh.device_count == 1:
             return None
         axes = self._axes(func, cluster)
         if len(axes) != 1:
