@@ -27,9 +27,9 @@ from ..ir.ops.spec import OpInstance
 from ..ir.rules import Rule
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature, explain_mismatch
+from .mesh_ops import find_mesh
 from .placed import GivesShardings, shape_of
 from .sharding_attrs import SignatureAttr
-from .spmd import find_mesh
 
 SIGNATURE = "spmd.signature"
 ABSENT = "absent"

@@ -43,9 +43,9 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.mesh import AxisKind
 from ..ir.sharding import Sharding
 from ..ir.unit_tasks import Task
+from .mesh_ops import find_mesh, verify_sharding
 from .placed import GivesShardings, shape_of, sharding_of
 from .sharding_attrs import ShardingAttr
-from .spmd import find_mesh, verify_sharding
 
 STAGE = "pipe.stage"
 """On an argument, or an op outside of fragments: the number of the stage that it belongs to."""

@@ -12,8 +12,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..ir.mesh import Mesh
 from ..ir.ratios import EVEN, Ratios
+from .mesh_ops import find_mesh
 from .sharding_attrs import MeshRatios, RatiosAttr
-from .spmd import find_mesh
 
 RATIOS = "spmd.ratios"
 """On a function: the list of its `#spmd.ratios`, one per mesh (and segment) whose shares are not even."""

@@ -11,15 +11,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
-    I64,
     ArrayAttr,
-    DenseArrayBase,
-    ModuleOp,
     StringAttr,
-    SymbolNameConstraint,
     TensorType,
     UnitAttr,
-    i64,
 )
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
@@ -37,136 +32,16 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import Pure, SymbolOpInterface
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from ..ir.cluster import Cluster
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, LinkAttr
+from .mesh_ops import ClusterOp, MeshOp, verify_sharding
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
-
-
-@irdl_op_definition
-class MeshOp(IRDLOperation):
-    """
-    A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
-
-    A stage's mesh is a part of the cluster: `on [4, 5, 6, 7]` lists, in the order of its own ranks, the ranks that
-    the job has for it. Without the list they are 0, 1, ...
-    """
-
-    name = "spmd.mesh"
-
-    sym_name = prop_def(SymbolNameConstraint())
-    axes = prop_def(MeshAttr)
-    devices = opt_prop_def(DenseArrayBase.constr(I64))
-
-    traits = traits_def(SymbolOpInterface())
-
-    assembly_format = "$sym_name `=` $axes (`on` $devices^)? attr-dict"
-
-    def __init__(self, mesh: Mesh, devices: Sequence[int] | None = None):
-        super().__init__(
-            properties={
-                "sym_name": StringAttr(mesh.name),
-                "axes": MeshAttr(mesh),
-                "devices": DenseArrayBase.from_list(i64, devices) if devices is not None else None,
-            }
-        )
-
-    def verify_(self) -> None:
-        ranks, count = self.ranks, self.mesh.device_count
-        if len(ranks) != count or len(set(ranks)) != count or min(ranks, default=0) < 0:
-            raise VerifyException(f"mesh {self.mesh} of {count} devices is on the ranks {list(ranks)}")
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks of the job, in the order of the mesh's own."""
-        if self.devices is None:
-            return tuple(range(self.mesh.device_count))
-        return tuple(int(rank) for rank in self.devices.get_values())
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh, under its symbol name."""
-        return Mesh(self.axes.data.axes, self.sym_name.data)
-
-
-@irdl_op_definition
-class ClusterOp(IRDLOperation):
-    """
-    The devices and links of a mesh, so that a pass on a file has costs to work with.
-
-    `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis.
-    """
-
-    name = "spmd.cluster"
-
-    sym_name = prop_def(SymbolNameConstraint())
-    mesh = prop_def(SymbolNameConstraint())
-    devices = prop_def(ArrayAttr[DeviceAttr])
-    placement = prop_def(DenseArrayBase.constr(I64))
-    links = prop_def(ArrayAttr[LinkAttr])
-
-    traits = traits_def(SymbolOpInterface())
-
-    assembly_format = "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links attr-dict"
-
-    def __init__(self, cluster: Cluster):
-        super().__init__(
-            properties={
-                "sym_name": StringAttr(cluster.name),
-                "mesh": StringAttr(cluster.mesh.name),
-                "devices": ArrayAttr([DeviceAttr(device) for device in cluster.devices]),
-                "placement": DenseArrayBase.from_list(i64, cluster.placement),
-                "links": ArrayAttr([LinkAttr(link) for link in cluster.links]),
-            }
-        )
-
-    def verify_(self) -> None:
-        try:
-            self.cluster(find_mesh(self, self.mesh.data))
-        except ValueError as error:
-            raise VerifyException(str(error)) from error
-
-    def cluster(self, mesh: Mesh) -> Cluster:
-        """The cluster as a pure value."""
-        return Cluster(
-            self.sym_name.data,
-            mesh,
-            tuple(device.data for device in self.devices),
-            tuple(int(kind) for kind in self.placement.get_values()),
-            tuple(link.data for link in self.links),
-        )
-
-
-def find_mesh(op: Operation, name: str) -> Mesh:
-    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
-    top: Operation | None = op
-    while top is not None and not isinstance(top, ModuleOp):
-        top = top.parent_op()
-    meshes = [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
-    for mesh in meshes:
-        if mesh.sym_name.data == name:
-            return mesh.mesh
-    known = ", ".join(f"@{m.sym_name.data}" for m in meshes) or "none"
-    raise VerifyException(f"there is no mesh @{name}; the module's meshes: {known}")
-
-
-def verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute) -> Mesh:
-    """
-    The mesh of `given`, a sharding of a value of `value_type`; VerifyException where it is no such thing.
-    """
-    mesh = find_mesh(op, given.data.mesh)
-    shape = value_type.get_shape() if isinstance(value_type, TensorType) else None
-    try:
-        given.sharding.verify(mesh, shape)
-    except ValueError as error:
-        raise VerifyException(str(error)) from error
-    return mesh
 
 
 class ReshardingOp(IRDLOperation, GivesShardings, ABC):

@@ -13,10 +13,11 @@ from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from .compute import SIGNATURE
+from .mesh_ops import find_mesh
 from .pipe import STAGE, STAGES, FragmentOp, TransferOp
 from .placed import SHARDING, argument_attribute
 from .sharding_attrs import ShardingAttr, SignatureAttr
-from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp, find_mesh
+from .spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..ir.sharding import Sharding
 from .compute import ComputeOp
+from .mesh_ops import verify_sharding
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
 from .ratios import verify_ratios
 from .sharding_attrs import ShardingAttr
-from .spmd import verify_sharding
 
 WORKING = "spmd.working"
 """

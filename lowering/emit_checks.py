@@ -6,7 +6,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from ..dialects.compute import ComputeOp
-from ..dialects.spmd import MeshOp, ReshardOp
+from ..dialects.mesh_ops import MeshOp
+from ..dialects.spmd import ReshardOp
 from ..dialects.step import sharding_of
 from ..ir.mesh import Mesh
 from .emit_errors import EmitError

@@ -23,10 +23,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of
+from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import FragmentOp, TransferOp, YieldOp
 from ..dialects.placed import parts_of
 from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
-from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, MeshOp, ReshardOp, StartOp, WaitOp
+from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, ReshardOp, StartOp, WaitOp
 from ..ir.collectives import find_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding

@@ -16,8 +16,9 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import SCHEDULE, FragmentOp, Slot, SlotAttr, TransferOp
-from ..dialects.spmd import FreeOp, MeshOp
+from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from ..ir.mesh import Mesh
 from .emit_errors import EmitError

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.spmd import ClusterOp, MeshOp
+from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import ClusterFileError, find_cluster
 

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
-from ..dialects.spmd import ClusterOp
 from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
 from .schedule.flow import Flow
 from .schedule.order import write_schedule

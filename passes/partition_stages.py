@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from ..dialects.spmd import ClusterOp, MeshOp
+from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..dialects.staged import Stages
 from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh

@@ -9,9 +9,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.passes import ModulePass
 
+from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import TaskAttr, TransferOp
 from ..dialects.placed import parts_of, shape_of, sharding_of
-from ..dialects.spmd import MeshOp
 from ..dialects.staged import Stages, transfers
 from ..ir.transfer_plan import Method, Order, Placed, plan, units
 from ..ir.unit_tasks import Grid, Task

@@ -18,7 +18,8 @@ from xdsl.pattern_rewriter import (
 )
 
 from ..dialects.compute import shape_of, value_bytes
-from ..dialects.spmd import COLLECTIVES, ClusterOp, CollectiveOp, MeshOp, ReshardOp, find_mesh
+from ..dialects.mesh_ops import ClusterOp, MeshOp, find_mesh
+from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
 from ..dialects.step import BACKWARD, sharding_of
 from ..ir.cluster import Cluster
 from ..ir.collective_cost import Method, cheapest_method, is_gather_or_scatter

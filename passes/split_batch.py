@@ -13,10 +13,10 @@ from xdsl.passes import ModulePass
 
 from ..dialects import train
 from ..dialects.compute import SIGNATURE, ComputeOp, shape_of
+from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import TransferOp
 from ..dialects.ratios import ratios_of, segment_of
 from ..dialects.sharding_attrs import MeshAttr, ShardingAttr, SignatureAttr
-from ..dialects.spmd import MeshOp
 from ..dialects.step import SHARDING, WORKING, argument_attribute, attribute_of, merge_argument_attributes
 from ..ir.mesh import Axis, AxisKind, Mesh
 from ..ir.ratios import EVEN, boundaries

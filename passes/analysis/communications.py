@@ -17,9 +17,10 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 
+from ...dialects.mesh_ops import MeshOp
 from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
 from ...dialects.sharding_attrs import ShardingAttr
-from ...dialects.spmd import CollectiveOp, MeshOp, StartOp, WaitOp
+from ...dialects.spmd import CollectiveOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.collectives import find_step

@@ -13,8 +13,8 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
+from ...dialects.mesh_ops import ClusterOp, MeshOp
 from ...dialects.pipe import TransferOp
-from ...dialects.spmd import ClusterOp, MeshOp
 from ...dialects.staged import Stages, transfers
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh

@@ -15,8 +15,8 @@ from op_samples import UNDEFINED, op_samples
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
-from shardwright.dialects.spmd import MeshOp
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.ops.table import op_table
 from shardwright.ir.rules import Rule

@@ -11,8 +11,8 @@ from xdsl.ir import BlockArgument
 
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp
+from shardwright.dialects.mesh_ops import ClusterOp, MeshOp
 from shardwright.dialects.sharding_attrs import ShardingAttr, SignatureAttr
-from shardwright.dialects.spmd import ClusterOp, MeshOp
 from shardwright.dialects.step import SHARDING, merge_argument_attributes
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh, parse_mesh

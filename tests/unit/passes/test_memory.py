@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ir_files import context, parse
 from xdsl.dialects.func import FuncOp
 
-from shardwright.dialects.spmd import MeshOp
+from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_shape
 from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_part, peak_memory, size_text

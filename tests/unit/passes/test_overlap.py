@@ -12,8 +12,9 @@ from xdsl.dialects.func import FuncOp
 
 from shardwright.api.compile import import_training_step
 from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.mesh_ops import ClusterOp, MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
-from shardwright.dialects.spmd import ClusterOp, CollectiveOp, MeshOp, StartOp
+from shardwright.dialects.spmd import CollectiveOp, StartOp
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh, parse_mesh
