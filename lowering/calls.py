@@ -24,7 +24,7 @@ from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
-from ..ir.sharding import local_shape
+from ..ir.sharding import local_slices
 from . import attention_ops
 
 
@@ -200,26 +200,32 @@ def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
         given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
     localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
     for name, place in localize.items():
-        if name in given:
+        # Where a part starts says nothing of the whole value, so it is no argument of the op's.
+        if name in given or ".start" in place:
             given[name] = _local_size(op, place, mesh, rank)
     return given
 
 
-_PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?:\[(?P<dim>\d+)\])?")
+_PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<start>\.start)?(?:\[(?P<dim>\d+)\])?")
 
 
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
-    """The rank's shape of `operand1` or `result0`, or of `result0[2]` its one size."""
+    """
+    The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
+    whole value, of its first element along each dim.
+    """
     match = _PLACE.fullmatch(place)
     assert match is not None, f"'{op.name}' localises an argument by '{place}'"
     index, of_result = int(match["index"]), match["side"] == "result"
     shape = shape_of(op.outs[index] if of_result else op.args[index])
+    part = tuple(slice(0, size) for size in shape)
     if (signature := op.signature) is not None:
         if mesh is None:
             raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
         sharding = (signature.results if of_result else signature.operands)[index]
-        shape = local_shape(shape, sharding, mesh, rank)
-    return shape if match["dim"] is None else shape[int(match["dim"])]
+        part = local_slices(shape, sharding, mesh, rank)
+    numbers = tuple(each.start if match["start"] else each.stop - each.start for each in part)
+    return numbers if match["dim"] is None else numbers[int(match["dim"])]
 
 
 def _plain(value: Any) -> Arg:

@@ -74,24 +74,26 @@ def returns_list(op: ComputeOp) -> bool:
 
 
 def _calls_by_device(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
-    uneven = _uneven_axes(op, mesh)
+    telling = _telling_axes(op, mesh)
     made: dict[tuple[int, ...], Call] = {}
-    for rank in range(mesh.device_count if uneven else 1):
+    for rank in range(mesh.device_count if telling else 1):
         coordinates = mesh.coordinates(rank)
-        place = tuple(coordinates[axis] for axis in uneven)
+        place = tuple(coordinates[axis] for axis in telling)
         if place not in made:
             made[place] = call_of(op, mesh, rank)
         yield made[place]
 
 
-def _uneven_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
-    """The axes along which local sizes differ, where sizes are arguments of the call."""
+def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
+    """The axes along which the call differs: where a part starts, or local sizes that are not alike."""
     given = op.signature
     if given is None or not isinstance(op, AtenOp) or not op.spec.localize:
         return ()
+    starts = any(".start" in place for place in op.spec.localize.values())
     values = zip((*op.args, *op.outs), (*given.operands, *given.results), strict=True)
     dims = [pair for value, spread in values for pair in zip(shape_of(value), spread.dims, strict=True)]
-    split = {axis for size, dim in dims if dim.offsets or size % mesh.parts(dim.axes) for axis in dim.axes}
+    telling = (dim for size, dim in dims if starts or dim.offsets or size % mesh.parts(dim.axes))
+    split = {axis for dim in telling for axis in dim.axes}
     return mesh.in_order(split)
 
 

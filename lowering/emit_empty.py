@@ -11,7 +11,7 @@ from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, dtype_of
 from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
-from ..ir.ops.families import pointwise
+from ..ir.ops.common import pointwise
 from ..ir.signatures import Signature
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names

@@ -20,7 +20,7 @@ from xdsl.pattern_rewriter import (
 from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
 from ..dialects.step import BACKWARD
-from ..ir.ops.families import wrapped
+from ..ir.ops.common import wrapped
 
 _MEAN, _SUM = 1, 2
 """ATen's numbers for how a loss is reduced."""

@@ -1,0 +1,38 @@
+"""Tensors made from arguments alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..rules import Rule, replicated_rule
+from .common import named, rows
+from .spec import OpInstance, OpSpec
+
+_SIZE = {"size": "result0"}
+
+
+def factory(op: OpInstance) -> Rule:
+    """A tensor made from arguments alone: every device can make its own part."""
+    value, sizes = named(op.results[0])
+    return Rule((), (value,), sizes)
+
+
+def like_nothing(op: OpInstance) -> Rule:
+    """`new_*`: the operand gives only its dtype."""
+    made = factory(op)
+    blank = replicated_rule(op.operands, ())
+    return Rule(blank.operands, made.results, {**blank.sizes, **made.sizes}, replicated=blank.replicated)
+
+
+def whole(op: OpInstance) -> Rule:
+    """Nothing may be split."""
+    return replicated_rule(op.operands, op.results)
+
+
+def factories_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from rows("full zeros ones empty.memory_format", "", factory, localize=_SIZE)
+    yield from rows("scalar_tensor", "", factory)
+    yield from rows("new_zeros new_ones new_empty new_full", "self", like_nothing, localize=_SIZE)
+    # What a sequence counts depends on where it starts: it stays whole.
+    yield from rows("arange.start_step arange.start arange", "", whole)

@@ -1,0 +1,111 @@
+"""Views: the same elements under another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..rules import Rule
+from .common import named, pointwise, rows, wrapped
+from .spec import OpInstance, OpSpec, RuleFunction, Shape
+
+_SIZE = {"size": "result0"}
+
+
+def reshape(op: OpInstance) -> Rule:
+    """
+    A view of other sizes: the dims' common factors (what splits a dim of either side evenly splits the
+    other).
+    """
+    source, target = op.operands[0], op.results[0]
+    sizes: dict[str, int] = {}
+    before: list[list[str]] = [[] for _ in source]
+    after: list[list[str]] = [[] for _ in target]
+    i = j = 0
+    left, right = _size(source, i), _size(target, j)
+    while i < len(source) or j < len(target):
+        if left == 1 and i < len(source):
+            i, left = i + 1, _size(source, i + 1)
+        elif right == 1 and j < len(target):
+            j, right = j + 1, _size(target, j + 1)
+        else:
+            step, factor = min(left, right), f"f{len(sizes)}"
+            if step == 0 or max(left, right) % step:
+                return _unrelated(op)
+            sizes[factor] = step
+            before[i].append(factor)
+            after[j].append(factor)
+            left, right = left // step, right // step
+    operand, result = tuple(map(tuple, before)), tuple(map(tuple, after))
+    return Rule((operand,), (result,), sizes)
+
+
+def _size(shape: Shape, index: int) -> int:
+    return shape[index] if index < len(shape) else 1
+
+
+def _unrelated(op: OpInstance) -> Rule:
+    """Dims whose sizes share no common refinement: only the leading dims that are equal go together."""
+    source, sizes = named(op.operands[0], "s")
+    target, more = named(op.results[0], "t")
+    common = 0
+    for a, b in zip(op.operands[0], op.results[0], strict=False):
+        if a != b:
+            break
+        common += 1
+    target = (*source[:common], *target[common:])
+    sizes |= {f: n for f, n in more.items() if int(f[1:]) >= common}
+    whole = frozenset(dim[0] for dim in (*source[common:], *target[common:]))
+    return Rule((source,), (target,), sizes, replicated=whole)
+
+
+def permuted(order: Callable[[OpInstance, int], Sequence[int]]) -> RuleFunction:
+    """A reordering of dims; `order` gives, per result dim, the operand's dim."""
+
+    def rule(op: OpInstance) -> Rule:
+        value, sizes = named(op.operands[0])
+        return Rule((value,), (tuple(value[d] for d in order(op, len(value))),), sizes)
+
+    return rule
+
+
+def swap(op: OpInstance, rank: int) -> list[int]:
+    """The order of `transpose.int` (dim0, dim1) and of `t`."""
+    order = list(range(rank))
+    if rank >= 2:
+        a, b = op.argument("dim0", 0) % rank, op.argument("dim1", 1) % rank
+        order[a], order[b] = order[b], order[a]
+    return order
+
+
+def permutation(op: OpInstance, rank: int) -> list[int]:
+    """The order of `permute` (dims)."""
+    return [d % rank for d in op.argument("dims")]
+
+
+def unsqueeze(op: OpInstance) -> Rule:
+    """A dim of size 1 put in at `dim`."""
+    value, sizes = named(op.operands[0])
+    at = op.argument("dim") % len(op.results[0])
+    return Rule((value,), ((*value[:at], (), *value[at:]),), sizes)
+
+
+def squeeze(op: OpInstance) -> Rule:
+    """The dims of size 1 named by `dim` (all where it is not given) taken out."""
+    value, sizes = named(op.operands[0])
+    dims = set(wrapped(op.argument("dim"), len(value)))
+    kept = tuple(d for i, d in enumerate(value) if not (i in dims and sizes[d[0]] == 1))
+    return Rule((value,), (kept,), sizes)
+
+
+def views_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from rows("view _unsafe_view", "self", reshape, linear="self", localize=_SIZE, view=True)
+    yield from rows("reshape", "self", reshape, linear="self", localize={"shape": "result0"}, view=True)
+    yield from rows("permute", "self", permuted(permutation), linear="self", view=True)
+    yield from rows("t transpose.int", "self", permuted(swap), linear="self", view=True)
+    yield from rows("expand", "self", pointwise, linear="self", localize=_SIZE, view=True)
+    yield from rows("unsqueeze", "self", unsqueeze, linear="self", view=True)
+    # Run as a reshape to the local size: a rank may have one element of a dim that is not of size 1.
+    yield from rows(
+        "squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True
+    )
