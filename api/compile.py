@@ -61,6 +61,7 @@ class PlanOptions:
         pipeline: a pass pipeline that replaces the default one.
         ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
+        probe: whether the rules of ops that the table lacks are inferred from what they compute.
     """
 
     algorithm: str | None = None
@@ -69,6 +70,7 @@ class PlanOptions:
     gradients: bool = False
     pipeline: str | None = None
     ratios: str = "auto"
+    probe: bool = True
 
     def passes(self, cluster: Cluster) -> str:
         """The pipeline string, for a plan on `cluster`."""
@@ -107,10 +109,12 @@ class CompiledStep:
         return folder
 
 
-def import_training_step(step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False) -> ModuleOp:
+def import_training_step(
+    step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
+) -> ModuleOp:
     """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
     captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=dtype)
-    return import_step(captured, batch=batch_items(step.batch), gradients=gradients)
+    return import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
 
 
 def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
@@ -150,7 +154,7 @@ def compile_step(
     """
     observe("import")
     start = perf_counter()
-    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients)
+    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
     seconds = {"import": perf_counter() - start}
     return lower(module, cluster, options, name=name, step_spec=step_spec, seconds=seconds, observe=observe)
 

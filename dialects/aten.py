@@ -20,6 +20,12 @@ from ..ir.rules import Rule, replicated_rule
 from .compute import ComputeOp
 from .sharding_attrs import RuleAttr
 
+RULE = "spmd.rule"
+"""The attribute in which an op without a row carries its sharding rule."""
+
+INFERRED = "spmd.inferred"
+"""The attribute that marks a rule as inferred from what the op computes."""
+
 _RULES: dict[tuple[object, ...], Rule] = {}
 
 
@@ -86,7 +92,7 @@ class OpaqueOp(ComputeOp):
 
     def rule(self) -> Rule:
         """The op's own rule, or the replicated one."""
-        given = self.attributes.get("spmd.rule")
+        given = self.attributes.get(RULE)
         return _opaque_rule(given if isinstance(given, RuleAttr) else None, *self._shapes())
 
     def _shapes(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:

@@ -97,6 +97,11 @@ class Notation:
     sizes: Mapping[str, int]
     sets: Mapping[str, tuple[str, ...]]
 
+    @property
+    def ranks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How many dims each operand and each result has."""
+        return tuple(map(len, self.operands)), tuple(map(len, self.results))
+
     def bind(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
         """
         The rule for operands and results of these shapes; ValueError where they do not fit the notation.
@@ -172,10 +177,31 @@ def parse_rule(text: str) -> Notation:
     for item in (*sets.get("reduction", ()), *sets.get("replicated", ())):
         if (factor := item.split()[-1]) not in known:
             raise ValueError(f"rule '{text}' speaks of factor {factor}, which no operand or result has")
+    _check_sets(text, sets, len(operands))
+    for value in (*operands, *results):
+        named = [factor for dim in value for factor in dim]
+        if twice := [factor for factor in named if named.count(factor) > 1]:
+            raise ValueError(f"rule '{text}': factor {twice[0]} is twice in {_values_text([value])}, expected once")
     return Notation(text, operands, results, sizes, sets)
 
 
+def _check_sets(text: str, sets: Mapping[str, tuple[str, ...]], operands: int) -> None:
+    for item in sets.get("reduction", ()):
+        kind = item.rpartition(" ")[0]
+        if kind not in ("", *Reduction):
+            raise ValueError(f"rule '{text}': there is no reduction '{kind}', expected one of {', '.join(Reduction)}")
+    for name in ("linear", "additive"):
+        for number in (part.strip() for item in sets.get(name, ()) for part in item.split("+")):
+            if not number.isdigit() or int(number) >= operands:
+                raise ValueError(f"rule '{text}': {name} operand {number}, expected a number from 0 to {operands - 1}")
+
+
+_VALUES = re.compile(r"\s*(\[[^\[\]]*\]\s*(,\s*\[[^\[\]]*\]\s*)*)?")
+
+
 def _parse_values(text: str) -> tuple[Value, ...]:
+    if _VALUES.fullmatch(text) is None:
+        raise ValueError(f"'{text}' is not a list of values like [i, k], [k, j]")
     values: list[Value] = []
     for inside in re.findall(r"\[([^\]]*)\]", text):
         dims = [dim.strip() for dim in inside.split(",") if dim.strip()]

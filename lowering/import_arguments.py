@@ -27,6 +27,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
+from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
 from .attention_ops import attention, attention_backward
 from .captured import CaptureError, Origin
@@ -66,15 +67,14 @@ def element_type(dtype: torch.dtype) -> Attribute:
 
 
 def overload_name(target: Any) -> str:
-    """The name under which the op table knows a node's target; `namespace::op.overload` for other namespaces."""
+    """The name under which the op table knows a node's target; `namespace::op.overload` where it does not."""
     if not isinstance(target, torch._ops.OpOverload):
         return target.__name__
     namespace, name = target.namespace, target._schema.name.partition("::")[2]
     overload = target._overloadname
-    if namespace == "aten":
-        known = name if overload == "default" else f"{name}.{overload}"
-        return known if known in op_table() else f"aten::{name}.{overload}"
-    return f"{namespace}::{name}.{overload}"
+    full = f"{namespace}::{name}.{overload}"
+    known = name if overload == "default" else f"{name}.{overload}"
+    return known if namespace == "aten" and known in op_table() and not registered_rules(full) else full
 
 
 def bind_arguments(node: Node, origin: Origin) -> Arguments:

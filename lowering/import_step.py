@@ -9,10 +9,7 @@ ops those of the forward op that they differentiate, marked `train.backward`.
 
 from __future__ import annotations
 
-import logging
-import operator
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,8 +17,6 @@ from torch.fx import Node
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
-    FileLineColLoc,
-    IntAttr,
     ModuleOp,
     NameLoc,
     StringAttr,
@@ -32,16 +27,14 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.builtin import IntegerAttr as Integer
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import train
-from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
-from ..dialects.step import BACKWARD
-from .captured import ORIGIN, CapturedStep, CaptureError, OptimizerSpec, Origin, StepInput
-from .import_arguments import Arguments, attribute_of, bind_arguments, constant_attribute, element_type
-
-log = logging.getLogger("shardwright")
+from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput
+from .import_arguments import attribute_of, constant_attribute, element_type
+from .import_nodes import NodeImporter, value_name
+from .unknown_ops import UnknownOps
 
 _ROLE_NAMES = {"param": train.PARAM, "buffer": train.BUFFER, "constant": train.CONSTANT, "batch": train.BATCH}
 
@@ -52,6 +45,7 @@ def import_step(
     batch: Mapping[str, Any] | None = None,
     gradients: bool = False,
     name: str = "step",
+    probe: bool = True,
 ) -> ModuleOp:
     """
     Convert a captured step to IR with global shapes and no decisions.
@@ -59,22 +53,23 @@ def import_step(
     Args:
         batch: the example batch by item name; integer items then carry their range, for random inputs.
         gradients: whether the gradients become results of the function too, after all others.
+        probe: whether the rules of ops that the table lacks are inferred from what they compute (`probe`).
 
     Raises:
         CaptureError: a value in the graph has no place in the IR; the message names node, layer and line.
     """
-    return _Importer(step, batch or {}).run(name, gradients)
+    return _Importer(step, batch or {}, probe).run(name, gradients)
 
 
 class _Importer:
     """One conversion: the block that is being filled and what each node became."""
 
-    def __init__(self, step: CapturedStep, batch: Mapping[str, Any]) -> None:
+    def __init__(self, step: CapturedStep, batch: Mapping[str, Any], probe: bool) -> None:
         self.step, self.batch = step, batch
         self.block = Block()
-        self.values: dict[Node, SSAValue | tuple[SSAValue, ...]] = {}
+        self.rules = UnknownOps(probe)
+        self.nodes = NodeImporter(self.block, self.rules)
         self.roles: list[dict[str, Attribute]] = []
-        self.opaque: set[str] = set()
 
     def run(self, name: str, gradients: bool) -> ModuleOp:
         placeholders = [node for node in self.step.graph.nodes if node.op == "placeholder"]
@@ -83,12 +78,10 @@ class _Importer:
         states = self._arguments(arguments, grads)
         for node in self.step.graph.nodes:
             if node.op == "call_function":
-                self._node(node)
+                self.nodes.add(node)
             elif node.op not in ("placeholder", "output"):
                 raise CaptureError(f"node '{node.name}' of the captured graph is a {node.op}, which cannot be imported")
-        if self.opaque:
-            names = ", ".join(sorted(self.opaque))
-            log.warning("no sharding rule for %s: these run replicated on every device", names)
+        self.rules.warn()
         results, roles = self._updates(arguments, states, gradients)
         self.block.add_op(ReturnOp(*results))
         types = ([a.type for a in self.block.args], [r.type for r in results])
@@ -121,7 +114,7 @@ class _Importer:
             if given.role == "batch" and (limits := _range(self.batch.get(given.name))) is not None:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
-            self.values[node] = self._argument(hint, type, role)
+            self.nodes.values[node] = self._argument(hint, type, role)
             if given.role == "param" and given.name in grads:
                 for state in self.step.optimizer.states:
                     pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
@@ -132,55 +125,14 @@ class _Importer:
         states["", "lr"] = self._argument("lr", rate, {train.LEARNING_RATE: UnitAttr()})
         return states
 
-    def _node(self, node: Node) -> None:
-        if node.target is operator.getitem:
-            source, index = node.args
-            parts = self.values[source]  # pyright: ignore[reportArgumentType]
-            assert isinstance(parts, tuple)
-            assert isinstance(index, int)
-            self.values[node] = parts[index]
-            return
-        origin: Origin = node.meta[ORIGIN]
-        bound = bind_arguments(node, origin)
-        operands = [self._operand(item) for item in bound.tensors]
-        op = self._op(bound, operands, node.meta["val"])
-        if origin.phase == "backward":
-            op.attributes[BACKWARD] = UnitAttr()
-        self._place(op, origin, node)
-        multiple = isinstance(node.meta["val"], tuple | list)
-        self.values[node] = tuple(op.results) if multiple else op.results[0]
-
-    def _op(self, bound: Arguments, operands: Sequence[SSAValue], results: Any) -> Operation:
-        listed = results if isinstance(results, tuple | list) else (results,)
-        types = [_result_type(result) for result in listed]
-        attributes = dict(bound.attributes)
-        if bound.absent:
-            attributes[ABSENT] = ArrayAttr([StringAttr(name) for name in bound.absent])
-        if (cls := ATEN_OPS.get(bound.name)) is not None:
-            return cls(operands=[operands], result_types=[types], attributes=attributes)
-        self.opaque.add(bound.name)
-        target = {"target": StringAttr(bound.name)}
-        return OpaqueOp(operands=[operands], result_types=[types], properties=target, attributes=attributes)
-
-    def _operand(self, node: Node) -> SSAValue:
-        value = self.values[node]
-        assert isinstance(value, SSAValue)
-        return value
-
-    def _place(self, op: Operation, origin: Origin, node: Node) -> None:
-        op.location = _location(origin)
-        for result in op.results:
-            result.name_hint = value_name(_KERNEL.sub("attention", origin.name or node.name))
-        self.block.add_op(op)
-
     def _updates(
         self, inputs: Mapping[StepInput, Node], states: Mapping[tuple[str, str], SSAValue], gradients: bool
     ) -> tuple[list[SSAValue], list[dict[str, Attribute]]]:
         """Add the optimizer's ops and collect the function's results with their roles."""
         output = next(node for node in self.step.graph.nodes if node.op == "output")
-        finals = dict(zip(self.step.outputs, (self._operand(n) for n in output.args[0]), strict=True))
-        params = {given.name: self._operand(node) for given, node in inputs.items() if given.role == "param"}
-        buffers = {given.name: self._operand(node) for given, node in inputs.items() if given.role == "buffer"}
+        finals = dict(zip(self.step.outputs, (self.nodes.operand(n) for n in output.args[0]), strict=True))
+        params = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "param"}
+        buffers = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "buffer"}
         results: list[SSAValue] = []
         roles: list[dict[str, Attribute]] = []
 
@@ -230,30 +182,6 @@ def _updates(argument: SSAValue) -> dict[str, Attribute]:
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
     entries = {"kind": spec.kind, "lr": float(spec.lr), **spec.hyper}
     return DictionaryAttr({key: attribute_of(value) for key, value in entries.items()})
-
-
-def _location(origin: Origin) -> NameLoc:
-    place = FileLineColLoc(StringAttr(origin.file), IntAttr(origin.line), IntAttr(0))
-    return NameLoc(StringAttr(origin.layer), place)
-
-
-_KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
-"""The names of torch's attention kernels: which one runs is the runtime's business, not the program's."""
-
-
-def value_name(text: str) -> str:
-    """A value name that xDSL prints unchanged: letters, digits, dots and underscores, not ending in `_<digits>`."""
-    name = "".join(c if c.isalnum() or c in "._" else "_" for c in text)
-    stem, _, tail = name.rpartition("_")
-    name = f"{stem}.{tail}" if stem and tail.isdigit() else name
-    return name if name[:1].isalpha() else f"v.{name}"
-
-
-def _result_type(value: Any) -> TensorType[Attribute]:
-    """The type of a result; one that the op was told not to compute is an empty placeholder."""
-    if value is None:
-        return TensorType(element_type(torch.float32), [])
-    return TensorType(element_type(value.dtype), [int(size) for size in value.shape])
 
 
 def _range(item: Any) -> tuple[int, int] | None:

@@ -50,6 +50,8 @@ def _import_options(add: _Add) -> None:
     _dtype(add)
     add("--gradients", action="store_true", help="return the gradients too")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, to put at the head of the file")
+    add("--coverage", metavar="FILE", help="where to write which ops have no rule, as JSON")
+    _probe(add)
 
 
 def _plan_options(add: _Add) -> None:
@@ -59,6 +61,7 @@ def _plan_options(add: _Add) -> None:
     _planning(add)
     _dtype(add)
     _pipeline(add)
+    _probe(add)
 
 
 def _run_options(add: _Add) -> None:
@@ -99,6 +102,11 @@ def _planning(add: _Add) -> None:
 
 def _pipeline(add: _Add) -> None:
     add("--pass-pipeline", metavar="PASSES", help="the passes to run in place of the usual ones")
+
+
+def _probe(add: _Add) -> None:
+    probe_help = "do not infer the rules of unknown ops: run them whole on every device"
+    add("--no-probe", dest="probe", action="store_false", help=probe_help)
 
 
 def _dtype(add: _Add) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -26,6 +27,7 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
+from ..passes.analysis.coverage import coverage
 from .cli_console import bytes_text, seconds_text, working
 
 MOST_ROWS = 8
@@ -37,11 +39,15 @@ def import_command(options: Namespace) -> int:
     cluster = find_cluster(options.cluster) if options.cluster else None
     with working(f"importing {options.step}"):
         step = find_step(options.step)
-        module = import_training_step(step, dtype=dtype_of(options.dtype), gradients=options.gradients)
+        module = import_training_step(
+            step, dtype=dtype_of(options.dtype), gradients=options.gradients, probe=options.probe
+        )
         if cluster is not None:
             add_cluster(module, cluster)
         text = module_text(module)
     write_text(text, options.output)
+    if options.coverage:
+        write_atomically(Path(options.coverage), json.dumps(coverage(module), indent=2) + "\n")
     return 0
 
 
@@ -65,8 +71,14 @@ def planned(
     pins = getattr(options, "pin", None)
     spec = getattr(options, "step", None) or options.target
     with working(f"planning {spec}") as phase, pin_file(pins) as path:
-        ratios = getattr(options, "ratios", "auto")
-        asked = PlanOptions(getattr(options, "algorithm", None), path, dtype, pipeline=pipeline, ratios=ratios)
+        asked = PlanOptions(
+            getattr(options, "algorithm", None),
+            path,
+            dtype,
+            pipeline=pipeline,
+            ratios=getattr(options, "ratios", "auto"),
+            probe=getattr(options, "probe", True),
+        )
         name = spec.rpartition(":")[2]
         return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
 

@@ -1,0 +1,63 @@
+"""Ops that the table lacks: where their rules come from, and what the user is told."""
+
+from __future__ import annotations
+
+import logging
+
+from torch.fx import Node
+from xdsl.ir import Attribute
+
+from ..dialects.aten import RULE, OpaqueOp
+from ..dialects.compute import shape_of
+from ..dialects.sharding_attrs import RuleAttr
+from ..ir.ops.registered import Ranks, registered_rules
+from ..ir.rules import Notation
+from .captured import ORIGIN, CaptureError, Origin
+
+log = logging.getLogger("shardwright")
+
+
+class UnknownOps:
+    """
+    Finds a rule for each use of an op without a row: the one that was registered for it, else an inferred one.
+
+    Args:
+        probe: whether rules are inferred.
+    """
+
+    def __init__(self, probe: bool) -> None:
+        self._probe = probe
+        self._replicated: set[str] = set()
+
+    def attributes_of(self, op: OpaqueOp, node: Node) -> dict[str, Attribute]:
+        """The attributes that carry the rule of `op`, which `node` becomes; none where it runs replicated."""
+        if known := registered_rules(op.overload):
+            return {RULE: RuleAttr(_fitting(op, known, node.meta[ORIGIN]).text)}
+        self._replicated.add(op.overload)
+        return {}
+
+    def warn(self) -> None:
+        """Say, once each, which ops run replicated and which rules were inferred."""
+        if self._replicated:
+            names = ", ".join(sorted(self._replicated))
+            log.warning("no sharding rule for %s: these run replicated on every device", names)
+
+
+def _fitting(op: OpaqueOp, known: dict[Ranks, Notation], origin: Origin) -> Notation:
+    """The registered rule for this use; CaptureError where it does not fit the shapes."""
+    operands, results = ([shape_of(value) for value in values] for values in (op.args, op.outs))
+    ranks = tuple(map(len, operands)), tuple(map(len, results))
+    where = f"{origin.file}:{origin.line} (layer '{origin.layer}'): {op.overload}"
+    if (notation := known.get(ranks)) is None:
+        rules = ", ".join(f"'{each.text}'" for each in known.values())
+        uses = f"{_shapes(operands)} -> {_shapes(results)}"
+        raise CaptureError(f"{where} is of {uses}, but is registered with {rules} alone; register a rule for this too")
+    try:
+        notation.bind(operands, results)
+    except ValueError as error:
+        raise CaptureError(f"{where} does not fit the registered rule: {error}") from error
+    return notation
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes) or "nothing"

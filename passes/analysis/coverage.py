@@ -1,0 +1,32 @@
+"""How many ops of a program have a sharding rule, and from where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...dialects.aten import INFERRED, RULE, AtenOp, OpaqueOp
+
+
+def coverage(module: ModuleOp) -> dict[str, Any]:
+    """
+    What `shardwright import --coverage` writes.
+
+    `tensor_ops` counts the ops that compute tensors, the optimizer's updates aside. `replicated`, `inferred` and
+    `registered` give, by op, how many uses have no rule, an inferred and a registered one; all others have a row.
+    """
+    uses: dict[str, Counter[str]] = {"replicated": Counter(), "inferred": Counter(), "registered": Counter()}
+    count = 0
+    for op in module.walk():
+        count += isinstance(op, AtenOp | OpaqueOp)
+        if isinstance(op, OpaqueOp):
+            uses[_source(op)][op.overload] += 1
+    return {"tensor_ops": count, **{source: dict(sorted(found.items())) for source, found in uses.items()}}
+
+
+def _source(op: OpaqueOp) -> str:
+    if RULE not in op.attributes:
+        return "replicated"
+    return "inferred" if INFERRED in op.attributes else "registered"
