@@ -44,11 +44,11 @@ class AtenOp(ComputeOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The names of the tensor arguments that are present; a list of tensors repeats its name."""
-        names = self.spec.operands
-        if names and names[0].startswith("*"):
-            return (names[0][1:],) * len(self.args)
         missing = {*self.attributes, *self.absent()}
-        return tuple(name for name in names if name not in missing)
+        present = [name for name in self.spec.operands if name not in missing]
+        listed = max(len(self.args) - len(present) + 1, 0)
+        counted = ((name.lstrip("*"), listed if name.startswith("*") else 1) for name in present)
+        return tuple(name for name, count in counted for _ in range(count))
 
     def rule(self) -> Rule:
         """The table's rule for this use; the same object for equal uses."""

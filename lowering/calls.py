@@ -25,6 +25,7 @@ from ..dialects.compute import ComputeOp, shape_of
 from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.sharding import local_slices
+from ..ir.signatures import rank_sizes
 from . import attention_ops
 
 
@@ -206,26 +207,43 @@ def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
     return given
 
 
+_FACTOR = re.compile(r"factor (?P<name>\w+)(?P<all>\*)?")
 _PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<start>\.start)?(?:\[(?P<dim>\d+)\])?")
 
 
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     """
     The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
-    whole value, of its first element along each dim.
+    whole value, of its first element along each dim; of `factor g` the size of its part of the rule's factor, of
+    `factor r*` those of r0, r1 and so on.
     """
+    if (factor := _FACTOR.fullmatch(place)) is not None:
+        return _factor_size(op, factor["name"], factor["all"] is not None, mesh, rank)
     match = _PLACE.fullmatch(place)
     assert match is not None, f"'{op.name}' localises an argument by '{place}'"
     index, of_result = int(match["index"]), match["side"] == "result"
     shape = shape_of(op.outs[index] if of_result else op.args[index])
     part = tuple(slice(0, size) for size in shape)
     if (signature := op.signature) is not None:
-        if mesh is None:
-            raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
         sharding = (signature.results if of_result else signature.operands)[index]
-        part = local_slices(shape, sharding, mesh, rank)
+        part = local_slices(shape, sharding, _given(mesh, op), rank)
     numbers = tuple(each.start if match["start"] else each.stop - each.start for each in part)
     return numbers if match["dim"] is None else numbers[int(match["dim"])]
+
+
+def _factor_size(op: ComputeOp, name: str, all_of_them: bool, mesh: Mesh | None, rank: int) -> Arg:
+    rule, signature = op.rule(), op.signature
+    sizes = rule.sizes if signature is None else rank_sizes(rule, signature, _given(mesh, op), rank)
+    if not all_of_them:
+        return sizes[name]
+    numbers = sorted(int(each[len(name) :]) for each in sizes if re.fullmatch(rf"{name}\d+", each))
+    return tuple(sizes[f"{name}{number}"] for number in numbers)
+
+
+def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
+    if mesh is None:
+        raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
+    return mesh
 
 
 def _plain(value: Any) -> Arg:

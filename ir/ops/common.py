@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from ..rules import Rule, Value
+from ..rules import Rule, Value, replicated_rule
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
@@ -29,6 +29,37 @@ def pointwise(op: OpInstance) -> Rule:
         return tuple(d if s == sizes[d[0]] else () for d, s in zip(aligned, shape, strict=True))
 
     return Rule(tuple(map(operand, op.operands)), (value,) * len(op.results), sizes)
+
+
+def together(op: OpInstance, apart: Collection[int]) -> Rule:
+    """
+    Values of equally many dims, which go together but for those numbered `apart`: each value is whole there.
+    """
+    sizes: dict[str, int] = {}
+
+    def value(index: int, shape: Shape) -> Value:
+        names = tuple(f"w{index}_{i}" if i in apart else f"d{i}" for i in range(len(shape)))
+        sizes.update(zip(names, shape, strict=True))
+        return tuple((name,) for name in names)
+
+    values = tuple(value(i, shape) for i, shape in enumerate((*op.operands, *op.results)))
+    whole = frozenset(name for name in sizes if name.startswith("w"))
+    return Rule(values[: len(op.operands)], values[len(op.operands) :], sizes, replicated=whole)
+
+
+def windows(count: int) -> RuleFunction:
+    """Windows over the last `count` dims, which stay whole; batch and channels go together."""
+
+    def rule(op: OpInstance) -> Rule:
+        rank = len(op.operands[0])
+        return together(op, range(rank - count, rank))
+
+    return rule
+
+
+def whole(op: OpInstance) -> Rule:
+    """Nothing may be split."""
+    return replicated_rule(op.operands, op.results)
 
 
 def wanted_results(op: OpInstance) -> tuple[bool, ...]:

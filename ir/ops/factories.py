@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..rules import Rule, replicated_rule
-from .common import named, rows
+from .common import named, rows, whole
 from .spec import OpInstance, OpSpec
 
 _SIZE = {"size": "result0"}
@@ -22,11 +22,6 @@ def like_nothing(op: OpInstance) -> Rule:
     made = factory(op)
     blank = replicated_rule(op.operands, ())
     return Rule(blank.operands, made.results, {**blank.sizes, **made.sizes}, replicated=blank.replicated)
-
-
-def whole(op: OpInstance) -> Rule:
-    """Nothing may be split."""
-    return replicated_rule(op.operands, op.results)
 
 
 def factories_rows() -> Iterator[OpSpec]:

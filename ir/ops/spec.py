@@ -48,8 +48,8 @@ class OpSpec:
                operands
     flops      floating-point operations as a product over factors (`2*i*j*k`); empty: one per result element
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
-               `result0[1]`; or arguments that only a part has -> where it starts: `result0.start`,
-               `operand0.start[1]`
+               `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
+               that only a part has -> where it starts: `result0.start`, `operand0.start[1]`
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     """
