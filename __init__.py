@@ -2,9 +2,9 @@
 An optimizing compiler for distributed training.
 
 `parallelize` turns a single-device PyTorch training step into the program that trains the same model on a
-cluster; `TrainingStep` is what it compiles, and a `ShareSampler` hands each rank its rows of every batch;
-`register_rule` says how a custom op may be split. All are imported on first use, so that `opt-tool`, which works on IR
-files alone, starts without torch.
+cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
+each rank its rows of every batch; `register_rule` says how a custom op may be split. All are imported on first use, so
+that `opt-tool`, which works on IR files alone, starts without torch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from .api.parallelize import parallelize
     from .api.training_step import TrainingStep
     from .ir.ops.registered import register_rule
+    from .models.hf.step import from_hf
     from .runtime.sampler import ShareSampler
 
 __version__ = "0.1.0"
 
-__all__ = ["ShareSampler", "TrainingStep", "__version__", "parallelize", "register_rule"]
+__all__ = ["ShareSampler", "TrainingStep", "__version__", "from_hf", "parallelize", "register_rule"]
 
 _HOMES = {
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",
+    "from_hf": ".models.hf.step",
     "parallelize": ".api.parallelize",
     "register_rule": ".ir.ops.registered",
 }

@@ -71,19 +71,20 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     The batch of step `number`, made from an example so that the loss and the gradients change with it.
 
     The elements of each tensor are shuffled, each tensor by itself: they keep their range, but labels no longer
-    go with inputs. Booleans are shuffled by whole rows, for a mask that hides a whole row has no gradient.
+    go with inputs. Masks (booleans, and what is called so) are shuffled by whole rows, for a mask that hides a whole
+    row has no gradient.
 
     Args:
         dtype: what every floating-point item becomes; None keeps each.
     """
     generator = torch.Generator().manual_seed(_FIRST_SEED + number)
-    items = {name: _shuffled(item, generator, dtype) for name, item in batch_items(batch).items()}
+    items = {name: _shuffled(name, item, generator, dtype) for name, item in batch_items(batch).items()}
     return items if isinstance(batch, dict) else type(batch)(items.values())
 
 
-def _shuffled(item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
+def _shuffled(name: str, item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
     if not isinstance(item, torch.Tensor) or item.dim() == 0:
         return item.to(dtype) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
-    rows = item if item.dtype is torch.bool else item.flatten()
+    rows = item if item.dtype is torch.bool or name.endswith("mask") else item.flatten()
     shuffled = rows[torch.randperm(len(rows), generator=generator)].reshape(item.shape)
     return shuffled.to(dtype) if item.is_floating_point() else shuffled

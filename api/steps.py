@@ -11,6 +11,8 @@ from pathlib import Path
 from ..runtime.initialize import drawn_alike
 from .training_step import TrainingStep
 
+_HUGGING_FACE = "hf:"
+
 
 class StepError(ValueError):
     """A name that leads to no training step; the message says how far it led and what to do."""
@@ -18,7 +20,8 @@ class StepError(ValueError):
 
 def find_step(spec: str) -> TrainingStep:
     """
-    The training step of a shipped model's name, or of `package.module:callable` returning a `TrainingStep`.
+    The training step of a shipped model's name, of a Hugging Face model as `hf:TYPE?setting=value`, or of
+    `package.module:callable` returning a `TrainingStep`.
 
     Modules are looked for in the working directory first. What the callable draws at random (a batch, the weights of
     a model that it makes) is the same at every call, in every process.
@@ -26,6 +29,8 @@ def find_step(spec: str) -> TrainingStep:
     Raises:
         StepError: there is none.
     """
+    if spec.startswith(_HUGGING_FACE):
+        return _hugging_face(spec.removeprefix(_HUGGING_FACE))
     if ":" not in spec:
         from ..models.registry import training_step
 
@@ -45,6 +50,16 @@ def find_step(spec: str) -> TrainingStep:
             "`return TrainingStep(model, loss, optimizer, batch)`"
         )
     return made
+
+
+def _hugging_face(spec: str) -> TrainingStep:
+    from ..models.hf.step import hf_step
+
+    try:
+        with drawn_alike():
+            return hf_step(spec)
+    except ValueError as error:
+        raise StepError(f"{_HUGGING_FACE}{spec}: {error}") from error
 
 
 def _callable(spec: str) -> Callable[[], object]:

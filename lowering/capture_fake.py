@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensor, FakeTensorMode
 
 from .captured import CaptureError
 
@@ -44,8 +44,7 @@ class Fakes:
         if isinstance(source, nn.Module):
             module = source
         else:
-            with self.mode:
-                module = source()
+            module = self._made(source)
         if not isinstance(module, nn.Module):
             raise CaptureError(
                 f"the model's function returned a {type(module).__name__}, not a torch.nn.Module"
@@ -59,6 +58,17 @@ class Fakes:
         _attributes_to_buffers(module)
         self._convert(module)
         return module
+
+    def _made(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """What a function makes while nothing is allocated."""
+        try:
+            with self.mode:
+                return make()
+        except DataDependentOutputException:
+            # It reads numbers that it puts on the CPU for that, as in torch.linspace(0, p, n, device="cpu").tolist():
+            # these are real beside tensors of no device.
+            with torch.device("meta"):
+                return make()
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake twin on the CPU, in the dtype wanted, without a gradient."""

@@ -7,7 +7,7 @@ Each function rewrites the graph in place and keeps ``meta["val"]`` of what it l
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,7 @@ def remove_identities(graph: torch.fx.Graph) -> None:
             continue
         node.target = SPELLED.get(node.target, node.target)
         _skip_inner_view(node)
+        _leave_out_nothing(node)
         same = _same_value(node)
         if same is not None:
             node.replace_all_uses_with(same)
@@ -90,9 +91,21 @@ def _skip_inner_view(node: torch.fx.Node) -> None:
             node.args = (source, shape)
 
 
+def _leave_out_nothing(node: torch.fx.Node) -> None:
+    """Take tensors of the shape [0] out of a concatenation, which torch allows beside those of any shape."""
+    if node.target is aten.cat.default:
+        parts, *dim = node.args
+        assert isinstance(parts, Sequence)
+        kept = [part for part in parts if part.meta["val"].shape != (0,)]  # type: ignore[union-attr]
+        if kept:
+            node.args = (kept, *dim)
+
+
 def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
     """The earlier node that has this node's value, if there is one."""
     source = node.args[0] if node.args else None
+    if node.target is aten.cat.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
+        return node.args[0][0]  # type: ignore[index,return-value]
     if not isinstance(source, torch.fx.Node):
         return None
     if _is_identity(node, source):

@@ -92,6 +92,7 @@ def trace_joint(
     step = _Step(model, loss, batch)
     try:
         with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
+            stack.enter_context(_told_that_it_is_traced())
             joint = aot_export_joint_with_descriptors(
                 stack,
                 step,
@@ -104,6 +105,17 @@ def trace_joint(
         raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
     attach_origins(module.graph, step.recorder)
     return module
+
+
+@contextlib.contextmanager
+def _told_that_it_is_traced() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` say so: models then take paths that read no values (of masks, above all)."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 @contextlib.contextmanager

@@ -1,0 +1,5 @@
+"""Hugging Face models as training steps: `from_hf`, their tasks, example batches, and tiny ones by name."""
+
+from .step import from_hf, hf_step
+
+__all__ = ["from_hf", "hf_step"]

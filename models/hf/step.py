@@ -1,0 +1,201 @@
+"""`from_hf`: a training step of a Hugging Face model, its config, or the name of its type."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
+
+import torch
+from torch import nn
+
+from ...api.training_step import TrainingStep
+from .batches import Sizes
+from .tasks import HFError, class_for, example_batch, task_of
+from .tiny import TINY, Tiny
+
+Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+_ASIDE = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "num_labels", "problem_type")
+"""Settings that every config takes, whether or not its class names them."""
+
+ADAMW = partial(torch.optim.AdamW, lr=3e-4)
+
+
+@dataclass(frozen=True)
+class _Untrained:
+    """A function that makes a model of random weights; under fake tensors it allocates nothing."""
+
+    config: Any
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self) -> nn.Module:
+        import transformers
+
+        model = getattr(transformers, self.name)._from_config(copy.deepcopy(self.config))
+        return model.train()
+
+
+def from_hf(
+    source: Any,
+    batch: dict[str, Any] | None = None,
+    *,
+    task: str | None = None,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Optimizer = ADAMW,
+    dropout: float | None = None,
+    rows: int | None = None,
+    length: int | None = None,
+    image: int | None = None,
+    **overrides: Any,
+) -> TrainingStep:
+    """
+    The training step of a Hugging Face model.
+
+    Args:
+        source: a `PreTrainedModel`, which is trained as it is; a `PretrainedConfig`; or the name of a model type, such
+            as ``llama``, of which the default config is taken, or a name of `TINY`. Of a config no weight is allocated
+            before a program runs.
+        batch: an example of the global batch, by the names of the model's arguments, labels among them; None makes
+            one for the task.
+        task: what the model is trained for, a key of `tasks.TASKS`; None takes what the config's architectures say,
+            or the first that transformers has a class for. A model's class has its task already.
+        loss: as in `TrainingStep`; None takes the loss that the model returns, auxiliary losses included where the
+            config asks for them.
+        dropout: what every probability of dropping becomes (stochastic depth and skipped layers too); None leaves
+            each as the config has it. Not for a model that exists.
+        rows, length, image: sizes of an example batch that is made here: rows of the global batch (8), tokens of a
+            row (16), height and width of an image where the config does not say (224).
+        overrides: of the config, by attribute; a dotted name leads into a config within (`text_config.hidden_size`).
+
+    Raises:
+        HFError: there is no such model type, setting or task, or transformers is not installed.
+    """
+    _require_transformers()
+    preset = Sizes()
+    if isinstance(source, str):
+        source, preset = _named(source, overrides)
+        overrides = {}
+    sizes = Sizes(rows or preset.rows, length or preset.length, image or preset.image)
+    if isinstance(source, nn.Module):
+        if overrides or dropout is not None:
+            raise HFError(f"a {type(source).__name__} exists already: change its config before it is made")
+        return TrainingStep(source, loss, optimizer, batch or _batch_of_model(source, task, sizes))
+    config = _overridden(source, overrides)
+    if dropout is not None:
+        _set_dropout(config, dropout)
+    task, name = class_for(config, task)
+    return TrainingStep(_Untrained(config, name), loss, optimizer, batch or example_batch(task, config, sizes))
+
+
+def hf_step(spec: str) -> TrainingStep:
+    """
+    The step that a command line names: ``llama``, or ``llama?hidden_size=64&num_hidden_layers=2&rows=32``.
+
+    What follows the question mark are keyword arguments of `from_hf`, overrides of the config included; values are
+    JSON, or text where they are not.
+
+    Raises:
+        HFError: as in `from_hf`, or the settings are not of this form.
+    """
+    name, _, query = spec.partition("?")
+    try:
+        settings = dict(parse_qsl(query, strict_parsing=bool(query), keep_blank_values=True))
+    except ValueError as error:
+        raise HFError(f"'{query}' is not of the form name=value&name=value") from error
+    if refused := {"source", "batch", "loss", "optimizer"} & set(settings):
+        raise HFError(f"{', '.join(sorted(refused))} cannot be given in a name; call shardwright.from_hf in a script")
+    return from_hf(name, **{key: _value(text) for key, text in settings.items()})
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _require_transformers() -> None:
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
+
+
+def _named(name: str, overrides: dict[str, Any]) -> tuple[Any, Sizes]:
+    """The config that a name stands for, with some settings changed, and the sizes of its example batch."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    tiny = TINY.get(name, Tiny(name, sizes=Sizes()))
+    if tiny.model_type not in CONFIG_MAPPING:
+        close = difflib.get_close_matches(name, [*CONFIG_MAPPING, *TINY], n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise HFError(f"transformers has no model type {name!r}{hint}")
+    _check_known(AutoConfig.for_model(tiny.model_type), overrides)
+    # Not set afterwards: the class derives some settings from others.
+    return AutoConfig.for_model(tiny.model_type, **_nested({**tiny.overrides, **overrides})), tiny.sizes
+
+
+def _nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as dicts within a dict."""
+    found: dict[str, Any] = {}
+    for path, value in settings.items():
+        *inner, name = path.split(".")
+        owner = found
+        for step in inner:
+            owner = owner.setdefault(step, {})
+        owner[name] = value
+    return found
+
+
+def _overridden(config: Any, overrides: dict[str, Any]) -> Any:
+    """A copy of a config with some settings changed."""
+    _check_known(config, overrides)
+    config = copy.deepcopy(config)
+    for path, value in overrides.items():
+        owner, _, name = path.rpartition(".")
+        setattr(operator.attrgetter(owner)(config) if owner else config, name, value)
+    return config
+
+
+def _check_known(config: Any, overrides: dict[str, Any]) -> None:
+    """HFError for a setting that a config does not have."""
+    for path in overrides:
+        owner, _, name = path.rpartition(".")
+        try:
+            inner = operator.attrgetter(owner)(config) if owner else config
+        except AttributeError:
+            inner = None
+        if not hasattr(inner, name) and not (inner is not None and name in _ASIDE):
+            known = ", ".join(sorted(key for key in vars(inner or config) if not key.startswith("_")))
+            raise HFError(f"the config of {config.model_type!r} has no {path!r}; it has {known}")
+
+
+def _set_dropout(config: Any, p: float) -> None:
+    """Set every probability of dropping, in configs within a config too."""
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            _set_dropout(value, p)
+        elif ("drop" in name or name.endswith("pdrop")) and isinstance(value, float):
+            setattr(config, name, float(p))
+
+
+def _batch_of_model(model: nn.Module, task: str | None, sizes: Sizes) -> dict[str, Any]:
+    config: Any = model.config
+    if (task := task or task_of(model)) is None:
+        raise HFError(
+            f"what a {type(model).__name__} is trained for is not known; give from_hf(model, batch) a batch of which "
+            "it returns a loss, or use a class with a loss (AutoModelForCausalLM, ...)"
+        )
+    return example_batch(task, config, sizes)

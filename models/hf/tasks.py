@@ -1,0 +1,109 @@
+"""What a Hugging Face model can be trained for: the classes that have the loss, and the batch that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import batches
+from .batches import Sizes
+
+MakeBatch = Callable[[Any, Sizes], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    One kind of training.
+
+    Args:
+        classes: the name of transformers' mapping from model types to the classes that have this loss.
+        batch: from a config and sizes to an example batch.
+    """
+
+    classes: str
+    batch: MakeBatch
+
+
+TASKS: dict[str, Task] = {
+    "speech-seq2seq": Task("MODEL_FOR_SPEECH_SEQ_2_SEQ", batches.speech_seq2seq),
+    "seq2seq-lm": Task("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", batches.language),
+    "contrastive": Task("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION", batches.contrastive),
+    "masked-lm": Task("MODEL_FOR_MASKED_LM", batches.language),
+    "causal-lm": Task("MODEL_FOR_CAUSAL_LM", batches.language),
+    "image-classification": Task("MODEL_FOR_IMAGE_CLASSIFICATION", batches.image_classification),
+    "audio-classification": Task("MODEL_FOR_AUDIO_CLASSIFICATION", batches.audio_classification),
+    "semantic-segmentation": Task("MODEL_FOR_SEMANTIC_SEGMENTATION", batches.segmentation),
+    "ctc": Task("MODEL_FOR_CTC", batches.speech_to_text),
+    "sequence-classification": Task("MODEL_FOR_SEQUENCE_CLASSIFICATION", batches.text_classification),
+    "token-classification": Task("MODEL_FOR_TOKEN_CLASSIFICATION", batches.token_classification),
+    "question-answering": Task("MODEL_FOR_QUESTION_ANSWERING", batches.question_answering),
+    "masked-image": Task("MODEL_FOR_MASKED_IMAGE_MODELING", batches.masked_image),
+}
+"""By name; where a model can be trained for several and none is asked for, the first is taken."""
+
+
+class HFError(ValueError):
+    """A Hugging Face model that no training step can be made of; the message says why and what to do."""
+
+
+def class_for(config: Any, task: str | None) -> tuple[str, str]:
+    """
+    The task that is meant, and the name of the class that has its loss.
+
+    Args:
+        config: its `architectures` decide, where a class is named there that can be trained.
+        task: a key of `TASKS`; None leaves it to the config.
+
+    Raises:
+        HFError: no such task, or none for this model.
+    """
+    possible = dict(_classes(config.model_type))
+    if task is None:
+        if not possible:
+            raise HFError(
+                f"no task is known for the model type {config.model_type!r}; make the model yourself and give "
+                "from_hf(model, batch) a batch that it returns a loss for"
+            )
+        named = [(key, name) for key, name in possible.items() if name in (config.architectures or ())]
+        as_decoder = [(key, possible[key]) for key in ("causal-lm",) if getattr(config, "is_decoder", False)]
+        return (*named, *(pair for pair in as_decoder if pair[0] in possible), *possible.items())[0]
+    if task not in TASKS:
+        raise HFError(f"there is no task {task!r}; choose one of {', '.join(TASKS)}")
+    if task not in possible:
+        offered = ", ".join(possible) or "none"
+        raise HFError(f"transformers has no class of {config.model_type!r} for {task!r}; it has one for: {offered}")
+    return task, possible[task]
+
+
+def task_of(model: Any) -> str | None:
+    """The task of a model's class, or None where it is not known."""
+    return next((key for key, name in _classes(model.config.model_type) if name == type(model).__name__), None)
+
+
+def example_batch(task: str, config: Any, sizes: Sizes) -> dict[str, Any]:
+    """
+    An example batch for a task.
+
+    Raises:
+        HFError: the config lacks a size that the batch needs.
+    """
+    try:
+        return TASKS[task].batch(config, sizes)
+    except AttributeError as error:
+        raise HFError(
+            f"cannot make an example batch of a {config.model_type!r} for {task!r}: {error}; give "
+            "from_hf(..., batch) one of your own"
+        ) from error
+
+
+def _classes(model_type: str) -> Iterator[tuple[str, str]]:
+    """The tasks that transformers has a class for, with its name."""
+    from transformers.models.auto import modeling_auto
+
+    for key, task in TASKS.items():
+        mapping: Mapping[str, Any] = getattr(modeling_auto, f"{task.classes}_MAPPING_NAMES")
+        found = mapping.get(model_type)
+        if found is not None:
+            yield key, found if isinstance(found, str) else found[0]
