@@ -38,6 +38,7 @@ ABSENT = "absent"
 _DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "ui8": "uint8", "i1": "bool",
+    "complex<f64>": "complex128", "complex<f32>": "complex64",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from torch.fx import Node
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BFloat16Type,
+    ComplexType,
     DenseIntOrFPElementsAttr,
     Float16Type,
     Float32Type,
@@ -20,6 +21,7 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     IntegerType,
+    Signedness,
     StringAttr,
     TensorType,
     i1,
@@ -41,7 +43,10 @@ _ELEMENTS: dict[torch.dtype, Attribute] = {
     torch.int32: IntegerType(32),
     torch.int16: IntegerType(16),
     torch.int8: IntegerType(8),
+    torch.uint8: IntegerType(8, Signedness.UNSIGNED),
     torch.bool: IntegerType(1),
+    torch.complex128: ComplexType(Float64Type()),
+    torch.complex64: ComplexType(Float32Type()),
 }
 
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}

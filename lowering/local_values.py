@@ -32,7 +32,7 @@ _COMBINE: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
     Reduction.MAX: torch.maximum,
     Reduction.MIN: torch.minimum,
 }
-_REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex128: 1e-9, torch.complex64: 1e-4}
 
 
 @dataclass(frozen=True)
@@ -274,13 +274,13 @@ def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Ten
         slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
         key = (id(part), tuple((s.start, s.stop) for s in slices))
         if key not in seen and not _agree(part, whole[slices]):
-            worst = (part.to(torch.float64) - whole[slices].to(torch.float64)).abs().max().item()
+            worst = (part.to(torch.complex128) - whole[slices].to(torch.complex128)).abs().max().item()
             raise ValueError(f"rank {rank} holds another copy than others of it: they differ by {worst:.3g}")
         seen.add(key)
 
 
 def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if not one.is_floating_point():
+    if not one.is_floating_point() and not one.is_complex():
         return torch.equal(one, other)
     tolerance = _REPLICA_TOLERANCE.get(one.dtype, 1e-2)
     scale = other[other.isfinite()].abs().max().item() if other.isfinite().any() else 0.0
@@ -299,7 +299,7 @@ def _contributions(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> dict[
 
 
 def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
-    if not value.is_floating_point():
+    if not value.is_floating_point() and not value.is_complex():
         return [value, *(torch.zeros_like(value) for _ in range(count - 1))]
     finite = torch.where(value.isfinite(), value, 0)
     shares = [torch.randn(value.shape, generator=generator, dtype=value.dtype) for _ in range(count - 1)]

@@ -48,6 +48,8 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
         return torch.zeros(shape, dtype=dtype)
     if train.LEARNING_RATE in roles:
         return torch.full(shape, _LEARNING_RATE, dtype=dtype)
+    if dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=torch.complex128).to(dtype)
     if not dtype.is_floating_point:
         return _integers(shape, *_range(argument, roles), generator).to(dtype)
     # Drawn in float64, so that all dtypes of an argument see the same numbers.

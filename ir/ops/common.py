@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..rules import Rule, Value, replicated_rule
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
@@ -20,15 +20,24 @@ def wrapped(dims: int | Iterable[int] | None, rank: int) -> tuple[int, ...]:
     return tuple(dim % rank for dim in listed) if rank else ()
 
 
+def broadcast(shape: Shape, value: Value, sizes: Mapping[str, int]) -> Value:
+    """The dims of a tensor of `shape` that broadcasts to `value`: no factor where it has one element of several."""
+    aligned = value[len(value) - len(shape) :]
+    return tuple(dim if size == sizes[dim[0]] else () for dim, size in zip(aligned, shape, strict=True))
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """The shape to which all of them broadcast."""
+    rank = max(map(len, shapes))
+    padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
+    return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
+
+
 def pointwise(op: OpInstance) -> Rule:
     """Element by element with broadcasting; all results have the first one's shape."""
     value, sizes = named(op.results[0])
-
-    def operand(shape: Shape) -> Value:
-        aligned = value[len(value) - len(shape) :]
-        return tuple(d if s == sizes[d[0]] else () for d, s in zip(aligned, shape, strict=True))
-
-    return Rule(tuple(map(operand, op.operands)), (value,) * len(op.results), sizes)
+    operands = tuple(broadcast(shape, value, sizes) for shape in op.operands)
+    return Rule(operands, (value,) * len(op.results), sizes)
 
 
 def together(op: OpInstance, apart: Collection[int]) -> Rule:

@@ -3,39 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from .common import rows
-from .spec import OpSpec
+from ..rules import Rule
+from .common import pointwise, rows
+from .spec import OpInstance, OpSpec, RuleFunction
+
+
+def linear_where_zero(rule: RuleFunction, argument: str, default: float | None = None) -> RuleFunction:
+    """`rule`, linear in the first operand where the number that `argument` puts in is zero."""
+
+    def linear(op: OpInstance) -> Rule:
+        zero = op.argument(argument, default) == 0
+        return replace(rule(op), linear=(frozenset({0}),) if zero else ())
+
+    return linear
+
+
+def cast(op: OpInstance) -> Rule:
+    """A change of dtype: rounding to integers, or to whether a number is zero, is not linear."""
+    kept = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
+    return replace(pointwise(op), linear=(frozenset({0}),) if kept else ())
+
+
+def _unary_rows() -> Iterator[OpSpec]:
+    for names in (
+        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal abs sign sgn frac trunc floor ceil round",
+        "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sinc round.decimals nan_to_num angle",
+        "erf erfc erfinv lgamma digamma mvlgamma i0 special_i0e special_i1 special_i1e special_entr",
+        "special_erfcx special_log_ndtr special_ndtri special_bessel_j0 special_bessel_j1 logit",
+        "relu silu gelu sigmoid softplus hardtanh leaky_relu elu celu mish hardswish hardsigmoid threshold",
+        "hardshrink softshrink pow.Tensor_Scalar clamp clamp_min clamp_max",
+        "logical_not bitwise_not isnan isinf isposinf isneginf signbit",
+        "add.Scalar sub.Scalar rsub.Scalar fmod.Scalar remainder.Scalar floor_divide.Scalar div.Scalar_mode",
+        "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar copysign.Scalar xlogy.Scalar_Other",
+        "bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar __lshift__.Scalar __rshift__.Scalar",
+        "bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar polygamma fill.Scalar",
+        "zeros_like ones_like full_like empty_like",
+    ):
+        yield from rows(names, "self")
+    yield from rows("log_sigmoid_forward frexp.Tensor", "self", results=2)
+    yield from rows("pow.Scalar", "exponent")
+    yield from rows("xlogy.Scalar_Self", "other")
+    yield from rows("isin.Tensor_Scalar", "elements")
+    yield from rows("mul.Scalar div.Scalar neg clone lift_fresh_copy _conj_physical", "self", linear="self")
+    yield from rows("rad2deg deg2rad", "self", linear="self")
+    yield from rows("detach alias", "self", linear="self", view=True)
+    yield from rows("_to_copy", "self", cast)
+
+
+def _binary_rows() -> Iterator[OpSpec]:
+    for names in (
+        "minimum maximum fmin fmax floor_divide div.Tensor_mode remainder.Tensor fmod.Tensor atan2 hypot",
+        "logaddexp logaddexp2 copysign.Tensor nextafter xlogy.Tensor special_xlog1py special_zeta igamma igammac",
+        "gcd lcm eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor",
+        "logical_and logical_or logical_xor bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor",
+        "bitwise_left_shift.Tensor bitwise_right_shift.Tensor __lshift__.Tensor __rshift__.Tensor",
+    ):
+        yield from rows(names, "self other")
+    yield from rows("add.Tensor sub.Tensor rsub.Tensor", "self other", linear="self+other")
+    yield from rows("mul.Tensor", "self other", linear="self other")
+    yield from rows("div.Tensor ldexp.Tensor", "self other", linear="self")
+    yield from rows("pow.Tensor_Tensor", "self exponent")
+    yield from rows("heaviside", "self values")
+    yield from rows("_prelu_kernel", "self weight")
+    yield from rows("polar", "abs angle", linear="abs")
+    yield from rows("complex", "real imag", linear="real+imag")
+    yield from rows("clamp_min.Tensor", "self min")
+    yield from rows("clamp_max.Tensor", "self max")
+    # What is overwritten gives its shape alone.
+    yield from rows("copy", "self src", linear="src")
+    yield from rows("fill.Tensor", "self value", linear="value")
+    yield from rows("masked_fill.Scalar", "self mask", linear_where_zero(pointwise, "value"))
+
+
+def _ternary_rows() -> Iterator[OpSpec]:
+    yield from rows("where.self", "condition self other", linear="self+other")
+    yield from rows("clamp.Tensor", "self min max")
+    yield from rows("masked_fill.Tensor", "self mask value", linear="self+value")
+    yield from rows("lerp.Scalar", "self end", linear="self+end")
+    yield from rows("lerp.Tensor", "self end weight", linear="self+end")
+    yield from rows("addcmul", "self tensor1 tensor2", linear="self+tensor1 self+tensor2")
+    yield from rows("addcdiv", "self tensor1 tensor2", linear="self+tensor1")
+
+
+def _gradient_rows() -> Iterator[OpSpec]:
+    yield from rows("sigmoid_backward tanh_backward", "grad_output output", linear="grad_output")
+    yield from rows(
+        "gelu_backward silu_backward mish_backward threshold_backward hardtanh_backward softplus_backward"
+        " leaky_relu_backward hardswish_backward hardsigmoid_backward softshrink_backward logit_backward",
+        "grad_output self",
+        linear="grad_output",
+    )
+    yield from rows("hardshrink_backward", "grad_out self", linear="grad_out")
+    yield from rows("elu_backward", "grad_output self_or_result", linear="grad_output")
+    yield from rows("log_sigmoid_backward", "grad_output self buffer", linear="grad_output")
+    yield from rows("_prelu_kernel_backward", "grad_output self weight", linear="grad_output", results=2)
 
 
 def elementwise_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("add.Tensor sub.Tensor", "self other", linear="self+other")
-    yield from rows("add.Scalar sub.Scalar rsub.Scalar fmod.Scalar remainder.Scalar", "self")
-    yield from rows("pow.Scalar", "exponent")
-    yield from rows("pow.Tensor_Tensor", "self exponent")
-    yield from rows("mul.Tensor", "self other", linear="self other")
-    yield from rows("mul.Scalar div.Scalar neg", "self", linear="self")
-    yield from rows("div.Tensor", "self other", linear="self")
-    yield from rows("where.self", "condition self other", linear="self+other")
-    yield from rows("masked_fill.Scalar", "self mask")
-    yield from rows("minimum maximum floor_divide div.Tensor_mode atan2", "self other")
-    yield from rows("eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor", "self other")
-    yield from rows("logical_and logical_or logical_xor bitwise_and.Tensor bitwise_or.Tensor", "self other")
-    yield from rows("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar", "self")
-    yield from rows(
-        "exp log log1p expm1 sqrt rsqrt reciprocal sin cos tanh sigmoid relu silu gelu erf abs sign", "self"
-    )
-    yield from rows(
-        "floor ceil round logical_not bitwise_not isnan isinf softplus hardtanh leaky_relu elu", "self"
-    )
-    yield from rows("pow.Tensor_Scalar clamp clamp_min clamp_max", "self")
-    yield from rows("sigmoid_backward tanh_backward", "grad_output output", linear="grad_output")
-    yield from rows("gelu_backward silu_backward", "grad_output self", linear="grad_output")
-    yield from rows("threshold_backward", "grad_output self", linear="grad_output")
-    yield from rows(
-        "hardtanh_backward softplus_backward leaky_relu_backward", "grad_output self", linear="grad_output"
-    )
-    yield from rows("clone _to_copy", "self", linear="self")
-    yield from rows("detach alias", "self", linear="self", view=True)
-    yield from rows("zeros_like ones_like full_like empty_like", "self")
+    yield from _unary_rows()
+    yield from _binary_rows()
+    yield from _ternary_rows()
+    yield from _gradient_rows()

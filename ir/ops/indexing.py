@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ..rules import Dim, Rule, Value, replicated_rule
 from ..sharding import Reduction
-from .common import named, rows, whole
+from .common import broadcast, broadcast_shape, named, rows, whole
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
@@ -121,7 +121,7 @@ def selected(op: OpInstance) -> Rule:
 def indexed(op: OpInstance) -> Rule:
     """(self, indices...) -> elements: the dims that are indexed stay whole, positions and the others do not."""
     value, places, sizes = _indexed(op.operands[0], op.operands[1:], op.results[0])
-    given = tuple(_broadcast(shape, places, sizes) for shape in op.operands[1:])
+    given = tuple(broadcast(shape, places, sizes) for shape in op.operands[1:])
     count = len(given)
     whole = frozenset(dim[0] for dim in value[:count])
     return Rule((value, *given), ((*places, *value[count:]),), sizes, replicated=whole)
@@ -132,8 +132,8 @@ def put_by_index(op: OpInstance) -> Rule:
     *indices, values = op.operands[1:]
     shape = broadcast_shape(indices)
     value, places, sizes = _indexed(op.operands[0], indices, (*shape, *op.operands[0][len(indices) :]))
-    given = [_broadcast(each, places, sizes) for each in indices]
-    operands = (value, *given, _broadcast(values, (*places, *value[len(indices) :]), sizes))
+    given = [broadcast(each, places, sizes) for each in indices]
+    operands = (value, *given, broadcast(values, (*places, *value[len(indices) :]), sizes))
     whole = {dim[0] for dim in value[: len(indices)]}
     positions = [dim[0] for dim in places]
     adds = op.argument("accumulate", False)
@@ -145,18 +145,6 @@ def _indexed(shape: Shape, indices: Sequence[Shape], result: Shape) -> tuple[Val
     value, sizes = named(shape)
     places, more = named(result[: len(result) - len(shape) + len(indices)], "p")
     return value, places, sizes | more
-
-
-def _broadcast(shape: Shape, value: Value, sizes: Mapping[str, int]) -> Value:
-    aligned = value[len(value) - len(shape) :]
-    return tuple(dim if size == sizes[dim[0]] else () for dim, size in zip(aligned, shape, strict=True))
-
-
-def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape to which all of them broadcast."""
-    rank = max(map(len, shapes))
-    padded = [(*(1 for _ in range(rank - len(shape))), *shape) for shape in shapes]
-    return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
 def taken(op: OpInstance) -> Rule:

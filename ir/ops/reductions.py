@@ -6,40 +6,70 @@ from collections.abc import Iterator
 
 from ..rules import Dim, Rule
 from ..sharding import Reduction
-from .common import named, pointwise, rows, wrapped
+from .common import broadcast, broadcast_shape, named, pointwise, rows, together, wrapped
 from .spec import OpInstance, OpSpec, RuleFunction
 
 _SUM, _MAX, _MIN = Reduction.SUM, Reduction.MAX, Reduction.MIN
 
 
-def along(argument: str) -> RuleFunction:
-    """Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip)."""
+def along(argument: str, default: int | None = None) -> RuleFunction:
+    """
+    Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip).
+
+    `default` is what it names where it is not given; None: all dims.
+    """
 
     def rule(op: OpInstance) -> Rule:
         base = pointwise(op)
-        whole = wrapped(op.argument(argument), len(op.results[0]))
-        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in whole))
+        fixed = wrapped(op.argument(argument, default), len(op.results[0]))
+        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in fixed))
 
     return rule
 
 
-def reduction(kind: Reduction | None, results: int = 1) -> RuleFunction:
-    """A reduction over `dim`; `kind` is how parts combine, None where they do not."""
+def reduction(kind: Reduction | None, results: int = 1, default: int | None = None) -> RuleFunction:
+    """
+    A reduction over `dim`; `kind` is how parts combine, None where they do not.
+
+    `default` is the dim where it is not given; None: all dims.
+    """
 
     def rule(op: OpInstance) -> Rule:
         shape = op.operands[0]
         value, sizes = named(shape)
-        reduced = set(wrapped(op.argument("dim"), len(shape)))
+        reduced = set(wrapped(op.argument("dim", default), len(shape)))
         keep = bool(op.argument("keepdim", False))
         kept: list[Dim] = [
             () if i in reduced else dim for i, dim in enumerate(value) if keep or i not in reduced
         ]
         factors = [f"d{i}" for i in sorted(reduced)]
         reductions = dict.fromkeys(factors, kind) if kind is not None else {}
-        whole = frozenset[str]() if kind is not None else frozenset(factors)
-        return Rule((value,), (tuple(kept),) * results, sizes, reductions, whole)
+        fixed = frozenset[str]() if kind is not None else frozenset(factors)
+        return Rule((value,), (tuple(kept),) * results, sizes, reductions, fixed)
 
     return rule
+
+
+def counted(op: OpInstance) -> Rule:
+    """`histc`: counts add up where the bounds are given, and are not those of each part's own numbers."""
+    value, sizes = named(op.operands[0])
+    sizes["b"] = op.results[0][0]
+    bounds = op.argument("min", 0) != op.argument("max", 0)
+    reductions = dict.fromkeys((dim[0] for dim in value), Reduction.SUM) if bounds else {}
+    return Rule((value,), ((("b",),),), sizes, reductions, frozenset({"b"} if bounds else sizes))
+
+
+def largest(op: OpInstance) -> Rule:
+    """`topk` along `dim`, the last where it is not given."""
+    return together(op, wrapped(op.argument("dim", -1), len(op.operands[0])))
+
+
+def distance(op: OpInstance) -> Rule:
+    """A number of two tensors that broadcast to one shape, in which all dims stay whole."""
+    shape = broadcast_shape(op.operands)
+    value, sizes = named(shape)
+    operands = tuple(broadcast(each, value, sizes) for each in op.operands)
+    return Rule(operands, ((),), sizes, replicated=frozenset(sizes))
 
 
 def triangle(op: OpInstance) -> Rule:
@@ -50,6 +80,26 @@ def triangle(op: OpInstance) -> Rule:
 
 def reductions_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
+    yield from _along_rows()
+    yield from rows("sum.dim_IntList sum", "self", reduction(_SUM), linear="self")
+    yield from rows("nansum count_nonzero count_nonzero.dim_IntList", "self", reduction(_SUM))
+    yield from rows("amax max", "self", reduction(_MAX))
+    yield from rows("amin min", "self", reduction(_MIN))
+    # These are not made of those of the parts, or by no reduction that a collective has (products, and of booleans).
+    yield from rows("mean.dim mean", "self", reduction(None), linear="self")
+    yield from rows("argmax argmin any any.dim any.dims all all.dim all.dims", "self", reduction(None))
+    yield from rows("prod prod.dim_int logsumexp var.correction std.correction", "self", reduction(None))
+    yield from rows("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", "self", reduction(None))
+    yield from rows("median nanmedian", "self", reduction(None))
+    yield from rows("max.dim min.dim median.dim nanmedian.dim", "self", reduction(None, 2), results=2)
+    yield from rows("var_mean.correction std_mean.correction aminmax", "self", reduction(None, 2), results=2)
+    yield from rows("kthvalue mode", "self", reduction(None, 2, default=-1), results=2)
+    yield from rows("dist", "self other", distance)
+    yield from rows("histc", "self", counted)
+    yield from rows("topk", "self", largest, results=2)
+
+
+def _along_rows() -> Iterator[OpSpec]:
     yield from rows("_softmax _log_softmax _safe_softmax", "self", along("dim"))
     yield from rows(
         "_softmax_backward_data _log_softmax_backward_data",
@@ -58,11 +108,10 @@ def reductions_rows() -> Iterator[OpSpec]:
         linear="grad_output",
     )
     yield from rows("cumsum", "self", along("dim"), linear="self")
+    yield from rows("cumprod logcumsumexp", "self", along("dim"))
+    yield from rows("cummax cummin", "self", along("dim"), results=2)
+    yield from rows("sort sort.stable", "self", along("dim", -1), results=2)
+    yield from rows("argsort", "self", along("dim", -1))
     yield from rows("flip", "self", along("dims"), linear="self")
+    yield from rows("roll", "self", along("dims"), linear="self")
     yield from rows("tril triu", "self", triangle, linear="self")
-    yield from rows("sum.dim_IntList sum", "self", reduction(_SUM), linear="self")
-    yield from rows("mean.dim mean", "self", reduction(None), linear="self")
-    yield from rows("amax", "self", reduction(_MAX))
-    yield from rows("amin", "self", reduction(_MIN))
-    yield from rows("argmax argmin any.dim all.dim var.correction", "self", reduction(None))
-    yield from rows("max.dim min.dim", "self", reduction(None, results=2), results=2)

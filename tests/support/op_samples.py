@@ -11,6 +11,7 @@ _LINE = re.compile(
     r"(?P<name>\S+) (?P<arguments>\{.*\} )?(?:!(?P<absent>\S+) )?: ?(?P<operands>.*?) ?-> (?P<results>.*)"
 )
 _TYPE = re.compile(r"(?P<shape>scalar|[\dx]+)(?::(?P<element>\w+))?(?P<positive>\+)?(?:<(?P<high>\d+))?")
+_COMPLEX = {"c64": "complex<f32>", "c128": "complex<f64>"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def _type(text: str) -> str:
     match = _TYPE.fullmatch(text)
     assert match is not None, f"not a type: {text}"
     shape = "" if match["shape"] == "scalar" else match["shape"] + "x"
-    return f"tensor<{shape}{match['element'] or 'f64'}>"
+    element = match["element"] or "f64"
+    return f"tensor<{shape}{_COMPLEX.get(element, element)}>"
 
 
 def _role(text: str) -> str:
