@@ -9,7 +9,8 @@ target want: a unique slice of the source, cut where receivers want different pa
     local_allgather   to each host in as many pieces as it has receivers, which pass theirs round among them
     global_allgather  in as many pieces as there are receivers, which pass theirs round among all
 
-Hosts are what limits speed, so senders and order are chosen for them (3.2):
+Hosts are what limits speed, so senders and order are chosen for them (3.2); receivers on a host that holds the slice
+have it from there:
 
     naive       the first sender, in the order of the slices
     greedy      large units first, each from the host that has least to send so far (equation 4)
@@ -135,11 +136,21 @@ def plan(
         seed: of the random orders.
     """
     by_part: dict[int, list[Unit]] = {}
-    for unit in given:
+    for unit in given if order == "naive" else itertools.chain.from_iterable(_kept_inside(u, hosts) for u in given):
         by_part.setdefault(unit.part, []).append(unit)
     arrange = _ORDERS[order]
     arranged = (pair for part in sorted(by_part) for pair in arrange(by_part[part], hosts, Random(seed)))
     return [task for unit, sender in arranged for task in _METHODS[method](unit, sender, hosts)]
+
+
+def _kept_inside(unit: Unit, hosts: Mapping[int, int]) -> Iterator[Unit]:
+    """The unit as one for each host that both holds and wants it, and one for all other receivers."""
+    held = {hosts[rank] for rank in unit.holders}
+    for host in sorted(held & {hosts[rank] for rank in unit.receivers}):
+        holders, receivers = (tuple(r for r in ranks if hosts[r] == host) for ranks in (unit.holders, unit.receivers))
+        yield replace(unit, holders=holders, receivers=receivers)
+    if others := tuple(rank for rank in unit.receivers if hosts[rank] not in held):
+        yield replace(unit, receivers=others)
 
 
 def crossings(tasks: Iterable[Task], hosts: Mapping[int, int]) -> int:
@@ -184,15 +195,12 @@ def _naive(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> A
 
 
 def _greedy(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
-    """A holder on a receiver's host sends where there is one: its host needs no copy then."""
     of_host: defaultdict[int, int] = defaultdict(int)
     of_rank: defaultdict[int, int] = defaultdict(int)
     found: Arranged = []
     for unit in sorted(given, key=lambda unit: -unit.elements):
-        near = {hosts[rank] for rank in unit.receivers}
-        sender = min(unit.holders, key=lambda r: (hosts[r] not in near, of_host[hosts[r]], of_rank[r], r))
-        copies = len(near - {hosts[sender]})
-        of_host[hosts[sender]] += unit.elements * bool(copies)
+        sender = min(unit.holders, key=lambda r: (of_host[hosts[r]], of_rank[r], r))
+        of_host[hosts[sender]] += unit.elements * bool(_taken(unit, sender, hosts))
         of_rank[sender] += unit.elements
         found.append((unit, sender))
     return found
@@ -247,8 +255,7 @@ def _dfs(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arr
 
 
 def _one_of_each_host(unit: Unit, hosts: Mapping[int, int]) -> list[int]:
-    near = [rank for rank in unit.holders if hosts[rank] in {hosts[r] for r in unit.receivers}]
-    return list({hosts[rank]: rank for rank in reversed(near or unit.holders)}.values())
+    return list({hosts[rank]: rank for rank in reversed(unit.holders)}.values())
 
 
 def _broadcast(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[Task]:

@@ -113,6 +113,15 @@ def test_uneven_and_empty_parts(data: st.DataObject, one: Mesh, other: Mesh, met
         assert crossings(tasks, hosts) == least_crossings(found, hosts)
 
 
+def test_what_hosts_hold_does_not_cross():
+    source, target = placed(Mesh.of(gpu=4), Sharding.of([[]])), placed(Mesh.of(gpu=4), Sharding.of([[]]), 4)
+    hosts = dict(zip(range(8), (0, 0, 1, 1, 0, 1, 1, 2), strict=True))
+    found = units((5,), source, target)
+    tasks = plan(found, hosts)
+    assert is_delivered((5,), source, target, list(tasks))
+    assert crossings(tasks, hosts) == least_crossings(found, hosts) == 5
+
+
 def test_parts_of_time_are_sent_apart():
     mesh = Mesh.of(gpu=2).over(micro=2)
     source = placed(mesh, Sharding.of([["micro"], ["gpu"]]))
