@@ -92,6 +92,15 @@ def _calibrate_options(add: _Add) -> None:
     add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure (%(default)s)")
 
 
+def _check_rule_options(add: _Add) -> None:
+    add("op", metavar="OP", help="mylib::op or mylib::op.overload")
+    add("rule", metavar="RULE", help="as '([b, k], [k, n]) -> ([b, n]) reduction={k} linear={0, 1}'")
+    modules_help = "what defines the op; repeatable"
+    add("--import", dest="modules", action="append", default=[], metavar="MODULE", help=modules_help)
+    sample_help = "operands to try, as '6x4, 4x5' or '6x5, 6:int64<5'; repeatable. By default some are made"
+    add("--sample", dest="samples", action="append", default=[], metavar="OPERANDS", help=sample_help)
+
+
 def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, tp and zero3")
     algorithms = ("eliminate", "fixed", "exhaustive")
@@ -128,6 +137,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "plan": ("cli_plan:plan_command", "Find the fastest plan of a step and write its program", _plan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
+    "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),
     "calibrate": ("cli_run:calibrate_command", "Measure this machine and write its cluster file", _calibrate_options),
 }
 """Command -> its function, a line about it, and what adds its options."""

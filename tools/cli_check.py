@@ -1,14 +1,19 @@
-"""`shardwright check`."""
+"""`shardwright check` and `shardwright check-rule`."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from xdsl.utils.exceptions import DiagnosticException
 
 from ..api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from ..api.check_rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh, parse_mesh
@@ -41,6 +46,26 @@ def check_command(options: Namespace) -> int:
         raise DiagnosticError(Diagnostic(result.message, "shardwright"))
     _print(result)
     return 0 if result.passed else 1
+
+
+def check_rule_command(options: Namespace) -> int:
+    """Check a sharding rule against its op; 1 where a signature refutes it."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    for module in options.modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise DiagnosticError(Diagnostic(f"--import {module}: {error}", "shardwright")) from error
+    try:
+        verdict = check_rule(options.op, options.rule, samples=options.samples)
+    except (ValueError, DiagnosticException) as error:
+        raise DiagnosticError(Diagnostic(str(error), "shardwright")) from error
+    if verdict.holds:
+        print(f"holds: {verdict.checked} signatures checked")
+        return 0
+    print(f"REFUTED by signature {verdict.checked} of those checked:\n{verdict.counterexample}")
+    return 1
 
 
 def _mesh(text: str) -> Mesh:

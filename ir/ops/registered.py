@@ -34,9 +34,7 @@ def register_rule(op: str, rule: str, *, linear: Iterable[str | int] = (), addit
     Raises:
         ValueError: the name or the rule is malformed; the message says what was expected.
     """
-    name = full_name(op)
-    sets = {"linear": [str(group) for group in linear], "additive": [str(operand) for operand in additive]}
-    notation = parse_rule(rule + "".join(f" {key}={{{', '.join(items)}}}" for key, items in sets.items() if items))
+    name, notation = full_name(op), notation_of(rule, linear, additive)
     _REGISTERED.setdefault(name, {})[notation.ranks] = notation
 
 
@@ -48,6 +46,12 @@ def unregister_rule(op: str) -> None:
 def registered_rules(name: str) -> dict[Ranks, Notation]:
     """The rules of the op with this full name, by the numbers of dims that they are for."""
     return _REGISTERED.get(name, {})
+
+
+def notation_of(rule: str, linear: Iterable[str | int] = (), additive: Iterable[int] = ()) -> Notation:
+    """A rule with its sets of linear and additive operands; ValueError where it is malformed."""
+    sets = {"linear": [str(group) for group in linear], "additive": [str(operand) for operand in additive]}
+    return parse_rule(rule + "".join(f" {key}={{{', '.join(items)}}}" for key, items in sets.items() if items))
 
 
 def full_name(op: str) -> str:

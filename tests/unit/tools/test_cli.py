@@ -45,7 +45,7 @@ def test_help_answers_without_loading_libraries():
     assert done.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["calibrate"]])
+@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["check-rule"], ["calibrate"]])
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--help"])

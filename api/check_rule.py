@@ -1,0 +1,132 @@
+"""Checking a sharding rule before it is relied on: does the op, on samples, do what the rule says?"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from xdsl.ir import Attribute
+
+from ..dialects.aten import RULE
+from ..dialects.sharding_attrs import RuleAttr
+from ..ir.ops.registered import full_name, notation_of
+from ..ir.rules import Notation
+from ..lowering.calls import Call
+from ..lowering.local_calls import make_call
+from ..lowering.one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of, the_op
+from ..lowering.soundness import Counterexample, Verdict, check_op, op_text
+
+_SIZES = (6, 5, 4, 7, 8, 9, 10, 11)
+_DTYPES = (torch.float64, torch.int64, torch.bool)
+_SPEC = re.compile(r"(?P<shape>scalar|\d+(x\d+)*)(:(?P<dtype>\w+))?(<(?P<high>\d+))?")
+
+
+class RuleCheckError(ValueError):
+    """A rule that cannot be checked: no sample on which its op runs."""
+
+
+def check_rule(
+    op: str,
+    rule: str,
+    *,
+    linear: Iterable[str | int] = (),
+    additive: Iterable[int] = (),
+    samples: Sequence[str] = (),
+) -> Verdict:
+    """
+    Run every signature of a rule against the op on one device, on simulated ranks.
+
+    Args:
+        op, rule, linear, additive: as for `register_rule`, which this does not call.
+        samples: operands to try, as `6x4, 4x5` or `6x5, 6:int64<5` (float64 if no dtype is given; integers below 5).
+            By default some are made: each factor of another size, and all of one size.
+
+    Returns:
+        How many signatures were run, and a counterexample where one of them gave something else than one device.
+
+    Raises:
+        ValueError: the name or the rule is malformed, or does not fit a given sample.
+        RuleCheckError: the op runs on none of the samples that were made.
+    """
+    target, notation = full_name(op), notation_of(rule, linear, additive)
+    checked = 0
+    for specs, domain, call in _given(target, samples) if samples else _made(target, notation):
+        found = _check(target, notation, specs, domain, call)
+        checked += found.checked
+        if not found.holds:
+            return Verdict(checked, found.counterexample)
+    return Verdict(checked)
+
+
+def _check(target: str, notation: Notation, specs: Sequence[Spec], domain: Domain, call: Call) -> Verdict:
+    inputs = draw(specs, domain, 1)
+    results = run(call, inputs)
+    assert results is not None, "it ran on other numbers of the same domain"
+    attributes: Mapping[str, Attribute] = {RULE: RuleAttr(notation.text)}
+    module = one_op_module(target, specs, list(map(spec_of, results)), attributes)
+    try:
+        notation.bind([shape for shape, _ in specs], [tuple(result.shape) for result in results])
+    except ValueError as error:
+        return Verdict(1, Counterexample(op_text(the_op(module)), str(error)))
+    return check_op(module, inputs)
+
+
+def _given(target: str, samples: Sequence[str]) -> Iterator[tuple[list[Spec], Domain, Call]]:
+    for sample in samples:
+        matches = [_SPEC.fullmatch(item.strip()) for item in sample.split(",")]
+        if not all(matches):
+            raise ValueError(f"sample '{sample}' is not a list of operands like 6x4, 4x5 or 6:int64<5 or scalar")
+        specs = [_spec(match) for match in matches if match is not None]
+        highs = [int(match["high"]) for match in matches if match is not None and match["high"]]
+        call = call_on(target, specs, {})
+        domain = Domain("normal", min(highs)) if highs else find_domain(call, specs)
+        if domain is None or run(call, draw(specs, domain, 1)) is None:
+            raise RuleCheckError(f"{target} does not run on operands {sample}: {_refusal(call, specs)}")
+        yield specs, domain, call
+
+
+def _spec(match: re.Match[str]) -> Spec:
+    shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
+    dtype = getattr(torch, match["dtype"] or "float64", None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"'{match['dtype']}' is not a dtype of torch's, as float64 or int64")
+    return shape, dtype
+
+
+def _made(target: str, notation: Notation) -> Iterator[tuple[list[Spec], Domain, Call]]:
+    """Samples on which the op runs, with factors of different and of equal sizes."""
+    factors = list(dict.fromkeys(f for value in notation.operands for dim in value for f in dim))
+    count, last = 0, None
+    for sizes in (dict(zip(factors, itertools.cycle(_SIZES), strict=False)), dict.fromkeys(factors, 6)):
+        shapes = [_shape(value, {**sizes, **notation.sizes}) for value in notation.operands]
+        for dtypes in itertools.islice(itertools.product(_DTYPES, repeat=len(shapes)), 81):
+            specs = list(zip(shapes, dtypes, strict=True))
+            last = (call_on(target, specs, {}), specs)
+            if (domain := find_domain(*last)) is not None:
+                count += 1
+                yield specs, domain, last[0]
+                break
+    if not count:
+        reason = _refusal(*last) if last is not None else "it has no operands"
+        raise RuleCheckError(f"no sample on which {target} runs could be made ({reason}); give one, as '6x4, 4x5'")
+
+
+def _shape(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    shape: list[int] = []
+    for dim in value:
+        size = 1
+        for factor in dim:
+            size *= sizes[factor]
+        shape.append(size)
+    return tuple(shape)
+
+
+def _refusal(call: Call, specs: Sequence[Spec]) -> str:
+    """What torch says of a call on these operands."""
+    try:
+        make_call(call, draw(specs, Domain("normal", 2), 0))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "its results are not finite tensors"
