@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..rules import Rule, Value, replicated_rule
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
@@ -69,6 +70,16 @@ def windows(count: int) -> RuleFunction:
 def whole(op: OpInstance) -> Rule:
     """Nothing may be split."""
     return replicated_rule(op.operands, op.results)
+
+
+def linear_where_zero(rule: RuleFunction, argument: str, default: float | None = None) -> RuleFunction:
+    """`rule`, linear in the first operand where the number that `argument` puts in is zero."""
+
+    def linear(op: OpInstance) -> Rule:
+        zero = op.argument(argument, default) == 0
+        return replace(rule(op), linear=(frozenset({0}),) if zero else ())
+
+    return linear
 
 
 def wanted_results(op: OpInstance) -> tuple[bool, ...]:

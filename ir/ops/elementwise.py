@@ -6,18 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..rules import Rule
-from .common import pointwise, rows
-from .spec import OpInstance, OpSpec, RuleFunction
-
-
-def linear_where_zero(rule: RuleFunction, argument: str, default: float | None = None) -> RuleFunction:
-    """`rule`, linear in the first operand where the number that `argument` puts in is zero."""
-
-    def linear(op: OpInstance) -> Rule:
-        zero = op.argument(argument, default) == 0
-        return replace(rule(op), linear=(frozenset({0}),) if zero else ())
-
-    return linear
+from .common import linear_where_zero, pointwise, rows
+from .spec import OpInstance, OpSpec
 
 
 def cast(op: OpInstance) -> Rule:

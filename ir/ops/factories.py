@@ -29,5 +29,10 @@ def factories_rows() -> Iterator[OpSpec]:
     yield from rows("full zeros ones empty.memory_format", "", factory, localize=_SIZE)
     yield from rows("scalar_tensor", "", factory)
     yield from rows("new_zeros new_ones new_empty new_full", "self", like_nothing, localize=_SIZE)
+    yield from rows("empty_permuted", "", factory, localize=_SIZE)
+    # Strides are those of the whole: import makes these `empty` and `new_empty`.
+    yield from rows("empty_strided", "", whole)
+    yield from rows("new_empty_strided", "self", whole)
     # What a sequence counts depends on where it starts: it stays whole.
-    yield from rows("arange.start_step arange.start arange", "", whole)
+    yield from rows("arange.start_step arange.start arange linspace logspace", "", whole)
+    yield from rows("eye eye.m tril_indices triu_indices", "", whole)

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..rules import Dim, Rule, Value
-from .common import named, rows
-from .spec import OpInstance, OpSpec, RuleFunction
+from .common import linear_where_zero, named, rows, together, whole, wrapped
+from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
-def cut(*, drop: bool = False, sized: bool = False) -> RuleFunction:
+def cut(*, drop: bool = False, sized: bool = False, default: int = 0) -> RuleFunction:
     """
     A part along `dim` (slice, select, split, unbind): that dim stays whole, unless the part is all of it.
 
-    With `drop` the dim disappears; with `sized` an argument gives the parts' exact sizes.
+    With `drop` the dim disappears; with `sized` an argument gives the parts' exact sizes; `default` is the dim
+    where none is given.
     """
 
     def rule(op: OpInstance) -> Rule:
         shape = op.operands[0]
         value, sizes = named(shape)
-        at = op.argument("dim", 0) % len(shape)
+        at = op.argument("dim", default) % len(shape)
         outs: list[Value] = []
         for i, out in enumerate(op.results):
             if drop:
@@ -50,14 +51,91 @@ def uncut(*, dropped: bool = False) -> RuleFunction:
     return rule
 
 
+def overlaid(op: OpInstance) -> Rule:
+    """`slice_scatter`, (self, part) -> self: `dim` stays whole, unless the part is all of it."""
+    at = op.argument("dim", 0) % len(op.operands[0])
+    return together(op, () if op.operands[0] == op.operands[1] else (at,))
+
+
+def overlaid_once(op: OpInstance) -> Rule:
+    """`select_scatter`, (self, part without `dim`) -> self."""
+    value, sizes = named(op.operands[0])
+    at = op.argument("dim") % len(value)
+    return Rule((value, (*value[:at], *value[at + 1 :])), (value,), sizes, replicated=frozenset({f"d{at}"}))
+
+
+def halved(op: OpInstance) -> Rule:
+    """`glu_backward`, (grad [.., n], self [.., 2n]) -> self, halves of `dim`."""
+    return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
+
+
+def unfolded(op: OpInstance) -> Rule:
+    """`unfold`: windows over one dim, the elements of each in a new last dim."""
+    return _in_windows(op, op.operands[0], op.results[0], op.argument("dimension"), forward=True)
+
+
+def unfolded_backward(op: OpInstance) -> Rule:
+    """The gradient of `unfold`."""
+    return _in_windows(op, op.results[0], op.operands[0], op.argument("dim"), forward=False)
+
+
+def _in_windows(op: OpInstance, shape: Shape, windows: Shape, dim: int, *, forward: bool) -> Rule:
+    if not shape:
+        return whole(op)
+    value, sizes = named(shape)
+    at = dim % len(value)
+    sizes |= {"w": windows[at], "e": windows[-1]}
+    cut_up: Value = (*value[:at], ("w",), *value[at + 1 :], ("e",))
+    sides = (value, cut_up) if forward else (cut_up, value)
+    return Rule(sides[:1], sides[1:], sizes, replicated=frozenset({f"d{at}", "w", "e"}))
+
+
+def diagonal(sides: str, first: int | None = None, second: int | None = None) -> RuleFunction:
+    """
+    A diagonal over two dims, both whole; it comes last in what is without them.
+
+    Args:
+        sides: per operand and then result, whether it is the `m`atrices or the `d`iagonals.
+        first: the default of `dim1`.
+        second: the default of `dim2`.
+    """
+
+    def rule(op: OpInstance) -> Rule:
+        shapes = dict(zip(sides, (*op.operands, *op.results), strict=True))
+        value, sizes = named(shapes["m"])
+        pair = {d % len(value) for d in (op.argument("dim1", first), op.argument("dim2", second))}
+        sizes["e"] = shapes["d"][-1]
+        rest: Value = (*(dim for i, dim in enumerate(value) if i not in pair), ("e",))
+        values = tuple(value if side == "m" else rest for side in sides)
+        fixed = frozenset({"e", *(f"d{i}" for i in pair)})
+        return Rule(values[:-1], values[-1:], sizes, replicated=fixed)
+
+    return rule
+
+
+def repeated(op: OpInstance) -> Rule:
+    """Each dim some times over: the times are split, or, where it is once, the dim."""
+    if 0 in op.results[0]:
+        return whole(op)
+    value, sizes = named(op.operands[0])
+    result: list[Dim] = []
+    for i, times in enumerate(op.argument("repeats")):
+        sizes[f"r{i}"] = times
+        own = i - (len(op.results[0]) - len(value))
+        result.append((f"r{i}", *(value[own] if own >= 0 else ())))
+    return Rule((value,), (tuple(result),), sizes)
+
+
 def joined(op: OpInstance) -> Rule:
     """Tensors put end to end along `dim` (cat)."""
     value, sizes = named(op.results[0])
     at = op.argument("dim", 0) % len(value)
     operands: list[Value] = []
     for i, shape in enumerate(op.operands):
-        sizes[f"c{i}"] = shape[at]
-        operands.append((*value[:at], (f"c{i}",), *value[at + 1 :]))
+        # Torch lets a tensor of no elements and one dim stand for one of any shape.
+        nothing = shape == (0,)
+        sizes[f"c{i}"] = 0 if nothing else shape[at]
+        operands.append(((f"c{i}",),) if nothing else (*value[:at], (f"c{i}",), *value[at + 1 :]))
     whole = frozenset({f"d{at}", *(f"c{i}" for i in range(len(op.operands)))})
     return Rule(tuple(operands), (value,), sizes, replicated=whole)
 
@@ -71,14 +149,11 @@ def stacked(op: OpInstance) -> Rule:
 
 
 def padded(op: OpInstance) -> Rule:
-    """`constant_pad_nd`: a dim with padding stays whole."""
-    value, sizes = named(op.operands[0])
-    result: list[Dim] = []
-    for i, (dim, size, out) in enumerate(zip(value, op.operands[0], op.results[0], strict=True)):
-        result.append(dim if size == out else (f"p{i}",))
-        sizes |= {} if size == out else {f"p{i}": out}
-    changed = {f"{prefix}{i}" for i, dim in enumerate(result) if dim[0].startswith("p") for prefix in "dp"}
-    return Rule((value,), (tuple(result),), sizes, replicated=frozenset(changed))
+    """`constant_pad_nd`: a dim that gains or loses elements at an end stays whole."""
+    pad = op.argument("pad")
+    rank = len(op.operands[0])
+    changed = [rank - 1 - end // 2 for end, count in enumerate(pad) if count]
+    return together(op, changed)
 
 
 def parts_rows() -> Iterator[OpSpec]:
@@ -100,4 +175,48 @@ def parts_rows() -> Iterator[OpSpec]:
     )
     yield from rows("cat", "*tensors", joined, linear="*")
     yield from rows("stack", "*tensors", stacked, linear="*")
-    yield from rows("constant_pad_nd", "self", padded)
+    yield from rows("constant_pad_nd", "self", linear_where_zero(padded, "value", 0))
+    yield from rows("repeat", "self", repeated, linear="self", localize={"repeats": "factor r*"})
+    yield from _copied_rows()
+    yield from _overlaid_rows()
+    yield from _diagonal_rows()
+    yield from rows("unfold", "self", unfolded, linear="self", view=True)
+    yield from rows(
+        "unfold_backward",
+        "grad_in",
+        unfolded_backward,
+        linear="grad_in",
+        localize={"input_sizes": "result0"},
+    )
+    yield from rows("glu", "self", cut(sized=True, default=-1))
+    yield from rows("glu_backward", "grad_output self", halved, linear="grad_output")
+
+
+def _copied_rows() -> Iterator[OpSpec]:
+    yield from rows("unsafe_split.Tensor split_copy.Tensor", "self", cut(), linear="self", results=0)
+    yield from rows(
+        "unsafe_split_with_sizes split_with_sizes_copy", "self", cut(sized=True), linear="self", results=0
+    )
+    yield from rows("unbind_copy.int", "self", cut(drop=True), linear="self", results=0)
+    yield from rows("slice_copy.Tensor", "self", cut(), linear="self")
+    yield from rows("narrow_copy", "self", cut(sized=True), linear="self")
+    yield from rows("select_copy.int", "self", cut(drop=True), linear="self")
+
+
+def _overlaid_rows() -> Iterator[OpSpec]:
+    yield from rows("slice_scatter", "self src", overlaid, linear="self+src")
+    yield from rows("select_scatter", "self src", overlaid_once, linear="self+src")
+    yield from rows("diagonal_scatter", "self src", diagonal("mdm", 0, 1), linear="self+src")
+
+
+def _diagonal_rows() -> Iterator[OpSpec]:
+    yield from rows("diagonal", "self", diagonal("md", 0, 1), linear="self", view=True)
+    yield from rows("diag_embed", "self", diagonal("dm", -2, -1), linear="self")
+    yield from rows(
+        "diagonal_backward",
+        "grad_output",
+        diagonal("dm"),
+        linear="grad_output",
+        localize={"input_sizes": "result0"},
+    )
+    yield from rows("trace", "self", "([i, j]) -> ([]) replicated={i, j}", linear="self")

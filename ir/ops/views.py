@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ..rules import Rule
-from .common import named, pointwise, rows, wrapped
+from .common import named, pointwise, rows, together, whole, wrapped
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 _SIZE = {"size": "result0"}
@@ -97,6 +97,23 @@ def squeeze(op: OpInstance) -> Rule:
     return Rule((value,), (kept,), sizes)
 
 
+def as_real(op: OpInstance) -> Rule:
+    """Complex numbers as pairs along a new last dim."""
+    value, sizes = named(op.operands[0])
+    return Rule((value,), ((*value, ("two",)),), {**sizes, "two": 2}, replicated=frozenset({"two"}))
+
+
+def as_complex(op: OpInstance) -> Rule:
+    """Pairs along the last dim as complex numbers."""
+    value, sizes = named(op.results[0])
+    return Rule(((*value, ("two",)),), (value,), {**sizes, "two": 2}, replicated=frozenset({"two"}))
+
+
+def rotated(op: OpInstance) -> Rule:
+    """`rot90`: the plane of `dims` stays whole."""
+    return together(op, wrapped(op.argument("dims", (0, 1)), len(op.operands[0])))
+
+
 def views_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     yield from rows("view _unsafe_view", "self", reshape, linear="self", localize=_SIZE, view=True)
@@ -109,3 +126,9 @@ def views_rows() -> Iterator[OpSpec]:
     yield from rows(
         "squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True
     )
+    yield from rows("view_as_real", "self", as_real, linear="self", view=True)
+    yield from rows("view_as_complex", "self", as_complex, linear="self", view=True)
+    yield from rows("rot90", "self", rotated, linear="self")
+    # Strides say nothing of a part's: import writes these as reads and writes by position.
+    yield from rows("as_strided", "self", whole, view=True)
+    yield from rows("as_strided_scatter", "self src", whole)

@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-UNDEFINED = frozenset({"empty.memory_format", "new_empty", "empty_like"})
+UNDEFINED = frozenset(
+    {"empty.memory_format", "new_empty", "empty_like", "empty_permuted", "empty_strided", "new_empty_strided"}
+)
 """Ops whose values are anything; only their shapes are compared."""
 
 _LINE = re.compile(
