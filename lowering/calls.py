@@ -26,7 +26,7 @@ from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
-from . import attention_ops
+from . import attention_ops, grouped_ops
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,12 @@ a squeeze would take out a dim of which a rank happens to have one element.
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
-_FUSED = {"attention": attention_ops.attention, "attention_backward": attention_ops.attention_backward}
-_FUSED_DEFAULTS = {"attn_mask": None, "is_causal": False, "scale": None}
+_FUSED = {
+    "attention": attention_ops.attention,
+    "attention_backward": attention_ops.attention_backward,
+    **grouped_ops.FUNCTIONS,
+}
+_FUSED_DEFAULTS = {"attn_mask": None, "is_causal": False, "scale": None, "start": 0, "first": 0}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .capture_normalize import (
     add_nodes,
     check_ops,
     normalise_attention,
+    normalise_grouped_products,
     order_placeholders,
     remove_dead_nodes,
     remove_identities,
@@ -74,6 +75,7 @@ def assemble(
     index_first_dims(graph)
     remove_identities(graph)
     normalise_attention(graph)
+    normalise_grouped_products(graph)
     remove_dead_nodes(graph)
     check_ops(graph, model)
     order_placeholders(graph, [node for _, node in inputs])

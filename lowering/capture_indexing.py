@@ -70,7 +70,9 @@ def _index_put(
 
 _REWRITES: dict[Any, Callable[..., torch.fx.Node]] = {
     aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
     aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
 }
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch import nn
 
+from . import grouped_ops
 from .attention_ops import attention, attention_backward
 from .captured import ORIGIN, CaptureError, Origin
 
@@ -62,7 +63,7 @@ _ATTENTION: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
 """Torch's attention to ours, with the names under which torch's schema has our arguments."""
 
 
-_FUNCTIONS = (operator.getitem, attention, attention_backward)
+_FUNCTIONS = (operator.getitem, attention, attention_backward, *grouped_ops.FUNCTIONS.values())
 """What a captured graph may call beside operators."""
 
 
@@ -147,6 +148,14 @@ def normalise_attention(graph: torch.fx.Graph) -> None:
         node.target = function
         node.args = tuple(arguments[name] for name in names)
         node.kwargs = {}
+
+
+def normalise_grouped_products(graph: torch.fx.Graph) -> None:
+    """Replace every library's product of grouped rows by that of `grouped_ops`, which names no library."""
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and (same := grouped_ops.SAME.get(node.target.name())):
+            node.args, node.kwargs = tuple(_arguments_by_name(node).values()), {}
+            node.target = same
 
 
 def _arguments_by_name(node: torch.fx.Node) -> dict[str, Any]:

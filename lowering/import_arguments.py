@@ -31,6 +31,7 @@ from xdsl.ir import Attribute
 
 from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
+from . import grouped_ops
 from .attention_ops import attention, attention_backward
 from .captured import CaptureError, Origin
 
@@ -123,15 +124,16 @@ def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
         yield name, default, is_tensor, value
 
 
-_TENSORS_OF_ATTENTION = {"query", "key", "value", "attn_mask", "grad_out", "out", "logsumexp"}
+_FUSED = (attention, attention_backward, *grouped_ops.FUNCTIONS.values())
+_TENSORS = {"query", "key", "value", "attn_mask", "grad_out", "out", "logsumexp", "rows", "matrices", "ends", "grad"}
+_DEFAULTS = {"is_causal": False, "start": 0, "first": 0}
 
 
 @lru_cache(maxsize=1024)
 def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
-    if target in (attention, attention_backward):
+    if target in _FUSED:
         names = inspect.signature(target).parameters
-        defaults = {"is_causal": False}
-        return tuple((name, defaults.get(name), name in _TENSORS_OF_ATTENTION) for name in names)
+        return tuple((name, _DEFAULTS.get(name), name in _TENSORS) for name in names)
     schema = target._schema.arguments
     return tuple(
         (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema

@@ -2,7 +2,8 @@
 BERT: a bidirectional encoder trained to fill in masked tokens.
 
 After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), without its
-next-sentence objective.
+next-sentence objective. With experts in every second layer it is HiDup's BERT-SGMoE and BERT-Switch (6.1) and HAP's
+BERT-MoE (7.1).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import torch
 from torch import nn
 
 from ..api.training_step import TrainingStep
+from .moe import MoE, MoEConfig, balanced, through, unpacked
 from .transformer import (
     AttentionForm,
     FeedForward,
     SelfAttention,
+    every_second,
     initialise_transformer,
     token_cross_entropy,
 )
@@ -28,7 +31,13 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Sizes of a BERT; the defaults are those of the base model (110 M parameters)."""
+    """
+    Sizes of a BERT; the defaults are those of the base model (110 M parameters).
+
+    Args:
+        experts: a mixture of them in the place of every second feed-forward.
+        tied: whether the last layer's weight is that of the embedding.
+    """
 
     layers: int = 12
     width: int = 768
@@ -37,6 +46,8 @@ class BertConfig:
     positions: int = 512
     segments: int = 2
     attention: AttentionForm = "decomposed"
+    experts: MoEConfig | None = None
+    tied: bool = True
 
 
 class BertEmbeddings(nn.Module):
@@ -55,18 +66,21 @@ class BertEmbeddings(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """A transformer block that normalises after each residual sum."""
+    """A transformer block that normalises after each residual sum; with experts it gives their balancing loss too."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, experts: MoEConfig | None) -> None:
         super().__init__()
-        self.attn = SelfAttention(config.width, config.heads, causal=False, form=config.attention)
-        self.ln_1 = nn.LayerNorm(config.width)
-        self.mlp = FeedForward(config.width, 4 * config.width)
-        self.ln_2 = nn.LayerNorm(config.width)
+        width, hidden = config.width, 4 * config.width
+        self.attn = SelfAttention(width, config.heads, causal=False, form=config.attention)
+        self.ln_1 = nn.LayerNorm(width)
+        self.mlp = FeedForward(width, hidden) if experts is None else MoE(width, hidden, experts)
+        self.ln_2 = nn.LayerNorm(width)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         x = self.ln_1(x + self.attn(x, mask))
-        return self.ln_2(x + self.mlp(x))
+        mixed, *balance = unpacked(self.mlp(x))
+        x = self.ln_2(x + mixed)
+        return (x, *balance) if balance else x
 
 
 class MaskedTokenHead(nn.Module):
@@ -84,25 +98,31 @@ class MaskedTokenHead(nn.Module):
 
 
 class Bert(nn.Module):
-    """Tokens and segments ``[batch, length]`` to logits ``[batch, length, vocabulary]``."""
+    """
+    Tokens and segments ``[batch, length]`` to logits ``[batch, length, vocabulary]``, and with experts to these and
+    their balancing losses.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = BertEmbeddings(config)
-        self.layers = nn.ModuleList(PostNormBlock(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(
+            PostNormBlock(config, every_second(config.experts, layer)) for layer in range(config.layers)
+        )
         self.head = MaskedTokenHead(config)
         self.apply(initialise_transformer)
-        self.head.decoder.weight = self.embeddings.tokens.weight
+        if config.tied:
+            self.head.decoder.weight = self.embeddings.tokens.weight
 
-    def forward(self, tokens: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
         """
         Args:
             mask: boolean ``[batch, length]``, False at padding, which nothing attends to.
         """
-        x = self.embeddings(tokens, segments)
-        for layer in self.layers:
-            x = layer(x, mask[:, None, None, :])
-        return self.head(x)
+        x, balance = through(self.layers, self.embeddings(tokens, segments), mask[:, None, None, :])
+        return (self.head(x), balance) if balance else self.head(x)
 
 
 def bert_step(config: BertConfig, *, batch: int, length: int, seed: int = 0) -> TrainingStep:
@@ -116,7 +136,7 @@ def bert_step(config: BertConfig, *, batch: int, length: int, seed: int = 0) -> 
     segments = (torch.arange(length) >= lengths // 2).long()
     return TrainingStep(
         model=partial(Bert, config),
-        loss=token_cross_entropy,
+        loss=partial(balanced, loss=token_cross_entropy) if config.experts else token_cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01),
         batch={
             "tokens": tokens,

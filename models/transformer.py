@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .moe import MoE, MoEConfig, unpacked
+
 AttentionForm = Literal["fused", "decomposed"]
 """``fused`` calls `scaled_dot_product_attention`; ``decomposed`` writes its matmuls and softmax out."""
 
@@ -78,8 +80,18 @@ class FeedForward(nn.Module):
         return self.down(self.act(self.up(x)))
 
 
+def every_second(experts: MoEConfig | None, layer: int) -> MoEConfig | None:
+    """The experts of a layer of a model in which every second layer has some."""
+    return experts if layer % 2 else None
+
+
 class PreNormBlock(nn.Module):
-    """A transformer block that normalises before attention and before the feed-forward."""
+    """
+    A transformer block that normalises before attention and before the feed-forward.
+
+    Args:
+        experts: a mixture of them in the place of the feed-forward; the block then gives their balancing loss too.
+    """
 
     def __init__(
         self,
@@ -90,17 +102,23 @@ class PreNormBlock(nn.Module):
         form: AttentionForm,
         approximate: Literal["none", "tanh"] = "none",
         dropout: float = 0.0,
+        experts: MoEConfig | None = None,
     ) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
         self.attn = SelfAttention(width, heads, causal=causal, form=form)
         self.ln_2 = nn.LayerNorm(width)
-        self.mlp = FeedForward(width, 4 * width, approximate=approximate)
+        if experts is None:
+            self.mlp = FeedForward(width, 4 * width, approximate=approximate)
+        else:
+            self.mlp = MoE(width, 4 * width, experts)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         x = x + self.drop(self.attn(self.ln_1(x)))
-        return x + self.drop(self.mlp(self.ln_2(x)))
+        mixed, *balance = unpacked(self.mlp(self.ln_2(x)))
+        x = x + self.drop(mixed)
+        return (x, *balance) if balance else x
 
 
 def initialise_transformer(module: nn.Module) -> None:

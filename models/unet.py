@@ -2,12 +2,13 @@
 U-Net: an image to a class per pixel, with skips from every level of the way down to the same level of the way up.
 
 After Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation" (2015), with GELU in the
-place of ReLU and convolutions of stride 2 in the place of pooling. Divided into stages, its skips cross several.
+place of ReLU and convolutions of stride 2 in the place of pooling. Divided into stages, its skips cross several. With
+attention after the convolutions of its deep levels it is the U-Transformer of the cross-mesh paper (5.2), after Petit
+et al., "U-Net Transformer" (2021).
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..api.training_step import TrainingStep
+from .transformer import SelfAttention
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,19 @@ class UNetConfig:
 
     Args:
         widths: the channels of each level; every level but the first halves the image.
+        attention: how many of the deepest levels have self-attention over their pixels.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
     image: int = 512
     channels: int = 1
     classes: int = 2
+    attention: int = 0
+    heads: int = 8
+
+    def attends(self, level: int) -> bool:
+        """Whether a level has attention."""
+        return level >= len(self.widths) - self.attention
 
 
 def _initialise(module: nn.Module) -> None:
@@ -47,25 +56,48 @@ def _convolutions(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(first, nn.GELU(), second, nn.GELU())
 
 
-class Down(nn.Module):
-    """``[batch, inputs, 2 n, 2 n]`` to ``[batch, outputs, n, n]``."""
+class PixelAttention(nn.Module):
+    """Every pixel of ``[batch, width, n, n]`` with what it sees in all others added."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attn = SelfAttention(width, heads, causal=False, form="fused")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pixels = x.flatten(2).transpose(1, 2)
+        return x + self.attn(self.norm(pixels)).transpose(1, 2).reshape(x.shape)
+
+
+def _level(config: UNetConfig, level: int, inputs: int) -> nn.Module:
+    """What a level does on the way down or up: convolutions and, in deep ones, attention."""
+    convolutions = _convolutions(inputs, config.widths[level])
+    if config.attends(level):
+        convolutions.append(PixelAttention(config.widths[level], config.heads))
+    return convolutions
+
+
+class Down(nn.Module):
+    """``[batch, channels of the level above, 2 n, 2 n]`` to ``[batch, channels of this level, n, n]``."""
+
+    def __init__(self, config: UNetConfig, level: int) -> None:
+        super().__init__()
+        inputs = config.widths[level - 1]
         self.reduce = nn.Conv2d(inputs, inputs, kernel_size=2, stride=2)
-        self.convolutions = _convolutions(inputs, outputs)
+        self.convolutions = _level(config, level, inputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.convolutions(self.reduce(x))
 
 
 class Up(nn.Module):
-    """``[batch, inputs, n, n]`` and a skip ``[batch, outputs, 2 n, 2 n]`` to what the skip is like."""
+    """``[batch, channels of the level below, n, n]`` and this level's skip, of ``2 n``, to what the skip is like."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, config: UNetConfig, level: int) -> None:
         super().__init__()
-        self.enlarge = nn.ConvTranspose2d(inputs, outputs, kernel_size=2, stride=2)
-        self.convolutions = _convolutions(2 * outputs, outputs)
+        outputs = config.widths[level]
+        self.enlarge = nn.ConvTranspose2d(config.widths[level + 1], outputs, kernel_size=2, stride=2)
+        self.convolutions = _level(config, level, 2 * outputs)
 
     def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
         return self.convolutions(torch.cat([skip, self.enlarge(x)], dim=1))
@@ -81,10 +113,9 @@ class UNet(nn.Module):
             raise ValueError(
                 f"a U-Net of {len(widths)} levels needs images of a multiple of {shrink} pixels, got {config.image}"
             )
-        pairs = list(itertools.pairwise(widths))
         self.enter = _convolutions(config.channels, widths[0])
-        self.down = nn.ModuleList(Down(wide, deep) for wide, deep in pairs)
-        self.up = nn.ModuleList(Up(deep, wide) for wide, deep in reversed(pairs))
+        self.down = nn.ModuleList(Down(config, level) for level in range(1, len(widths)))
+        self.up = nn.ModuleList(Up(config, level) for level in reversed(range(len(widths) - 1)))
         self.head = nn.Conv2d(widths[0], config.classes, kernel_size=1)
         self.apply(_initialise)
 

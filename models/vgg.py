@@ -1,7 +1,7 @@
 """
-VGG-19: sixteen 3x3 convolutions and three linear layers.
+VGG: blocks of 3x3 convolutions and three linear layers.
 
-After Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configuration E. Most of its
+After Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), configurations B and E. Most of its
 arithmetic is in the convolutions and most of its parameters in the linear layers, so no single way of
 splitting it suits both halves.
 """
@@ -17,19 +17,22 @@ from torch import nn
 
 from ..api.training_step import TrainingStep
 
-CONVOLUTIONS = (2, 2, 4, 4, 4)
+VGG13 = (2, 2, 2, 2, 2)
+VGG19 = (2, 2, 4, 4, 4)
 """Convolutions in each block; a block ends by halving the image."""
 
 
 @dataclass(frozen=True)
 class VGGConfig:
     """
-    Sizes of a VGG-19; the defaults are the published ones (144 M parameters).
+    Sizes of a VGG; the defaults are those of VGG-19 (144 M parameters).
 
     Args:
-        widths: the channels of each of the five blocks.
+        convolutions: how many there are in each block.
+        widths: the channels of each block.
     """
 
+    convolutions: tuple[int, ...] = VGG19
     widths: tuple[int, ...] = (64, 128, 256, 512, 512)
     hidden: int = 4096
     image: int = 224
@@ -58,22 +61,23 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class VGG19(nn.Module):
+class VGG(nn.Module):
     """Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
 
     def __init__(self, config: VGGConfig) -> None:
         super().__init__()
-        shrink = 2 ** len(CONVOLUTIONS)
-        if len(config.widths) != len(CONVOLUTIONS) or config.image % shrink:
+        blocks = len(config.convolutions)
+        shrink = 2**blocks
+        if len(config.widths) != blocks or config.image % shrink:
             raise ValueError(
-                f"a VGG-19 has {len(CONVOLUTIONS)} blocks and images of a multiple of {shrink} pixels, got "
+                f"a VGG of {blocks} blocks has as many widths and images of a multiple of {shrink} pixels, got "
                 f"widths {config.widths} and {config.image} pixels"
             )
         channels = (config.channels, *config.widths)
         self.features = nn.Sequential(
             *(
                 _block(channels[block], channels[block + 1], count, batch_norm=config.batch_norm)
-                for block, count in enumerate(CONVOLUTIONS)
+                for block, count in enumerate(config.convolutions)
             )
         )
         pixels = (config.image // shrink) ** 2
@@ -98,7 +102,7 @@ def vgg_step(config: VGGConfig, *, batch: int, seed: int = 0) -> TrainingStep:
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
     labels = torch.randint(config.classes, (batch,), generator=generator)
     return TrainingStep(
-        model=partial(VGG19, config),
+        model=partial(VGG, config),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01),
         batch=(images, labels),

@@ -1,7 +1,8 @@
 """
 Vision Transformer: an encoder over image patches with a class token.
 
-After Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021).
+After Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021). With experts in every second layer it is HiDup's
+ViT-SGMoE and ViT-Switch (6.1).
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..api.training_step import TrainingStep
-from .transformer import AttentionForm, PreNormBlock, initialise_transformer
+from .moe import MoEConfig, balanced, through
+from .transformer import AttentionForm, PreNormBlock, every_second, initialise_transformer
 
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """Sizes of a ViT; the defaults are those of the base model (86 M parameters)."""
+    """
+    Sizes of a ViT; the defaults are those of the base model (86 M parameters).
+
+    Args:
+        experts: a mixture of them in the place of every second feed-forward.
+    """
 
     layers: int = 12
     width: int = 768
@@ -29,10 +36,14 @@ class ViTConfig:
     channels: int = 3
     classes: int = 1000
     attention: AttentionForm = "fused"
+    experts: MoEConfig | None = None
 
 
 class ViT(nn.Module):
-    """Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``."""
+    """
+    Images ``[batch, channels, image, image]`` to logits ``[batch, classes]``, and with experts to these and their
+    balancing losses.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -43,21 +54,27 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.width))
         self.positions = nn.Parameter(torch.empty(1, patches + 1, config.width))
         self.layers = nn.ModuleList(
-            PreNormBlock(config.width, config.heads, causal=False, form=config.attention)
-            for _ in range(config.layers)
+            PreNormBlock(
+                config.width,
+                config.heads,
+                causal=False,
+                form=config.attention,
+                experts=every_second(config.experts, layer),
+            )
+            for layer in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.classes)
         self.apply(initialise_transformer)
         nn.init.normal_(self.positions, std=0.02)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
         patches = self.patch(images).flatten(2).transpose(1, 2)
         class_tokens = self.class_token.expand(images.size(0), -1, -1)
         x = torch.cat([class_tokens, patches], dim=1) + self.positions
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(x)[:, 0])
+        x, balance = through(self.layers, x)
+        scores = self.head(self.norm(x)[:, 0])
+        return (scores, balance) if balance else scores
 
 
 def vit_step(config: ViTConfig, *, batch: int, seed: int = 0) -> TrainingStep:
@@ -67,7 +84,7 @@ def vit_step(config: ViTConfig, *, batch: int, seed: int = 0) -> TrainingStep:
     labels = torch.randint(config.classes, (batch,), generator=generator)
     return TrainingStep(
         model=partial(ViT, config),
-        loss=F.cross_entropy,
+        loss=partial(balanced, loss=F.cross_entropy) if config.experts else F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.05),
         batch=(images, labels),
     )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .communicator import Communicator
     from .executor import Executor
     from .fused_attention import attention, attention_backward
+    from .grouped_products import grouped_mm, grouped_mm_backward
     from .launch import launch, main
     from .optimizers import adamw_, increment, sgd_
     from .parts import accumulate, part_of
@@ -34,6 +35,8 @@ __all__ = [
     "adamw_",
     "attention",
     "attention_backward",
+    "grouped_mm",
+    "grouped_mm_backward",
     "increment",
     "launch",
     "main",
@@ -57,6 +60,8 @@ _HOMES = {
     "adamw_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
+    "grouped_mm": ".grouped_products",
+    "grouped_mm_backward": ".grouped_products",
     "increment": ".optimizers",
     "launch": ".launch",
     "main": ".launch",

@@ -34,6 +34,9 @@ def baddbmm(op: OpInstance) -> Rule:
     return Rule(operands, (result,), sizes, {"k": Reduction.SUM}, additive=frozenset({0}))
 
 
+_PLACES = {"start": "operand0.start[0]", "first": "operand1.start[0]"}
+
+
 def contractions_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     yield from rows(
@@ -52,6 +55,24 @@ def contractions_rows() -> Iterator[OpSpec]:
     )
     yield from rows(
         "mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k"
+    )
+    # Of the rows that are sorted by group a device may hold some (s), of the groups' matrices too (e).
+    yield from rows(
+        "grouped_mm",
+        "rows matrices ends",
+        "([s, k], [e, k, n], [g]) -> ([s, n]) reduction={k, e} replicated={g}",
+        linear="rows matrices",
+        flops="2*s*k*n*e/g",
+        localize=_PLACES,
+    )
+    yield from rows(
+        "grouped_mm_backward",
+        "rows matrices ends grad",
+        "([s, k], [e, k, n], [g], [s, n]) -> ([s, k], [e, k, n]) reduction={s, n, e} replicated={g}",
+        linear="grad",
+        flops="4*s*k*n*e/g",
+        localize=_PLACES,
+        results=2,
     )
     yield from rows(
         "dot", "self tensor", "([k], [k]) -> ([]) reduction={k}", linear="self tensor", flops="2*k"

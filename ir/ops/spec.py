@@ -46,7 +46,8 @@ class OpSpec:
     rule       factor notation, or a function of the shapes
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands
-    flops      floating-point operations as a product over factors (`2*i*j*k`); empty: one per result element
+    flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`);
+               empty: one per result element
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
                that only a part has -> where it starts: `result0.start`, `operand0.start[1]`
@@ -92,7 +93,9 @@ class OpSpec:
             return 0.0
         if not self.flops:
             return float(sum(_elements(dim_factors, sizes) for dim_factors in rule.results))
-        return math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in self.flops.split("*"))
+        above, _, below = self.flops.partition("/")
+        count = math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in above.split("*"))
+        return count / sizes[below] if below else count
 
 
 def _elements(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, float]) -> float:

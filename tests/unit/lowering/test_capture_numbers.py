@@ -21,10 +21,11 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.vgg import VGGConfig, vgg_step
 
 TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
-SMALL = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 23, "positions": 8}
+GPT2 = GPT2Config(layers=1, width=16, heads=2, vocabulary=23, positions=8, attention="decomposed")
+BERT = BertConfig(layers=1, width=16, heads=2, vocabulary=23, positions=8, attention="fused")
 FORMS = {
-    "gpt2-decomposed": lambda: gpt2_step(GPT2Config(**SMALL, attention="decomposed"), batch=3, length=8),
-    "bert-fused": lambda: bert_step(BertConfig(**SMALL, attention="fused"), batch=3, length=8),
+    "gpt2-decomposed": lambda: gpt2_step(GPT2, batch=3, length=8),
+    "bert-fused": lambda: bert_step(BERT, batch=3, length=8),
     "vgg-batch-norm": lambda: vgg_step(
         VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=4
     ),

@@ -1,0 +1,55 @@
+"""`grouped_mm`: products of grouped rows as an op of torch, for models that sort their tokens by expert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..runtime import grouped_products
+
+
+@torch.library.custom_op("shardwright::grouped_mm", mutates_args=())
+def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """
+    Each row times the matrix of its group, of any floating dtype and with gradients.
+
+    Args:
+        rows: ``[s, k]``, sorted by group.
+        matrices: ``[groups, k, n]``.
+        ends: ``[groups]``, where each group ends among the rows, ascending; the product of rows beyond is zero.
+
+    Returns:
+        ``[s, n]``.
+    """
+    return grouped_products.grouped_mm(rows, matrices, ends)
+
+
+@torch.library.custom_op("shardwright::grouped_mm_backward", mutates_args=())
+def _backward(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return grouped_products.grouped_mm_backward(rows, matrices, ends, grad)
+
+
+@grouped_mm.register_fake
+def _(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return rows.new_empty(rows.size(0), matrices.size(2))
+
+
+@_backward.register_fake
+def _(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(rows), torch.empty_like(matrices)
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    return (*_backward(*ctx.saved_tensors, grad), None)
+
+
+grouped_mm.register_autograd(_gradients, setup_context=_save)

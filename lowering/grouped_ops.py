@@ -1,0 +1,63 @@
+"""
+Products of grouped rows as two functions that stand for every library's op of that kind.
+
+Rows come sorted by group, and each group has a matrix of its own: the experts of a mixture and their tokens. A device
+may hold some of the rows, some of the groups, or both. These are the definitions that an interpreter runs and that the
+runtime's kernels are tested against.
+
+Shapes: rows ``[s, k]``, the rows from `start` on; matrices ``[e, k, n]``, those of the groups from `first` on; `ends`
+``[all groups]`` is where each group ends among all rows, so that rows beyond the last end are in none.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def grouped_mm(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
+) -> torch.Tensor:
+    """Each row times the matrix of its group, ``[s, n]``; zero for a row of a group that is not here."""
+    group, here = _groups(len(rows), len(matrices), ends, start, first)
+    products = torch.einsum("sk,skn->sn", rows, matrices[group])
+    return torch.where(here.unsqueeze(-1), products, 0)
+
+
+def grouped_mm_backward(
+    rows: torch.Tensor,
+    matrices: torch.Tensor,
+    ends: torch.Tensor,
+    grad: torch.Tensor,
+    start: int = 0,
+    first: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The gradients of `grouped_mm` with respect to rows and matrices.
+
+    Args:
+        grad: that of its result, ``[s, n]``.
+    """
+    grad_rows = grouped_mm(grad, matrices.transpose(1, 2), ends, start, first)
+    group, here = _groups(len(rows), len(matrices), ends, start, first)
+    outer = torch.einsum("sk,sn->skn", torch.where(here.unsqueeze(-1), rows, 0), grad)
+    return grad_rows, torch.zeros_like(matrices).index_add(0, group, outer)
+
+
+FUNCTIONS = {"grouped_mm": grouped_mm, "grouped_mm_backward": grouped_mm_backward}
+
+SAME = {
+    "transformers::grouped_mm_fallback": grouped_mm,
+    "transformers::grouped_mm_fallback_backward": grouped_mm_backward,
+    "shardwright::grouped_mm": grouped_mm,
+    "shardwright::grouped_mm_backward": grouped_mm_backward,
+}
+"""Registered ops by name, to the function of the same arguments in the same order."""
+
+
+def _groups(
+    rows: int, matrices: int, ends: torch.Tensor, start: int, first: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The local group of each row, and whether it is here: if not, the number is that of another."""
+    places = torch.arange(start, start + rows, device=ends.device)
+    group = torch.searchsorted(ends.long(), places, right=True) - first
+    return group.clamp(0, matrices - 1), (group >= 0) & (group < matrices)

@@ -1,0 +1,55 @@
+"""Products of grouped rows: the runtime's kernels beside the importer's definitions, on wholes and on parts."""
+
+import itertools
+
+import pytest
+import torch
+
+from shardwright.api.grouped import grouped_mm
+from shardwright.lowering import grouped_ops
+from shardwright.runtime import grouped_products
+
+ROWS, INNER, OUTER, GROUPS = 9, 4, 5, 4
+ENDS = ([2, 2, 7, 9], [0, 4, 9, 9], [1, 2, 3, 6], [9, 9, 9, 9])
+"""Where groups end: empty ones among them, and rows beyond the last."""
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (ROWS, INNER), (GROUPS, INNER, OUTER), (ROWS, OUTER)
+    rows, matrices, grad = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    return rows, matrices, grad
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_parts_of_rows_and_groups_add_up_to_the_whole(ends: list[int]):
+    rows, matrices, grad = operands()
+    at = torch.tensor(ends)
+    whole = grouped_ops.grouped_mm(rows, matrices, at)
+    bounds = [0, *ends]
+    for group in range(GROUPS):
+        part = slice(bounds[group], bounds[group + 1])
+        torch.testing.assert_close(whole[part], rows[part] @ matrices[group])
+    assert not whole[ends[-1] :].any()
+    grads = grouped_ops.grouped_mm_backward(rows, matrices, at, grad)
+    for module in (grouped_ops, grouped_products):
+        found = torch.zeros_like(whole), torch.zeros_like(rows), torch.zeros_like(matrices)
+        for (a, b), (c, d) in itertools.product(((0, 3), (3, 3), (3, ROWS)), ((0, 1), (1, GROUPS))):
+            mine = rows[a:b], matrices[c:d], at
+            found[0][a:b] += module.grouped_mm(*mine, a, c)
+            grad_rows, grad_matrices = module.grouped_mm_backward(*mine, grad[a:b], a, c)
+            found[1][a:b] += grad_rows
+            found[2][c:d] += grad_matrices
+        for one, other in zip(found, (whole, *grads), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_the_op_of_torch_has_the_gradients_of_its_definition():
+    rows, matrices, grad = operands()
+    at = torch.tensor(ENDS[0])
+    leaves = rows.requires_grad_(), matrices.requires_grad_()
+    found = torch.autograd.grad(grouped_mm(rows, matrices, at), leaves, grad)
+    expected = torch.autograd.grad(grouped_ops.grouped_mm(rows, matrices, at), leaves, grad)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    torch.library.opcheck(grouped_mm, (rows, matrices, at), test_utils=("test_schema", "test_faketensor"))
