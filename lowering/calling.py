@@ -12,10 +12,15 @@ a function    dict with key ``labels``    ``loss(model(**rest), labels)``
 
 Where ``loss`` is None the model returns its loss: a scalar tensor, the first item of a tuple or
 list, the key ``loss`` of a dict, or the attribute ``.loss``.
+
+Several losses are added up: the items of a tuple, list or dict that a loss function returns, and of a dict that a
+model returns without the key ``loss`` the items that have ``loss`` in their names.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -49,13 +54,29 @@ def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
     """
     if loss is None:
         result = model(**batch) if isinstance(batch, dict) else model(*batch)
-        return _checked_scalar(_loss_in(result), f"the forward of {type(model).__name__}")
+        source = f"the forward of {type(model).__name__}"
+        if isinstance(result, Mapping) and "loss" not in result:
+            return _added({name: each for name, each in result.items() if "loss" in name}, source)
+        return _checked_scalar(_loss_in(result), source)
     if isinstance(batch, dict):
         inputs = {key: item for key, item in batch.items() if key != LABELS}
         value = loss(model(**inputs), batch[LABELS])
     else:
         value = loss(model(*batch[:-1]), batch[-1])
-    return _checked_scalar(value, f"the loss function {getattr(loss, '__name__', type(loss).__name__)}")
+    source = f"the loss function {getattr(loss, '__name__', type(loss).__name__)}"
+    if isinstance(value, Mapping):
+        return _added(value, source)
+    if isinstance(value, Sequence):
+        return _added({str(index): each for index, each in enumerate(value)}, source)
+    return _checked_scalar(value, source)
+
+
+def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
+    """The sum of several losses; CallError for one that is none, by its name."""
+    scalars = [_checked_scalar(each, f"{source} ({name})") for name, each in losses.items()]
+    if not scalars:
+        raise CallError(f"{source} gave no loss; return at least one scalar tensor")
+    return functools.reduce(operator.add, scalars)
 
 
 def _loss_in(result: Any) -> Any:

@@ -104,30 +104,32 @@ def _leave_out_nothing(node: torch.fx.Node) -> None:
 
 def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
     """The earlier node that has this node's value, if there is one."""
-    source = node.args[0] if node.args else None
-    if node.target is aten.cat.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
-        return node.args[0][0]  # type: ignore[index,return-value]
-    if not isinstance(source, torch.fx.Node):
-        return None
-    if _is_identity(node, source):
-        return source
-    if node.target is aten.t.default and source.target is aten.t.default:
-        twice = source.args[0]
-        assert isinstance(twice, torch.fx.Node)
-        return twice
+    match node.target, node.args:
+        case aten.cat.default, ([torch.fx.Node() as only], *_):
+            return only
+        case aten.copy.default, (_, torch.fx.Node() as written, *_) if _is_alike(node, written):
+            return written
+        case _, (torch.fx.Node() as source, *_) if _is_identity(node, source):
+            return source
+        case aten.t.default, (torch.fx.Node(target=aten.t.default, args=(torch.fx.Node() as twice,)), *_):
+            return twice
     return None
+
+
+def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether two nodes have values of one shape and dtype."""
+    one, two = node.meta.get("val"), other.meta.get("val")
+    tensors = isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)
+    return tensors and one.shape == two.shape and one.dtype == two.dtype
 
 
 def _is_identity(node: torch.fx.Node, source: torch.fx.Node) -> bool:
     if node.target in ALWAYS_IDENTITY:
         return True
-    before, after = source.meta.get("val"), node.meta.get("val")
-    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
-        return False
-    if before.shape != after.shape or before.dtype != after.dtype:
+    if not _is_alike(node, source):
         return False
     if node.target in IDENTITY_AT_SAME_LAYOUT:
-        return before.stride() == after.stride()
+        return source.meta["val"].stride() == node.meta["val"].stride()
     return node.target in IDENTITY_AT_SAME_SHAPE
 
 

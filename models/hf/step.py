@@ -92,6 +92,7 @@ def from_hf(
             raise HFError(f"a {type(source).__name__} exists already: change its config before it is made")
         return TrainingStep(source, loss, optimizer, batch or _batch_of_model(source, task, sizes))
     config = _overridden(source, overrides)
+    config.use_cache = False  # of keys and values, which generation has and training does not
     if dropout is not None:
         _set_dropout(config, dropout)
     task, name = class_for(config, task)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
+from shardwright.lowering.calling import compute_loss
 from shardwright.lowering.capture import CapturedStep, capture_step
 from shardwright.lowering.captured import ORIGIN
 from shardwright.models import MODELS, training_step
@@ -91,12 +92,24 @@ Y = torch.arange(8) % 4
         lambda x: {"loss": x.square().mean(), "logits": x},
         lambda x: SimpleNamespace(loss=x.square().mean(), logits=x),
         lambda x: x.square().mean().view(1),
+        lambda x: {"loss_size": x.square().mean(), "loss_sum": x.abs().sum(), "logits": x},
     ],
-    ids=["scalar", "tuple", "key", "attribute", "one-element"],
+    ids=["scalar", "tuple", "key", "attribute", "one-element", "several"],
 )
 def test_the_model_returns_its_loss(wrap: Callable[[torch.Tensor], Any]) -> None:
     step = check(Net(torch.relu, wrap), None, (X,))
     assert [output.role for output in step.outputs] == ["loss", "grad", "grad", "grad", "grad"]
+
+
+@pytest.mark.parametrize("wrap", [tuple, list, lambda losses: dict(zip("ab", losses, strict=True))])
+def test_several_losses_are_added(wrap: Callable[[Any], Any]) -> None:
+    def loss(out: torch.Tensor, labels: torch.Tensor) -> Any:
+        return wrap((F.cross_entropy(out, labels), out.square().mean()))
+
+    check(Net(torch.relu), loss, (X, Y))
+    eager = Net(torch.relu)
+    expected = F.cross_entropy(eager(X), Y) + eager(X).square().mean()
+    torch.testing.assert_close(compute_loss(eager, loss, (X, Y)), expected)
 
 
 def test_dict_batch_with_plain_values() -> None:
@@ -324,3 +337,47 @@ def test_a_module_instance_is_left_as_it_is() -> None:
     capture_step(net, F.cross_entropy, SGD, (X, Y), dtype=torch.float64)
     assert all(dict(net.named_parameters())[name] is value for name, value in kept.items())
     assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_model_may_look_at_values_when_it_is_not_traced() -> None:
+    def between(h: torch.Tensor) -> torch.Tensor:
+        seen = torch.ones(8, 5, dtype=torch.bool)
+        whole = not torch.compiler.is_compiling() and bool(seen.all())
+        return h if whole else torch.where(seen, h, 0)
+
+    check(Net(between), F.cross_entropy, (X, Y))
+    assert not torch.compiler.is_compiling()
+
+
+def test_checks_of_values_leave_nothing_behind() -> None:
+    def between(h: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(h.isfinite().all(), "not finite")
+        return h
+
+    step = check(Net(between), F.cross_entropy, (X, Y))
+    assert not [node for node in step.graph.nodes if "assert" in node.name or "isfinite" in node.name]
+
+
+def test_a_factory_may_read_numbers_that_it_makes_on_the_cpu() -> None:
+    def make() -> nn.Module:
+        widths = torch.linspace(2, 4, 2, device="cpu").int().tolist()
+        return nn.Sequential(nn.Linear(6, widths[0]), nn.ReLU(), nn.Linear(widths[0], widths[1]))
+
+    step = capture_step(make, F.cross_entropy, SGD, (X, Y))
+    assert [given.shape for given in step.inputs_of("param")] == [(2, 6), (2,), (4, 2), (4,)]
+
+
+def test_what_a_concatenation_has_nothing_of_is_left_out() -> None:
+    step = check(Net(lambda h: torch.cat([torch.tensor([], dtype=h.dtype), h], dim=-1)), F.cross_entropy, (X, Y))
+    assert not [node for node in step.graph.nodes if "cat" in node.name]
+
+
+def test_a_write_of_a_whole_value_is_that_value() -> None:
+    def between(h: torch.Tensor) -> torch.Tensor:
+        rolled = h.new_zeros(h.shape)
+        rolled[:, 1:] = h[:, :-1].clone()
+        rolled[:, 0] = 3
+        return rolled
+
+    step = check(Net(between), F.cross_entropy, (X, Y))
+    assert not step.graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default)
