@@ -4,7 +4,8 @@ An optimizing compiler for distributed training.
 `parallelize` turns a single-device PyTorch training step into the program that trains the same model on a
 cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
 each rank its rows of every batch; `register_rule` says how a custom op may be split, and `check_rule` whether that is
-true. All are imported on first use, so that `opt-tool`, which works on IR files alone, starts without torch.
+true; under `counter_random` eager PyTorch draws the random numbers of a plan. All are imported on first use, so that
+`opt-tool`, which works on IR files alone, starts without torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api.check_rule import check_rule
+    from .api.counter_random import counter_random
     from .api.parallelize import parallelize
     from .api.training_step import TrainingStep
     from .ir.ops.registered import register_rule
@@ -22,13 +24,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["ShareSampler", "TrainingStep", "__version__", "check_rule", "from_hf", "parallelize", "register_rule"]
+__all__ = [
+    "ShareSampler",
+    "TrainingStep",
+    "__version__",
+    "check_rule",
+    "counter_random",
+    "from_hf",
+    "parallelize",
+    "register_rule",
+]
 
 _HOMES = {
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",
     "check_rule": ".api.check_rule",
     "from_hf": ".models.hf.step",
+    "counter_random": ".api.counter_random",
     "parallelize": ".api.parallelize",
     "register_rule": ".ir.ops.registered",
 }

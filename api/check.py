@@ -136,7 +136,7 @@ def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckR
 
     step, module = case.training_step(), imported(case)
     passes = plan_case(case, module)
-    run = InterpretedRun(module, EagerRun(step, case.dtype, SEED).model, explicit="insert-resharding" in passes)
+    run = InterpretedRun(module, EagerRun(step, case.dtype, SEED).model, SEED, explicit="insert-resharding" in passes)
     reference = EagerRun(step, case.dtype, SEED)
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from xdsl.context import Context
@@ -61,6 +61,7 @@ class PlanOptions:
         pipeline: a pass pipeline that replaces the default one.
         ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
+        random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
     """
 
@@ -70,13 +71,15 @@ class PlanOptions:
     gradients: bool = False
     pipeline: str | None = None
     ratios: str = "auto"
+    random: Literal["exact", "independent"] = "exact"
     probe: bool = True
 
     def passes(self, cluster: Cluster) -> str:
         """The pipeline string, for a plan on `cluster`."""
         if self.pipeline is not None:
             return self.pipeline
-        return PIPELINE.format(strategy=self._strategy(cluster))
+        first = "draw-independently," if self.random == "independent" else ""
+        return first + PIPELINE.format(strategy=self._strategy(cluster))
 
     def _strategy(self, cluster: Cluster) -> str:
         algorithm = self.algorithm or ("fixed" if self.pins else "eliminate")

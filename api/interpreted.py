@@ -9,6 +9,7 @@ from xdsl.ir import Attribute
 
 from ..dialects import train
 from ..dialects.compute import python_value
+from ..ir.counter import step_seed
 from ..lowering.calling import Batch, batch_items
 from ..lowering.interpreter import argument_attributes, find_function, interpret, result_attributes
 from ..lowering.random_inputs import random_inputs
@@ -21,11 +22,13 @@ class InterpretedRun:
 
     Args:
         model: whose parameters and buffers it begins with, in the step's dtype.
+        seed: of the random numbers of its steps.
         explicit: whether every change of sharding must be an op, as after `insert-resharding`.
     """
 
-    def __init__(self, module: ModuleOp, model: nn.Module, *, explicit: bool = True) -> None:
+    def __init__(self, module: ModuleOp, model: nn.Module, seed: int = 0, *, explicit: bool = True) -> None:
         self._module, self._explicit = module, explicit
+        self._seed, self._steps = seed, 0
         func = find_function(module)
         self._arguments = argument_attributes(func)
         self._results = result_attributes(func)
@@ -43,6 +46,9 @@ class InterpretedRun:
         for index, roles in enumerate(self._arguments):
             if train.BATCH in roles:
                 self._values[index] = items[str(python_value(roles[train.BATCH]))]
+            elif train.SEED in roles:
+                self._values[index] = torch.tensor(step_seed(self._seed, self._steps))
+        self._steps += 1
         outputs = interpret(self._module, self._values, check_replicas=True, explicit=self._explicit)
         found: dict[tuple[str, str], torch.Tensor] = {}
         for roles, value in zip(self._results, outputs, strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -117,6 +117,7 @@ def parallelize(
     dtype: torch.dtype | None = None,
     algorithm: str | None = None,
     ratios: str = "auto",
+    random: Literal["exact", "independent"] = "exact",
     pipeline: str | None = None,
     seed: int | None = 0,
 ) -> DistributedStep:
@@ -135,8 +136,11 @@ def parallelize(
         algorithm: of the search.
         ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
             devices of the cluster differ.
+        random: ``exact``, the random numbers that one device draws, however the step is spread; or ``independent``,
+            each rank draws its part by itself, with other numbers if the step is spread otherwise.
         pipeline: a pass pipeline in place of the usual one; pins and algorithm are then in its text.
-        seed: of torch's random numbers before a model function makes its weights; None leaves them as they are.
+        seed: of torch's random numbers before a model function makes its weights; None leaves them as they are. Also
+            of the numbers that steps draw, which are of seed 0 where it is None.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, or planning failed; on every
@@ -144,7 +148,7 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch)
     device = _join_job(_model_name(step))
-    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios)
+    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random)
     asked = _Asked(step, cluster, options, pins)
     program, report = _from_rank_0(asked)
     stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]

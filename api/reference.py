@@ -13,6 +13,7 @@ from torch import nn
 
 from ..lowering.calling import Batch, batch_items
 from .comparison import StepValues
+from .counter_random import counter_random
 from .training_step import TrainingStep
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -29,7 +30,7 @@ switches a part of the gradient on or off, and float32 runs differ by a tenth.""
 
 class EagerRun:
     """
-    A run of a training step on one device, from the weights that `seed` gives.
+    A run of a training step on one device, from the weights that `seed` gives, with its random numbers.
 
     Args:
         dtype: what every floating-point parameter and buffer becomes; None keeps each.
@@ -39,13 +40,15 @@ class EagerRun:
         torch.manual_seed(seed)
         model = copy.deepcopy(step.model) if isinstance(step.model, nn.Module) else step.build_model()
         self.model = model.to(dtype) if dtype is not None else model
-        self._step = step
+        self._step, self._seed, self._steps = step, seed, 0
         self._optimizer = step.optimizer(self.model.parameters())
 
     def step(self, batch: Batch) -> StepValues:
         """Train one step and return everything that it computed."""
         self._optimizer.zero_grad()
-        loss = self._step.compute_loss(self.model, batch)
+        with counter_random(self._seed, self._steps):
+            loss = self._step.compute_loss(self.model, batch)
+        self._steps += 1
         loss.backward()
         self._optimizer.step()
         values = {("loss", "loss"): loss.detach()}

@@ -42,6 +42,11 @@ class AtenOp(ComputeOp):
         """The op's row in the table."""
         return op_table()[self.overload]
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.overload.startswith("random_")
+
     def operand_names(self) -> tuple[str, ...]:
         """The names of the tensor arguments that are present; a list of tensors repeats its name."""
         missing = {*self.attributes, *self.absent()}

@@ -35,6 +35,9 @@ SIGNATURE = "spmd.signature"
 ABSENT = "absent"
 """The attribute that lists tensor arguments of the schema which are None in this use."""
 
+INDEPENDENT = "independent"
+"""The attribute of a random op that draws from torch's own generator: other numbers if it is spread otherwise."""
+
 _DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "ui8": "uint8", "i1": "bool",

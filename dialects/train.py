@@ -1,7 +1,7 @@
 """
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
-A step is `(parameters, optimizer states, buffers, batch, learning rate) -> (loss, updated values, ...)`.
+A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
 Arguments carry one of the role attributes below; a result that is the new value of an argument carries
 `train.updates`, that argument's index.
 """
@@ -28,11 +28,11 @@ PARAM, STATE, BUFFER, CONSTANT, BATCH = (
     "train.constant",
     "train.batch",
 )
-LEARNING_RATE, STEP_COUNT = "train.learning_rate", "train.step_count"
-ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT)
+LEARNING_RATE, STEP_COUNT, SEED = "train.learning_rate", "train.step_count", "train.seed"
+ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT, SEED)
 """
 Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`,
-the others hold nothing.
+the others hold nothing. SEED is that of the random numbers of this step, another one for each step.
 """
 
 UPDATES, LOSS, GRAD = "train.updates", "train.loss", "train.grad"

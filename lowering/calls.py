@@ -26,7 +26,7 @@ from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
-from . import attention_ops, grouped_ops
+from . import attention_ops, grouped_ops, random_ops
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Call:
     One call on one rank.
 
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
-    runtime has for fused ops: `attention`, `attention_backward`, `adamw_`, `sgd_`, `increment`.
+    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adamw_`,
+    `sgd_`, `increment`.
     """
 
     target: str
@@ -91,8 +92,17 @@ _FUSED = {
     "attention": attention_ops.attention,
     "attention_backward": attention_ops.attention_backward,
     **grouped_ops.FUNCTIONS,
+    **random_ops.FUNCTIONS,
 }
-_FUSED_DEFAULTS = {"attn_mask": None, "is_causal": False, "scale": None, "start": 0, "first": 0}
+_FUSED_DEFAULTS = {
+    "attn_mask": None,
+    "is_causal": False,
+    "scale": None,
+    "start": 0,
+    "first": 0,
+    "like": None,
+    "independent": False,
+}
 
 
 @dataclass(frozen=True)
@@ -137,9 +147,14 @@ def resolve(target: str) -> Any:
 @lru_cache(maxsize=1024)
 def _parameters(target: str) -> tuple[_Parameter, ...]:
     if target in _FUSED:
-        names = inspect.signature(_FUSED[target]).parameters
-        return tuple(_Parameter(n, "", _FUSED_DEFAULTS.get(n), n not in _FUSED_DEFAULTS) for n in names)
+        return tuple(map(_fused_parameter, inspect.signature(_FUSED[target]).parameters.values()))
     return tuple(map(_parameter, resolve(target)._schema.arguments))
+
+
+def _fused_parameter(parameter: inspect.Parameter) -> _Parameter:
+    name, keyword_only = parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    required = name not in _FUSED_DEFAULTS
+    return _Parameter(name, "", _FUSED_DEFAULTS.get(name), required, keyword_only=keyword_only)
 
 
 def _parameter(argument: Any) -> _Parameter:
@@ -205,21 +220,21 @@ def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
         given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
     localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
     for name, place in localize.items():
-        # Where a part starts says nothing of the whole value, so it is no argument of the op's.
-        if name in given or ".start" in place:
+        # Where a part is says nothing of the whole value, so it is no argument of the op's.
+        if name in given or "." in place:
             given[name] = _local_size(op, place, mesh, rank)
     return given
 
 
 _FACTOR = re.compile(r"factor (?P<name>\w+)(?P<all>\*)?")
-_PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<start>\.start)?(?:\[(?P<dim>\d+)\])?")
+_PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<what>\.start|\.whole)?(?:\[(?P<dim>\d+)\])?")
 
 
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     """
     The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
-    whole value, of its first element along each dim; of `factor g` the size of its part of the rule's factor, of
-    `factor r*` those of r0, r1 and so on.
+    whole value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
+    size of its part of the rule's factor, of `factor r*` those of r0, r1 and so on.
     """
     if (factor := _FACTOR.fullmatch(place)) is not None:
         return _factor_size(op, factor["name"], factor["all"] is not None, mesh, rank)
@@ -231,7 +246,10 @@ def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     if (signature := op.signature) is not None:
         sharding = (signature.results if of_result else signature.operands)[index]
         part = local_slices(shape, sharding, _given(mesh, op), rank)
-    numbers = tuple(each.start if match["start"] else each.stop - each.start for each in part)
+    if match["what"] == ".whole":
+        numbers = shape
+    else:
+        numbers = tuple(each.start if match["what"] else each.stop - each.start for each in part)
     return numbers if match["dim"] is None else numbers[int(match["dim"])]
 
 

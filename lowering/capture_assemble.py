@@ -25,6 +25,7 @@ from .capture_normalize import (
     rename_nodes,
     replace_tangent,
 )
+from .capture_random import SEED, draw_by_place
 from .capture_trace import LOSS, MODEL
 from .captured import CaptureError, InputRole, StepInput, StepOutput
 
@@ -72,12 +73,14 @@ def assemble(
     inputs = _model_inputs(joint, model, ties)
     inputs += [(_input("batch", *pair), pair[1]) for pair in zip(batch_names, joint.batch, strict=True)]
     inputs += _loss_constants(joint, loss, dtype) + _lifted_constants(traced)
+    seed = draw_by_place(graph)
     index_first_dims(graph)
     remove_identities(graph)
     normalise_attention(graph)
     normalise_grouped_products(graph)
     remove_dead_nodes(graph)
-    check_ops(graph, model)
+    inputs += _seed_input(graph, seed)
+    check_ops(graph)
     order_placeholders(graph, [node for _, node in inputs])
     graph.set_codegen(CodeGen())
     rename_nodes(graph, [step_input.name for step_input, _ in inputs])
@@ -217,6 +220,16 @@ def _lifted_constants(traced: torch.fx.GraphModule) -> list[_Paired]:
         node.replace_all_uses_with(placeholders[name])
         graph.erase_node(node)
     return found
+
+
+def _seed_input(graph: torch.fx.Graph, seed: torch.fx.Node | None) -> list[_Paired]:
+    """The seed, where random numbers are drawn that something depends on."""
+    if seed is None:
+        return []
+    if not seed.users:
+        graph.erase_node(seed)
+        return []
+    return [(_input("seed", SEED, seed), seed)]
 
 
 def _check_constant(value: object) -> None:

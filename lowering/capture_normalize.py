@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch import nn
 
-from . import grouped_ops
+from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
 from .captured import ORIGIN, CaptureError, Origin
+from .random_draws import DRAWS, arguments_by_name
 
 aten = torch.ops.aten
 
@@ -63,7 +63,13 @@ _ATTENTION: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
 """Torch's attention to ours, with the names under which torch's schema has our arguments."""
 
 
-_FUNCTIONS = (operator.getitem, attention, attention_backward, *grouped_ops.FUNCTIONS.values())
+_FUNCTIONS = (
+    operator.getitem,
+    attention,
+    attention_backward,
+    *grouped_ops.FUNCTIONS.values(),
+    *random_ops.FUNCTIONS.values(),
+)
 """What a captured graph may call beside operators."""
 
 
@@ -146,7 +152,7 @@ def normalise_attention(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or node.target not in _ATTENTION:
             continue
         function, names = _ATTENTION[node.target]
-        arguments = _arguments_by_name(node)
+        arguments = arguments_by_name(node.target, node.args, node.kwargs)
         node.target = function
         node.args = tuple(arguments[name] for name in names)
         node.kwargs = {}
@@ -156,16 +162,8 @@ def normalise_grouped_products(graph: torch.fx.Graph) -> None:
     """Replace every library's product of grouped rows by that of `grouped_ops`, which names no library."""
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and (same := grouped_ops.SAME.get(node.target.name())):
-            node.args, node.kwargs = tuple(_arguments_by_name(node).values()), {}
-            node.target = same
-
-
-def _arguments_by_name(node: torch.fx.Node) -> dict[str, Any]:
-    """A call's arguments under the names of its schema, defaults included."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    arguments = {argument.name: argument.default_value for argument in schema.arguments}
-    arguments |= dict(zip((argument.name for argument in schema.arguments), node.args, strict=False))
-    return arguments | dict(node.kwargs)
+            arguments = arguments_by_name(node.target, node.args, node.kwargs)
+            node.target, node.args, node.kwargs = same, tuple(arguments.values()), {}
 
 
 def replace_tangent(graph: torch.fx.Graph, tangent: torch.fx.Node, number: float) -> None:
@@ -219,24 +217,19 @@ def rename_nodes(graph: torch.fx.Graph, input_names: Iterable[str]) -> None:
             node._rename(_identifier(node.meta[ORIGIN].name))
 
 
-def _advice_on_randomness(model: nn.Module, layer: str) -> str:
-    p = getattr(model.get_submodule(layer), "p", None)
-    if p is not None:
-        return f"the module uses dropout p={p}: set p=0, or put it in eval()"
-    return "set dropout to p=0, or pass random tensors as part of the batch"
-
-
 def _identifier(name: str) -> str:
     name = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return f"_{name}" if name[:1].isdigit() else name
 
 
-def check_ops(graph: torch.fx.Graph, model: nn.Module) -> None:
+def _drawn_by_place() -> str:
+    """The names of the random ops that are supported."""
+    return ", ".join(dict.fromkeys(op._schema.name.removeprefix("aten::") for op in DRAWS if not op._schema.is_mutable))
+
+
+def check_ops(graph: torch.fx.Graph) -> None:
     """
     Refuse what cannot be distributed.
-
-    Args:
-        model: the captured model, for its dropout modules.
 
     Raises:
         CaptureError: a random op, an op that writes in place, or a call that is not an operator.
@@ -250,8 +243,8 @@ def check_ops(graph: torch.fx.Graph, model: nn.Module) -> None:
             raise CaptureError(f"{where}: {node.target} is a control-flow operator, which is not supported")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
-                f"{where}: {node.target} draws random numbers in the training step, which is not supported; "
-                + _advice_on_randomness(model, origin.layer)
+                f"{where}: {node.target} draws random numbers that cannot be drawn part by part; make them of "
+                f"those that can ({_drawn_by_place()}), or pass them as part of the batch"
             )
         if node.target._schema.is_mutable:
             raise CaptureError(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
-InputRole = Literal["param", "buffer", "batch", "constant"]
+InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
 OutputRole = Literal["loss", "grad", "buffer"]
 Phase = Literal["forward", "backward"]
 
@@ -47,8 +47,8 @@ class StepInput:
     One input of the captured graph.
 
     Args:
-        role: ``param``, ``buffer``, ``batch``, or ``constant`` (a tensor that the forward made from
-            literals or found outside the model).
+        role: ``param``, ``buffer``, ``batch``, ``constant`` (a tensor that the forward made from literals or
+            found outside the model), or ``seed`` (of the random numbers of the step).
         name: the name in the single-device model for a parameter or buffer; the key, or the position as a
             string, for an item of the batch.
         shape: the global shape.
@@ -112,12 +112,12 @@ class CapturedStep:
     The forward and backward pass of a training step as one graph of global shapes.
 
     Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node of several results, or
-    one of the two functions of `attention_ops`. The graph is functional. Each node has ``meta["val"]``, a
+    one of the functions of `attention_ops` and `random_ops`. The graph is functional. Each node has ``meta["val"]``, a
     fake tensor (or a tuple of them), and ``meta["shardwright"]``, an `Origin`.
 
     Args:
         graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
-        inputs: parameters, then buffers, batch tensors and constants.
+        inputs: parameters, then buffers, batch tensors, constants, and the seed where random numbers are drawn.
         outputs: the loss, the gradients in the order of their parameters, then the changed buffers. What
             else the model returns is dropped, for training needs the loss alone.
         optimizer: the update that follows.

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..ir.mesh import Mesh
+from . import random_ops
 from .calls import Arg, Call, Dtype, Operand, call_of, resolve
 from .emit_effects import IN_PLACE, overwritten_by_update
 from .emit_errors import EmitError
@@ -16,6 +17,8 @@ from .emit_sizes import Sizes
 from .emit_where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
+_MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
+"""Functions that need not have a tensor of the rank's device: the seed is in the memory of the host."""
 
 
 class Calls:
@@ -33,7 +36,7 @@ class Calls:
         arguments = [self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))]
         for i, (name, _) in enumerate(first.kwargs):
             arguments.append(keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)))
-        if target.startswith("aten.") and not op.args:
+        if target in _MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
         return call(_function(target), arguments)
 

@@ -29,6 +29,7 @@ _ARGUMENT_ROLES = {
     train.BATCH: "batch",
     train.LEARNING_RATE: "learning_rate",
     train.STEP_COUNT: "step_count",
+    train.SEED: "seed",
 }
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 

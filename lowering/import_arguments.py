@@ -31,7 +31,7 @@ from xdsl.ir import Attribute
 
 from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
-from . import grouped_ops
+from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
 from .captured import CaptureError, Origin
 
@@ -124,16 +124,15 @@ def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
         yield name, default, is_tensor, value
 
 
-_FUSED = (attention, attention_backward, *grouped_ops.FUNCTIONS.values())
-_TENSORS = {"query", "key", "value", "attn_mask", "grad_out", "out", "logsumexp", "rows", "matrices", "ends", "grad"}
-_DEFAULTS = {"is_causal": False, "start": 0, "first": 0}
+_FUSED = (attention, attention_backward, *grouped_ops.FUNCTIONS.values(), *random_ops.FUNCTIONS.values())
+_DEFAULTS = {"is_causal": False, "start": 0, "first": 0, "independent": False}
 
 
 @lru_cache(maxsize=1024)
 def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
     if target in _FUSED:
-        names = inspect.signature(target).parameters
-        return tuple((name, _DEFAULTS.get(name), name in _TENSORS) for name in names)
+        listed = inspect.signature(target).parameters.values()
+        return tuple((p.name, _DEFAULTS.get(p.name), "Tensor" in str(p.annotation)) for p in listed)
     schema = target._schema.arguments
     return tuple(
         (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema

@@ -1,7 +1,7 @@
 """
 Import: from a captured step (an fx graph of forward and backward) to one IR function with the update.
 
-The function is `@step(parameters, states, buffers, constants, batch, step count, learning rate) -> (loss, new
+The function is `@step(parameters, states, buffers, batch, constants, seed, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
 results (`dialects.train`). Every op keeps the layer and source line of the model's code as its location, backward
 ops those of the forward op that they differentiate, marked `train.backward`.
@@ -36,7 +36,13 @@ from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
 from .unknown_ops import UnknownOps
 
-_ROLE_NAMES = {"param": train.PARAM, "buffer": train.BUFFER, "constant": train.CONSTANT, "batch": train.BATCH}
+_ROLE_NAMES = {
+    "param": train.PARAM,
+    "buffer": train.BUFFER,
+    "constant": train.CONSTANT,
+    "batch": train.BATCH,
+    "seed": train.SEED,
+}
 
 
 def import_step(
@@ -106,7 +112,8 @@ class _Importer:
         states: dict[tuple[str, str], SSAValue] = {}
         for given, node in inputs.items():
             type = TensorType(element_type(given.dtype), given.shape)
-            role: dict[str, Attribute] = {_ROLE_NAMES[given.role]: StringAttr(given.name)}
+            name = UnitAttr() if given.role == "seed" else StringAttr(given.name)
+            role: dict[str, Attribute] = {_ROLE_NAMES[given.role]: name}
             if given.aliases:
                 role["train.tied"] = ArrayAttr([StringAttr(alias) for alias in given.aliases])
             if given.value is not None:

@@ -18,6 +18,7 @@ RANGE = "train.range"
 
 VALUE = "train.value"
 _LEARNING_RATE = 1e-2
+_SEED = 5
 _IGNORED_SHARE = 0.25
 _POSITIVE = ("exp_avg_sq", "running_var")
 """Names of states and buffers that a square root is taken of."""
@@ -50,6 +51,8 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
         return torch.full(shape, _LEARNING_RATE, dtype=dtype)
     if dtype.is_complex:
         return torch.randn(shape, generator=generator, dtype=torch.complex128).to(dtype)
+    if train.SEED in roles:
+        return torch.full(shape, _SEED, dtype=dtype)
     if not dtype.is_floating_point:
         return _integers(shape, *_range(argument, roles), generator).to(dtype)
     # Drawn in float64, so that all dtypes of an argument see the same numbers.

@@ -16,6 +16,7 @@ _HOMES: dict[str, str] = {
     "partition-stages": "partition_stages:PartitionStagesPass",
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
+    "draw-independently": "draw_independently:DrawIndependentlyPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",
     "balance-ratios": "balance_ratios:BalanceRatiosPass",

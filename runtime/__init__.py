@@ -9,6 +9,14 @@ if TYPE_CHECKING:
     from ..ir.mesh import Mesh
     from ..ir.unit_tasks import Task
     from .communicator import Communicator
+    from .counter_random import (
+        random_bernoulli,
+        random_dropout,
+        random_exponential,
+        random_integers,
+        random_normal,
+        random_uniform,
+    )
     from .executor import Executor
     from .fused_attention import attention, attention_backward
     from .grouped_products import grouped_mm, grouped_mm_backward
@@ -41,6 +49,12 @@ __all__ = [
     "launch",
     "main",
     "part_of",
+    "random_bernoulli",
+    "random_dropout",
+    "random_exponential",
+    "random_integers",
+    "random_normal",
+    "random_uniform",
     "run_ranks",
     "sgd_",
 ]
@@ -66,6 +80,12 @@ _HOMES = {
     "launch": ".launch",
     "main": ".launch",
     "part_of": ".parts",
+    "random_bernoulli": ".counter_random",
+    "random_dropout": ".counter_random",
+    "random_exponential": ".counter_random",
+    "random_integers": ".counter_random",
+    "random_normal": ".counter_random",
+    "random_uniform": ".counter_random",
     "run_ranks": ".spawn",
     "sgd_": ".optimizers",
 }

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
 from .initialize import initialize
@@ -35,6 +36,8 @@ class Executor:
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(plan.inputs)}
         self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
+        self._seeds = [i for i, value in enumerate(plan.inputs) if value.role == "seed"]
+        self._seed, self._steps = 0, 0
         self._rates = [i for i, value in enumerate(plan.inputs) if value.role == "learning_rate"]
         updated = {result.updates for result in plan.outputs}
         self._counts = [
@@ -66,7 +69,8 @@ class Executor:
         Args:
             model: a function that makes the model, of which no more than this rank's parts are ever kept;
                 or the module itself.
-            seed: for torch's generator, before the model is made; None leaves it alone.
+            seed: for torch's generator, before the model is made; None leaves it alone. The random numbers of
+                steps are drawn from it too, from seed 0 where it is None.
 
         Raises:
             PlanError: the model lacks a tensor of the plan, or has it in another shape.
@@ -84,6 +88,7 @@ class Executor:
                 )
             return self._local(value, whole)
 
+        self._seed, self._steps = seed or 0, 0
         kept = initialize(model, seed, keep)
         for index, value in enumerate(self.plan.inputs):
             if value.role in ("param", "buffer"):
@@ -113,12 +118,16 @@ class Executor:
             arguments[index] = self._batch_part(self.plan.inputs[index], batch)
         for index in self._rates:
             arguments[index] = self._rate(self.plan.inputs[index], lr)
+        for index in self._seeds:
+            # Read as a number for every draw: in the memory of the host that waits for nothing.
+            arguments[index] = torch.tensor(step_seed(self._seed, self._steps))
         for index in self._counts:
             arguments[index] = self._held[index] = self.local(self.plan.inputs[index]) + 1
         self._require_held(arguments)
         with torch.no_grad():
             outputs = self._step_fn(self.comm, *arguments)
         self.comm.finish_transfers()
+        self._steps += 1
         return self._take(outputs)
 
     def _take(self, outputs: Any) -> torch.Tensor:

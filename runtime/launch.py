@@ -48,7 +48,7 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
     parser.add_argument("--steps", type=int, default=5, help="how many training steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
     return Options(**vars(parser.parse_args(arguments)))

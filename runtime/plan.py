@@ -24,7 +24,7 @@ from .groups import Axes
 from .pieces import Sizes
 from .transfers import Transfer
 
-ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate"]
+ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate", "seed"]
 ResultRole = Literal["loss", "grad", "param", "state", "buffer", "step_count"]
 
 

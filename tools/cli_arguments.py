@@ -59,6 +59,8 @@ def _plan_options(add: _Add) -> None:
     add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
     add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py and plan.json")
     _planning(add)
+    drawn = "what one device draws, or what each rank draws for itself"
+    add("--random", choices=("exact", "independent"), default="exact", help=f"numbers: {drawn} (%(default)s)")
     _dtype(add)
     _pipeline(add)
     _probe(add)
@@ -68,7 +70,7 @@ def _run_options(add: _Add) -> None:
     add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
-    add("--seed", type=int, default=0, help="of the weights (%(default)s)")
+    add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--calibrate", action="store_true", help="measure this machine first and plan for that")
 

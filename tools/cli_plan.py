@@ -77,6 +77,7 @@ def planned(
             dtype,
             pipeline=pipeline,
             ratios=getattr(options, "ratios", "auto"),
+            random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
         )
         name = spec.rpartition(":")[2]

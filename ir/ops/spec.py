@@ -50,7 +50,8 @@ class OpSpec:
                empty: one per result element
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
-               that only a part has -> where it starts: `result0.start`, `operand0.start[1]`
+               that only a part has -> where it starts, and the shape of what it is a part of: `result0.start`,
+               `operand0.start[1]`, `result0.whole`
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     """

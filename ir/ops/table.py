@@ -2,7 +2,8 @@
 The op table: one row per ATen overload. A new op needs its row here and nothing else.
 
 Names are ATen's without `.default`; `attention` and `attention_backward` are the fused attention ops that
-import normalises every backend's variants to; `train.*` are the fused updates of one parameter.
+import normalises every backend's variants to; `random_*`
+what it makes of random ops; `train.*` are the fused updates of one parameter.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .indexing import indexing_rows
 from .losses import losses_rows
 from .normalisation import normalisation_rows
 from .parts import parts_rows
+from .random import random_rows
 from .reductions import reductions_rows
 from .spec import OpInstance, OpSpec
 from .views import views_rows
@@ -36,6 +38,7 @@ _FAMILIES = (
     normalisation_rows,
     windows_rows,
     losses_rows,
+    random_rows,
 )
 
 

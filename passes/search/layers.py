@@ -15,12 +15,12 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import OpaqueOp
-from ...dialects.compute import ComputeOp
+from ...dialects.compute import INDEPENDENT, ComputeOp
 from ...dialects.step import BACKWARD
 from ..analysis.timeline import layer_of
 from .step_view import StepView
 
-_EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT)
+_EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT, train.SEED)
 """The roles of arguments that any stage can have a copy of."""
 
 
@@ -97,7 +97,9 @@ class _Finder:
         found = self.layers.anywhere
         found.update(given.argument for given in self.view.inputs if given.role in _EVERYWHERE)
         for op in self.view.ops:
-            if all(value in found for value in op.args) and not isinstance(op, OpaqueOp):
+            # What torch's own generator draws depends on how it is spread, which may differ between stages.
+            own = isinstance(op, OpaqueOp) or INDEPENDENT in op.attributes
+            if not own and all(value in found for value in op.args):
                 found.update(op.outs)
 
     def _is_anywhere(self, op: ComputeOp) -> bool:

@@ -238,8 +238,9 @@ def _split_dims(sharding: Sharding | None) -> list[int]:
 
 
 def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
-    """The values that depend on the batch and constants alone."""
-    found: set[SSAValue] = {given.argument for given in inputs if given.role in (train.BATCH, train.CONSTANT)}
+    """The values that depend on the batch, on constants and on random numbers alone."""
+    known = (train.BATCH, train.CONSTANT, train.SEED)
+    found: set[SSAValue] = {given.argument for given in inputs if given.role in known}
     for op in ops:
         if isinstance(op, ComputeOp) and found.issuperset(op.args):
             found.update(op.outs)

@@ -10,6 +10,8 @@ import torch
 import torch.fx
 from torch import nn
 
+from shardwright.api.counter_random import counter_random
+from shardwright.ir.counter import step_seed
 from shardwright.lowering import attention_ops
 from shardwright.lowering.calling import Batch, batch_items, compute_loss
 from shardwright.lowering.capture import CapturedStep
@@ -64,6 +66,8 @@ def run_captured(
     for given in step.inputs:
         if given.role == "constant":
             value = given.value
+        elif given.role == "seed":
+            value = torch.tensor(step_seed(0, 0))
         else:
             value = items[given.name] if given.role == "batch" else tensor_named(model, given.name)
         assert value is not None
@@ -76,9 +80,10 @@ def run_captured(
 
 
 def run_eager(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> Results:
-    """Loss, gradients and buffers after one forward and backward of a copy of the model."""
+    """Loss, gradients and buffers after one forward and backward of a copy of the model, with the captured draws."""
     model = copy.deepcopy(model)
-    value = compute_loss(model, loss, batch)
+    with counter_random():
+        value = compute_loss(model, loss, batch)
     value.backward()
     grads = {("grad", n): p.grad for n, p in model.named_parameters() if p.grad is not None}
     buffers = {("buffer", n): b for n, b in model.named_buffers()}

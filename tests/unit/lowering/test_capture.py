@@ -248,10 +248,10 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
     ("what", "message"),
     [
         (
-            lambda self, h: self.drop(h),
-            rf"{HERE}:\d+ \(module 'drop'\).*draws random numbers.*dropout p=0.25.*eval",
+            lambda self, h: h[:, torch.randperm(3)],
+            rf"{HERE}:\d+.*randperm.* draws random numbers that cannot be drawn part by part.*native_dropout, bernoulli",
         ),
-        (lambda self, h: h * torch.rand_like(h), rf"{HERE}:\d+.*rand_like.* draws random numbers"),
+        (lambda self, h: h * torch.multinomial(h.exp(), 1), rf"{HERE}:\d+.*multinomial.* draws random numbers"),
         (lambda self, h: h * h.max().item(), rf"capture Does: .*{HERE}:\d+.*_local_scalar_dense"),
         (lambda self, h: h if h.sum() > 0 else -h, rf"{HERE}:\d+.*let no shape, branch or Python number"),
         (lambda self, h: h[h > 0].sum().expand(4, 3), rf"{HERE}:\d+.*nonzero|{HERE}:\d+.*index"),
@@ -268,8 +268,8 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
         (lambda self, h: h * OUTSIDE, r"outside the model that requires a gradient; make it a parameter"),
     ],
     ids=[
-        "dropout",
-        "random",
+        "randperm",
+        "multinomial",
         "item",
         "branch",
         "dynamic-shape",

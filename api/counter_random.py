@@ -1,0 +1,73 @@
+"""Eager PyTorch that draws the random numbers of a plan, so that a model with dropout can be compared with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..ir.counter import step_seed
+from ..lowering.random_draws import DRAWS, arguments_by_name, draw_arguments, draws_nothing
+from ..runtime import counter_random as drawing
+
+
+@contextmanager
+def counter_random(seed: int = 0, step: int = 0) -> Iterator[None]:
+    """
+    Inside, PyTorch's random ops draw what they draw in a plan: of `seed`, in its training step number `step`.
+
+    Run the model and its loss in it, in train mode, as the training step does; backward and update draw nothing. Every
+    op takes the next stream, so the context is for one forward pass::
+
+        with shardwright.counter_random(seed=0, step=number):
+            loss = loss_function(model(inputs), labels)
+        loss.backward()
+
+    Args:
+        seed: that a program is started with.
+        step: counted from 0.
+
+    Raises:
+        RuntimeError: an op draws random numbers that cannot be drawn part by part; capture refuses it too.
+    """
+    with _Drawing(torch.tensor(step_seed(seed, step))):
+        yield
+
+
+class _Drawing(TorchDispatchMode):
+    """Gives every random op the next stream of a seed."""
+
+    def __init__(self, seed: torch.Tensor) -> None:
+        super().__init__()
+        self._seed, self._streams = seed, count()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in DRAWS:
+            _refuse_other_draws(func, args, kwargs)
+            return func(*args, **kwargs)
+        draw, given = DRAWS[func], arguments_by_name(func, args, kwargs)
+        if draws_nothing(func, given):
+            return func(*args, **kwargs)
+        function, place = getattr(drawing, draw.function), {"stream": next(self._streams)}
+        if draw.function == "random_dropout":
+            return function(seed=self._seed, **draw_arguments(draw, given, given["input"].dtype, ()), **place)
+        # What torch draws says in which dtype, shape and memory the result is to be.
+        result = func(*args, **kwargs)
+        arguments = draw_arguments(draw, given, result.dtype, result.shape)
+        return result.copy_(function(seed=self._seed, **arguments, **place, device=result.device))
+
+
+def _refuse_other_draws(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError for an op that draws and is not in the table; fused attention draws if it drops out."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return
+    if arguments_by_name(func, args, kwargs).get("dropout_p") != 0:
+        raise RuntimeError(
+            f"{func} draws random numbers that cannot be drawn part by part, as a plan would; attention that drops out"
+            " can with torch.nn.attention.SDPBackend.MATH"
+        )

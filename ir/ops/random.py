@@ -1,0 +1,27 @@
+"""
+Random tensors that are functions of a seed, a stream and the place of each element in the whole tensor.
+
+Import puts them in the place of torch's random ops. Every part of the result can be had without the others, so they
+are split as any op that works element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .common import rows
+from .spec import OpSpec
+
+_PLACE = {"start": "result0.start", "whole": "result0.whole"}
+
+
+def random_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from rows("random_dropout", "input seed", localize=_PLACE, results=2)
+    yield from rows("random_bernoulli", "p like seed", localize={"size": "result0", **_PLACE})
+    yield from rows(
+        "random_uniform random_normal random_exponential random_integers",
+        "like seed",
+        localize={"size": "result0", **_PLACE},
+    )
+    yield from rows("native_dropout_backward", "grad_output mask", linear="grad_output")

@@ -1,0 +1,90 @@
+"""
+Which function of `random_ops` each of torch's random ops stands for, and with which arguments.
+
+Capture rewrites graphs by this table, and `counter_random` draws by it in eager PyTorch: so both draw the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Draw:
+    """
+    What a random op draws.
+
+    Args:
+        function: of `random_ops`.
+        arguments: the arguments that say what is drawn: a number, or the name of one of the op's own.
+        like: the op's argument whose shape the result has, if it has one.
+    """
+
+    function: str
+    arguments: Mapping[str, str | float]
+    like: str = ""
+
+
+_UNIT: Mapping[str, str | float] = {"low": 0.0, "high": 1.0}
+_STANDARD: Mapping[str, str | float] = {"mean": 0.0, "std": 1.0}
+
+DRAWS: dict[Any, Draw] = {
+    aten.native_dropout.default: Draw("random_dropout", {"p": "p"}, "input"),
+    aten.bernoulli.default: Draw("random_bernoulli", {"p": "self"}),
+    aten.bernoulli.p: Draw("random_bernoulli", {"p": "p"}, "self"),
+    aten.bernoulli.Tensor: Draw("random_bernoulli", {"p": "p"}),
+    aten.bernoulli_.float: Draw("random_bernoulli", {"p": "p"}, "self"),
+    aten.bernoulli_.Tensor: Draw("random_bernoulli", {"p": "p"}),
+    aten.rand.default: Draw("random_uniform", _UNIT),
+    aten.rand_like.default: Draw("random_uniform", _UNIT, "self"),
+    aten.uniform.default: Draw("random_uniform", {"low": "from", "high": "to"}, "self"),
+    aten.uniform_.default: Draw("random_uniform", {"low": "from", "high": "to"}, "self"),
+    aten.randn.default: Draw("random_normal", _STANDARD),
+    aten.randn_like.default: Draw("random_normal", _STANDARD, "self"),
+    aten.normal.float_float: Draw("random_normal", {"mean": "mean", "std": "std"}),
+    aten.normal_functional.default: Draw("random_normal", {"mean": "mean", "std": "std"}, "self"),
+    aten.normal_.default: Draw("random_normal", {"mean": "mean", "std": "std"}, "self"),
+    aten.exponential.default: Draw("random_exponential", {"lambd": "lambd"}, "self"),
+    aten.exponential_.default: Draw("random_exponential", {"lambd": "lambd"}, "self"),
+    aten.randint.default: Draw("random_integers", {"low": 0, "high": "high"}),
+    aten.randint.low: Draw("random_integers", {"low": "low", "high": "high"}),
+    aten.randint_like.default: Draw("random_integers", {"low": 0, "high": "high"}, "self"),
+    aten.randint_like.low_dtype: Draw("random_integers", {"low": "low", "high": "high"}, "self"),
+    aten.random.to: Draw("random_integers", {"low": 0, "high": "to"}, "self"),
+    aten.random_.to: Draw("random_integers", {"low": 0, "high": "to"}, "self"),
+}
+"""The random ops that can be drawn by place; those in place are met in eager PyTorch alone."""
+
+
+def arguments_by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments under the names of its schema, defaults included."""
+    schema = target._schema.arguments
+    named = {argument.name: argument.default_value for argument in schema}
+    named |= dict(zip((argument.name for argument in schema), args, strict=False))
+    return named | dict(kwargs)
+
+
+def draw_arguments(draw: Draw, given: Mapping[str, Any], dtype: torch.dtype, size: Sequence[int]) -> dict[str, Any]:
+    """
+    The arguments of the function of a draw, but for seed and stream.
+
+    Args:
+        given: those of torch's op, by name.
+        dtype: of the result.
+        size: of the result.
+    """
+    chosen = {name: given[value] if isinstance(value, str) else value for name, value in draw.arguments.items()}
+    if draw.function == "random_dropout":
+        return {"input": given[draw.like], **chosen}
+    return {**chosen, "like": given.get(draw.like), "dtype": dtype, "size": list(size)}
+
+
+def draws_nothing(target: Any, given: Mapping[str, Any]) -> bool:
+    """Whether a call of a random op needs no random number: a dropout of nothing or of all, as in eager PyTorch."""
+    return target is aten.native_dropout.default and (given["p"] in (0, 1) or given["train"] is False)

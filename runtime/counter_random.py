@@ -1,0 +1,279 @@
+"""
+Random tensors that do not depend on how they are spread: each element is drawn by its place in the whole tensor.
+
+These functions take the place of `aten.random_*` in a generated program. A rank draws its part alone, and any parts
+together are what one device draws (`ir.counter` says from which bits). What they have in common:
+
+- `seed`: of the step, an int64 of no dims, in the memory of the host; `stream`: which of its streams;
+- `size`: the shape of the part; `start`: the index of its first element in the tensor of shape `whole`. Without them
+  the part is the whole;
+- `like`: a tensor of the shape of the part, whose numbers do not matter;
+- `independent`: draw from torch's own generator, seeded by seed, stream and start. That is the same on ranks that
+  hold the same part, but another spread gives other numbers.
+
+Masks, integers and uniform numbers are the same bits on every device. Normal and exponential ones are computed in
+float64, where devices may differ in the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signed
+
+_CHUNK = 1 << 15
+"""Blocks that are made at a time on a CPU: what its cache holds."""
+
+_DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+"""The bits of a uniform number: all that a dtype can tell apart below one."""
+
+Shape = Sequence[int]
+Device = torch.device | str | None
+
+
+class _Part(NamedTuple):
+    """A part of a random tensor: where its bits come from."""
+
+    seed: torch.Tensor
+    stream: int
+    start: Shape
+    size: Shape
+    whole: Shape
+    device: torch.device
+
+    @staticmethod
+    def of(
+        seed: torch.Tensor,
+        stream: int,
+        size: Shape,
+        start: Shape | None,
+        whole: Shape | None,
+        device: Device,
+        like: torch.Tensor | None = None,
+    ) -> _Part:
+        """A part whose place may be left out, on the device of `like` where there is that."""
+        on = like.device if like is not None else torch.device(device or "cpu")
+        return _Part(seed, stream, start or (0,) * len(size), size, whole or size, on)
+
+    def generator(self) -> torch.Generator:
+        """Torch's generator for this part."""
+        at = 0
+        for size, first in zip(self.whole, self.start, strict=True):
+            at = at * size + first
+        seed = signed(Stream.of(int(self.seed), self.stream).block(at))
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def empty(self, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for it."""
+        return torch.empty(tuple(self.size), dtype=dtype, device=self.device)
+
+
+def random_dropout(
+    input: torch.Tensor,
+    seed: torch.Tensor,
+    p: float,
+    *,
+    stream: int,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Zero each element with probability `p`, and divide the others by ``1 - p``.
+
+    Returns:
+        The result, and a boolean tensor that is true where an element is kept.
+    """
+    part = _Part.of(seed, stream, input.shape, start, whole, None, input)
+    kept = _below(part, 1 - p, independent)
+    # Torch multiplies by int8 three times as fast as by bool.
+    out = input * kept.view(torch.int8)
+    return out.mul_(1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def random_bernoulli(
+    p: torch.Tensor | float,
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: Shape,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+    device: Device = None,
+) -> torch.Tensor:
+    """One with probability `p`, which may be a tensor of probabilities, else zero."""
+    given = p if isinstance(p, torch.Tensor) else like
+    part = _Part.of(seed, stream, size, start, whole, device, given)
+    if not isinstance(p, torch.Tensor):
+        return _below(part, p, independent).to(dtype)
+    if independent:
+        return torch.bernoulli(p, generator=part.generator()).to(dtype)
+    limits = (p.double() * 2**32).ceil_().sub_(2**31)
+    return _filled(part, 2, torch.float64, lambda bits, out: out.copy_(bits)).lt(limits).to(dtype)
+
+
+def random_uniform(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    low: float,
+    high: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: Shape,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+    device: Device = None,
+) -> torch.Tensor:
+    """Numbers from `low` up to `high`."""
+    part = _Part.of(seed, stream, size, start, whole, device, like)
+    if independent:
+        return part.empty(dtype).uniform_(low, high, generator=part.generator())
+    unit = _unit(part, dtype)
+    return unit if (low, high) == (0, 1) else unit.mul_(high - low).add_(low)
+
+
+def random_normal(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    mean: float,
+    std: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: Shape,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+    device: Device = None,
+) -> torch.Tensor:
+    """Normal numbers."""
+    part = _Part.of(seed, stream, size, start, whole, device, like)
+    if independent:
+        return part.empty(dtype).normal_(mean, std, generator=part.generator())
+
+    def write(bits: torch.Tensor, out: torch.Tensor) -> None:
+        # Half way between two numbers, and so never one, of which the inverse is infinite.
+        out.copy_(bits >> 12).add_(0.5).mul_(2.0**-51).erfinv_()
+
+    return _filled(part, 1, torch.float64, write).mul_(math.sqrt(2) * std).add_(mean).to(dtype)
+
+
+def random_exponential(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    lambd: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: Shape,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+    device: Device = None,
+) -> torch.Tensor:
+    """Exponential numbers of rate `lambd`."""
+    part = _Part.of(seed, stream, size, start, whole, device, like)
+    if independent:
+        return part.empty(dtype).exponential_(lambd, generator=part.generator())
+    return _unit(part, torch.float64).neg_().log1p_().div_(-lambd).to(dtype)
+
+
+def random_integers(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    low: int,
+    high: int,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: Shape,
+    start: Shape | None = None,
+    whole: Shape | None = None,
+    independent: bool = False,
+    device: Device = None,
+) -> torch.Tensor:
+    """Whole numbers from `low` to below `high`."""
+    part = _Part.of(seed, stream, size, start, whole, device, like)
+    if independent:
+        return part.empty(dtype).random_(low, high, generator=part.generator())
+    return _filled(part, 1, torch.int64, lambda bits, out: out.copy_(bits)).remainder_(high - low).add_(low).to(dtype)
+
+
+def _below(part: _Part, probability: float, independent: bool) -> torch.Tensor:
+    """True with `probability`."""
+    if independent:
+        return part.empty(torch.bool).bernoulli_(probability, generator=part.generator())
+    limit = limit_of(probability)
+    if not -(2**31) < limit < 2**31:
+        return part.empty(torch.bool).fill_(limit > 0)
+    return _filled(part, 2, torch.bool, lambda bits, out: torch.lt(bits, limit, out=out))
+
+
+def _unit(part: _Part, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers from zero up to one."""
+    digits = _DIGITS[dtype]
+    lanes = 1 if digits > 32 else 2
+
+    def write(bits: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(bits >> 64 // lanes - digits).mul_(2.0**-digits).add_(0.5)
+
+    return _filled(part, lanes, dtype, write)
+
+
+def _filled(
+    part: _Part, lanes: int, dtype: torch.dtype, write: Callable[[torch.Tensor, torch.Tensor], object]
+) -> torch.Tensor:
+    """
+    A part of which `write` makes the rows, some at a time: from their bits, as signed numbers, into their memory.
+
+    Args:
+        lanes: how many numbers are made of 64 bits, one or two.
+    """
+    made = part.empty(dtype)
+    if not made.numel():
+        return made
+    generator, width = Stream.of(int(part.seed), part.stream), made.shape[-1] if made.dim() else 1
+    first = part.start[-1] if part.start else 0
+    blocks = range(first // lanes, -(-(first + width) // lanes))
+    gamma, skipped = signed(generator.gamma), first - blocks.start * lanes
+    rows = _row_numbers(part) * blocks_of_row(part.whole, lanes) + 1
+    starts = (rows * gamma + signed(generator.base)).unsqueeze(-1)
+    steps = torch.arange(blocks.start, blocks.stop, device=part.device) * gamma
+    out = made.view(-1, width)
+    count = max(_CHUNK // len(blocks), 1) if part.device.type == "cpu" else len(out)
+    state = torch.empty((min(count, len(out)), len(blocks)), dtype=torch.int64, device=part.device)
+    shifted = torch.empty_like(state)
+    for at in range(0, len(out), count):
+        rows_here = out[at : at + count]
+        bits = torch.add(starts[at : at + count], steps, out=state[: len(rows_here)])
+        _mix(bits, shifted[: len(rows_here)])
+        numbers = bits if lanes == 1 else bits.view(torch.int32)
+        write(numbers[:, skipped : skipped + width], rows_here)
+    return made
+
+
+def _row_numbers(part: _Part) -> torch.Tensor:
+    """The number, in the whole tensor, of every row of a part."""
+    numbers = torch.zeros(1, dtype=torch.int64, device=part.device)
+    for start, size, whole in zip(part.start[:-1], part.size[:-1], part.whole[:-1], strict=True):
+        here = torch.arange(start, start + size, device=part.device)
+        numbers = (numbers.unsqueeze(-1) * whole + here).flatten()
+    return numbers
+
+
+def _mix(state: torch.Tensor, shifted: torch.Tensor) -> None:
+    """`ir.counter.mix`, in place; torch shifts copies of the sign in, which are taken out."""
+    for shift, factor in MIX:
+        torch.bitwise_right_shift(state, shift, out=shifted)
+        state.bitwise_xor_(shifted.bitwise_and_((1 << 64 - shift) - 1)).mul_(signed(factor))
+    torch.bitwise_right_shift(state, LAST_SHIFT, out=shifted)
+    state.bitwise_xor_(shifted.bitwise_and_((1 << 64 - LAST_SHIFT) - 1))
