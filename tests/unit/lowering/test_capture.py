@@ -249,7 +249,7 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
     [
         (
             lambda self, h: h[:, torch.randperm(3)],
-            rf"{HERE}:\d+.*randperm.* draws random numbers that cannot be drawn part by part.*native_dropout, bernoulli",
+            rf"{HERE}:\d+.*randperm.* draws random numbers that cannot be drawn part.*native_dropout, bernoulli",
         ),
         (lambda self, h: h * torch.multinomial(h.exp(), 1), rf"{HERE}:\d+.*multinomial.* draws random numbers"),
         (lambda self, h: h * h.max().item(), rf"capture Does: .*{HERE}:\d+.*_local_scalar_dense"),
