@@ -109,7 +109,11 @@ class OpaqueOp(ComputeOp):
 def _opaque_rule(
     given: RuleAttr | None, operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...]
 ) -> Rule:
-    return replicated_rule(operands, results) if given is None else given.notation.bind(operands, results)
+    rule = replicated_rule(operands, results) if given is None else given.notation.bind(operands, results)
+    if rule.indexed:
+        factor = next(iter(rule.indexed))
+        raise ValueError(f"only ops of the table can look up parts of an indexed factor; write replicated={{{factor}}}")
+    return rule
 
 
 def _op_class(spec: OpSpec) -> type[AtenOp]:

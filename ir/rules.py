@@ -6,6 +6,11 @@ over a mesh axis splits every dim that carries it and replicates the operands th
 it is partial where the factor is in `reductions`, and does not depend on it otherwise. A dim may be a product
 of factors, major to minor (`b*s`); only its leading factor can be split, for no other split is contiguous.
 
+A factor may be *indexed*: its positions are the values of an integer operand, as the rows of an embedding are in
+`([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}`. Where it is split, a device looks up the rows that it holds
+and takes zero for all others, so the result is partial; where the result carries the factor (a scatter), a device
+keeps what falls into its part.
+
 Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial
 operands give partial results), which operands are *additive* (a bias: where a reduction factor is split it
 must be partial too, so that it is added once), and which factors must stay whole (`replicated`).
@@ -15,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .sharding import Reduction
@@ -38,6 +43,8 @@ class Rule:
     linear: tuple[frozenset[int], ...] = ()
     """Sets of operands; where all of one set are partial sums and the rest replicated, so are the results."""
     additive: frozenset[int] = frozenset()
+    indexed: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The factor of which the positions are values of an operand, and the operand's number; one at most."""
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -79,6 +86,7 @@ class Rule:
             ("replicated", sorted(self.replicated)),
             ("linear", ["+".join(map(str, sorted(group))) for group in self.linear]),
             ("additive", list(map(str, sorted(self.additive)))),
+            ("indexed", [f"{factor}: {operand}" for factor, operand in self.indexed.items()]),
         ]
         return text + "".join(f" {name}={{{', '.join(items)}}}" for name, items in sets if items)
 
@@ -127,6 +135,7 @@ class Notation:
             frozenset(self.sets.get("replicated", ())),
             linear,
             frozenset(map(int, self.sets.get("additive", ()))),
+            dict(map(_indexed, self.sets.get("indexed", ()))),
         )
 
     def _bind_dim(self, dim: Dim, size: int, sizes: dict[str, int]) -> None:
@@ -150,8 +159,13 @@ def _reduction(text: str) -> tuple[str, Reduction]:
     return factor, Reduction(kind or "sum")
 
 
+def _indexed(text: str) -> tuple[str, int]:
+    factor, _, operand = text.partition(":")
+    return factor.strip(), int(operand)
+
+
 _RULE = re.compile(r"^\s*\((?P<operands>.*?)\)\s*->\s*\((?P<results>.*?)\)\s*(?P<rest>.*)$")
-_SET = re.compile(r"(?:(reduction|replicated|linear|additive)\s*=\s*)?\{([^{}]*)\}\s*")
+_SET = re.compile(r"(?:(reduction|replicated|linear|additive|indexed)\s*=\s*)?\{([^{}]*)\}\s*")
 
 
 def parse_rule(text: str) -> Notation:
@@ -164,7 +178,8 @@ def parse_rule(text: str) -> Notation:
     while rest:
         if (entry := _SET.match(rest)) is None:
             raise ValueError(
-                f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear, additive"
+                f"rule '{text}': found '{rest}', expected {{i=4}} or one of reduction, replicated, linear, additive,"
+                " indexed"
             )
         items = tuple(item.strip() for item in entry[2].split(",") if item.strip())
         if entry[1]:
@@ -182,6 +197,8 @@ def parse_rule(text: str) -> Notation:
         named = [factor for dim in value for factor in dim]
         if twice := [factor for factor in named if named.count(factor) > 1]:
             raise ValueError(f"rule '{text}': factor {twice[0]} is twice in {_values_text([value])}, expected once")
+    if (problem := _index_problem(sets.get("indexed", ()), operands, known)) is not None:
+        raise ValueError(f"rule '{text}': {problem}")
     return Notation(text, operands, results, sizes, sets)
 
 
@@ -194,6 +211,22 @@ def _check_sets(text: str, sets: Mapping[str, tuple[str, ...]], operands: int) -
         for number in (part.strip() for item in sets.get(name, ()) for part in item.split("+")):
             if not number.isdigit() or int(number) >= operands:
                 raise ValueError(f"rule '{text}': {name} operand {number}, expected a number from 0 to {operands - 1}")
+
+
+def _index_problem(items: Sequence[str], operands: Sequence[Value], known: Collection[str]) -> str | None:
+    """What is wrong with the set of indexed factors, of which there is one at most."""
+    if not items:
+        return None
+    if len(items) > 1 or re.fullmatch(r"\w+\s*:\s*\d+", items[0]) is None:
+        return f"found indexed={{{', '.join(items)}}}, expected one factor and an operand's number, as {{v: 1}}"
+    factor, operand = _indexed(items[0])
+    if factor not in known:
+        return f"speaks of factor {factor}, which no operand or result has"
+    if operand >= len(operands):
+        return f"the positions of factor {factor} are in operand {operand}, there are {len(operands)} operands"
+    if any(factor in dim for dim in operands[operand]):
+        return f"operand {operand} holds positions of factor {factor} and has a dim of it"
+    return None
 
 
 _VALUES = re.compile(r"\s*(\[[^\[\]]*\]\s*(,\s*\[[^\[\]]*\]\s*)*)?")

@@ -52,8 +52,8 @@ class Call:
     One call on one rank.
 
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
-    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adamw_`,
-    `sgd_`, `increment`.
+    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adamw_`, `sgd_`, `increment`; or for ops
+    that look something up on a part of it: `embedding_part`, ..., which are told `part=(start, stop, size)`.
     """
 
     target: str
@@ -77,7 +77,10 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     if isinstance(op, TrainOp):
         return _update_call(op, given)
     target = _target(op.overload)
-    return Call(target, *_bind(op, target, given))
+    positional, keywords = _bind(op, target, given)
+    if (part := _indexed_part(op, mesh, rank)) is None:
+        return Call(target, positional, keywords)
+    return Call(_on_part(op.overload), positional, (*keywords, ("part", part)))
 
 
 _RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims"})
@@ -266,6 +269,30 @@ def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
     if mesh is None:
         raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
     return mesh
+
+
+def _on_part(overload: str) -> str:
+    """The runtime's function for an op of which the indexed factor is split."""
+    return f"{overload.removeprefix('_unsafe_').replace('.', '_').lower()}_part"
+
+
+def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int, int] | None:
+    """Where the rank's part of the indexed factor starts and stops, and its size; None where it is not split."""
+    signature, rule = op.signature, op.rule()
+    if signature is None or not rule.indexed:
+        return None
+    shardings = (*signature.operands, *signature.results)
+    for value, dims, sharding in zip((*op.args, *op.outs), (*rule.operands, *rule.results), shardings, strict=True):
+        for at, (dim, spread) in enumerate(zip(dims, sharding.dims, strict=True)):
+            if spread.axes and rule.indexed.keys() & set(dim):
+                part = local_slices(shape_of(value), sharding, _given(mesh, op), rank)[at]
+                return part.start, part.stop, shape_of(value)[at]
+    return None
+
+
+def differs_by_rank(op: ComputeOp) -> bool:
+    """Whether the call of `op` may differ between ranks: it carries local sizes or is told of its part."""
+    return bool(isinstance(op, AtenOp) and (op.spec.localize or op.rule().indexed))
 
 
 def _plain(value: Any) -> Arg:

@@ -8,7 +8,7 @@ from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..ir.mesh import Mesh
 from . import random_ops
-from .calls import Arg, Call, Dtype, Operand, call_of, resolve
+from .calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
 from .emit_effects import IN_PLACE, overwritten_by_update
 from .emit_errors import EmitError
 from .emit_layout import Doc, Group, call, keyword, tuple_of
@@ -90,9 +90,10 @@ def _calls_by_device(op: ComputeOp, mesh: Mesh) -> Iterator[Call]:
 def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
     """The axes along which the call differs: where a part starts, or local sizes that are not alike."""
     given = op.signature
-    if given is None or not isinstance(op, AtenOp) or not op.spec.localize:
+    if given is None or not differs_by_rank(op):
         return ()
-    starts = any(".start" in place for place in op.spec.localize.values())
+    places = op.spec.localize.values() if isinstance(op, AtenOp) and op.spec.localize else ()
+    starts = bool(op.rule().indexed) or any(".start" in place for place in places)
     values = zip((*op.args, *op.outs), (*given.operands, *given.results), strict=True)
     dims = [pair for value, spread in values for pair in zip(shape_of(value), spread.dims, strict=True)]
     telling = (dim for size, dim in dims if starts or dim.offsets or size % mesh.parts(dim.axes))

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from . import attention_ops, grouped_ops, random_ops, update_ops
+from . import attention_ops, grouped_ops, indexed_ops, random_ops, update_ops
 from .calls import Arg, Call, Dtype, Operand, resolve
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": attention_ops.attention,
     "attention_backward": attention_ops.attention_backward,
     **grouped_ops.FUNCTIONS,
+    **indexed_ops.FUNCTIONS,
     **random_ops.FUNCTIONS,
     "adamw_": update_ops.adamw,
     "sgd_": update_ops.sgd,

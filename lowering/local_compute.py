@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from xdsl.ir import SSAValue
 
-from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, dtype_of, shape_of
 from ..dialects.placed import parts_of
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
-from .calls import Call, call_of
+from .calls import Call, call_of, differs_by_rank
 from .empty_shards import Constant, results_without_call
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import make_call, working_dtype
@@ -39,8 +38,7 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
             op's types say.
     """
     ranks, here = range(mesh.device_count), active(mesh, parts_of(op))
-    localized = isinstance(op, AtenOp) and op.spec.localize
-    calls = [call_of(op, mesh, rank) for rank in ranks] if localized else [call_of(op, mesh)] * len(ranks)
+    calls = [call_of(op, mesh, rank) for rank in ranks] if differs_by_rank(op) else [call_of(op, mesh)] * len(ranks)
     made: dict[object, tuple[torch.Tensor, ...]] = {}
     by_rank: list[tuple[torch.Tensor | None, ...]] = []
     for rank in ranks:

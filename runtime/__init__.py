@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from .executor import Executor
     from .fused_attention import attention, attention_backward
     from .grouped_products import grouped_mm, grouped_mm_backward
+    from .indexed import (
+        embedding_dense_backward_part,
+        embedding_part,
+        gather_part,
+        index_add_part,
+        index_put_part,
+        index_select_part,
+        index_tensor_part,
+        nll_loss_backward_part,
+        nll_loss_forward_part,
+        scatter_add_part,
+        scatter_src_part,
+        scatter_value_part,
+    )
     from .launch import launch, main
     from .optimizers import adamw_, increment, sgd_
     from .parts import accumulate, part_of
@@ -45,9 +59,18 @@ __all__ = [
     "attention_backward",
     "grouped_mm",
     "grouped_mm_backward",
+    "embedding_dense_backward_part",
+    "embedding_part",
+    "gather_part",
     "increment",
+    "index_add_part",
+    "index_put_part",
+    "index_select_part",
+    "index_tensor_part",
     "launch",
     "main",
+    "nll_loss_backward_part",
+    "nll_loss_forward_part",
     "part_of",
     "random_bernoulli",
     "random_dropout",
@@ -56,6 +79,9 @@ __all__ = [
     "random_normal",
     "random_uniform",
     "run_ranks",
+    "scatter_add_part",
+    "scatter_src_part",
+    "scatter_value_part",
     "sgd_",
 ]
 
@@ -76,9 +102,18 @@ _HOMES = {
     "attention_backward": ".fused_attention",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
+    "embedding_dense_backward_part": ".indexed",
+    "embedding_part": ".indexed",
+    "gather_part": ".indexed",
     "increment": ".optimizers",
+    "index_add_part": ".indexed",
+    "index_put_part": ".indexed",
+    "index_select_part": ".indexed",
+    "index_tensor_part": ".indexed",
     "launch": ".launch",
     "main": ".launch",
+    "nll_loss_backward_part": ".indexed",
+    "nll_loss_forward_part": ".indexed",
     "part_of": ".parts",
     "random_bernoulli": ".counter_random",
     "random_dropout": ".counter_random",
@@ -87,6 +122,9 @@ _HOMES = {
     "random_normal": ".counter_random",
     "random_uniform": ".counter_random",
     "run_ranks": ".spawn",
+    "scatter_add_part": ".indexed",
+    "scatter_src_part": ".indexed",
+    "scatter_value_part": ".indexed",
     "sgd_": ".optimizers",
 }
 

@@ -1,8 +1,15 @@
-"""Elements found by index."""
+"""
+Elements found by index.
+
+The dim that is looked up is an indexed factor, `v`: it can be split, though which part an element is in shows only at
+run time. Every other dim goes together where the sizes agree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import wraps
 
 from ..rules import Dim, Rule, Value, replicated_rule
 from ..sharding import Reduction
@@ -10,141 +17,192 @@ from .common import broadcast, broadcast_shape, named, rows, whole
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
+def unless_scalar(rule: RuleFunction) -> RuleFunction:
+    """`rule` where the operands have dims; of single numbers there is nothing to split."""
+
+    @wraps(rule)
+    def either(op: OpInstance) -> Rule:
+        return rule(op) if all(op.operands[:2]) else replicated_rule(op.operands, op.results)
+
+    return either
+
+
+def unsplit(rule: RuleFunction) -> RuleFunction:
+    """`rule` for ops that the runtime cannot run on a part of what they look up."""
+
+    @wraps(rule)
+    def whole_rule(op: OpInstance) -> Rule:
+        found = rule(op)
+        return replace(found, replicated=found.replicated | {*found.indexed}, indexed={})
+
+    return whole_rule
+
+
 def embedding(op: OpInstance) -> Rule:
     """Rows of a table by index."""
     indices, sizes = named(op.operands[1], "b")
     sizes |= {"v": op.operands[0][0], "e": op.operands[0][1]}
-    return Rule(((("v",), ("e",)), indices), ((*indices, ("e",)),), sizes, replicated=frozenset({"v"}))
+    return Rule(((("v",), ("e",)), indices), ((*indices, ("e",)),), sizes, _sums("v"), indexed={"v": 1})
 
 
 def embedding_backward(op: OpInstance) -> Rule:
     """The gradient of `embedding`: rows summed by index."""
     indices, sizes = named(op.operands[1], "b")
+    factors = tuple(sizes)
     sizes |= {"v": op.results[0][0], "e": op.results[0][1]}
-    factors = [dim[0] for dim in indices]
     # The frequency by which rows are scaled is that among all indices.
-    whole = {"v", *(factors if op.argument("scale_grad_by_freq", False) else ())}
-    reductions = dict.fromkeys(factors, Reduction.SUM)
-    return Rule(((*indices, ("e",)), indices), ((("v",), ("e",)),), sizes, reductions, frozenset(whole))
+    whole = frozenset(factors if op.argument("scale_grad_by_freq", False) else ())
+    operands = ((*indices, ("e",)), indices)
+    return Rule(operands, ((("v",), ("e",)),), sizes, _sums(*factors), whole, indexed={"v": 1})
+
+
+class _AlongDim:
+    """
+    The dims of ops that look up one dim of their first operand, and have an index for each element.
+
+    What the index has in the place of `v` is factor `o`. Another dim of the index may be shorter than the first
+    operand's: then it concerns the first elements only, and both stay whole.
+    """
+
+    def __init__(self, op: OpInstance) -> None:
+        self.value, self.sizes, self.at = _looked_up(op)
+        self.whole = set[str]()
+        self.index = self.other(op.operands[1])
+
+    def other(self, shape: Shape) -> Value:
+        """The dims of another value of this shape."""
+        return tuple(self._dim(i, size) for i, size in enumerate(shape))
+
+    def _dim(self, i: int, size: int) -> Dim:
+        beside = self.value[i][0]
+        if i != self.at and size == self.sizes[beside]:
+            return (beside,)
+        own = "o" if i == self.at else f"o{i}"
+        if self.sizes.setdefault(own, size) != size:
+            # An index may use the first elements of its source.
+            self.whole.add(own)
+            own = f"{own}_{size}"
+            self.sizes[own] = size
+            self.whole.add(own)
+        self.whole |= {own, beside} if i != self.at else set()
+        return (own,)
+
+    def rule(self, operands: Iterable[Value], result: Value, *sums: str, additive: Collection[int] = ()) -> Rule:
+        """The rule of an op that sums over factors."""
+        reductions, whole = _sums(*(factor for factor in sums if factor in self.sizes)), frozenset(self.whole)
+        return Rule(
+            tuple(operands), (result,), self.sizes, reductions, whole, additive=frozenset(additive), indexed={"v": 1}
+        )
+
+
+@unless_scalar
+def gathered(op: OpInstance) -> Rule:
+    """An element of the first operand for each index."""
+    dims = _AlongDim(op)
+    return dims.rule((dims.value, dims.index), dims.index, "v")
+
+
+@unless_scalar
+def scattered(op: OpInstance) -> Rule:
+    """An element written at each index; of two in one place either may stay, so all are seen together."""
+    dims = _AlongDim(op)
+    sources = [dims.other(shape) for shape in op.operands[2:]]
+    dims.whole |= {factor for factor in dims.sizes if factor.startswith("o")}
+    return dims.rule((dims.value, dims.index, *sources), dims.value)
+
+
+@unless_scalar
+def scatter_added(op: OpInstance) -> Rule:
+    """An element added at each index: the first operand once, and a sum over the indices."""
+    dims = _AlongDim(op)
+    source = dims.other(op.operands[2])
+    return dims.rule((dims.value, dims.index, source), dims.value, "o", additive=(0,))
+
+
+@unless_scalar
+def selected(op: OpInstance) -> Rule:
+    """`index_select`: slices along `dim`, one for each index."""
+    value, sizes, at = _looked_up(op)
+    sizes["k"] = op.operands[1][0]
+    result: Value = (*value[:at], ("k",), *value[at + 1 :])
+    return Rule((value, (("k",),)), (result,), sizes, _sums("v"), indexed={"v": 1})
+
+
+def slices_put(*, adds: bool = False) -> RuleFunction:
+    """(self, index [k], source?) -> self, with the source's slices put at these positions along `dim`, or added."""
+
+    @unless_scalar
+    def rule(op: OpInstance) -> Rule:
+        value, sizes, at = _looked_up(op)
+        sizes["k"] = op.operands[1][0]
+        source: Value = (*value[:at], ("k",), *value[at + 1 :])
+        operands = (value, (("k",),), *(source if shape else () for shape in op.operands[2:]))
+        whole, once = frozenset(() if adds else ("k",)), frozenset((0,) if adds else ())
+        return Rule(operands, (value,), sizes, _sums("k") if adds else {}, whole, additive=once, indexed={"v": 1})
+
+    return rule
+
+
+class _FirstDims:
+    """
+    The dims of ops that look up the first dims of their first operand, with an index for each of these.
+
+    The indices broadcast to dims of factors `b`, which in what is picked come before the dims that are not looked up.
+    Several dims are looked up together, so they stay whole; of one the factor is `v`.
+    """
+
+    def __init__(self, op: OpInstance, indices: Sequence[Shape]) -> None:
+        shape = op.operands[0]
+        places, self.places = named(broadcast_shape(indices), "b")
+        rest, rest_sizes = named(shape[len(indices) :])
+        found: Value = (("v",),) if len(indices) == 1 else tuple((f"v{i}",) for i in range(len(indices)))
+        found_sizes = dict(zip((dim[0] for dim in found), shape, strict=False))
+        self.sizes = {**found_sizes, **self.places, **rest_sizes}
+        self.value, self.picked = (*found, *rest), (*places, *rest)
+        self.indices = tuple(broadcast(each, places, self.sizes) for each in indices)
+        self.single = len(indices) == 1
+        self.whole = set[str]() if self.single else set(found_sizes)
+
+    def rule(self, operands: Iterable[Value], result: Value, *sums: str, additive: Collection[int] = ()) -> Rule:
+        """The rule of an op that sums over factors."""
+        reductions = _sums(*(factor for factor in sums if factor in self.sizes))
+        return Rule(
+            tuple(operands),
+            (result,),
+            self.sizes,
+            reductions,
+            frozenset(self.whole),
+            additive=frozenset(additive),
+            indexed={"v": 1} if self.single else {},
+        )
 
 
 def picked(op: OpInstance) -> Rule:
-    """`gather`, `scatter` and their kin: every dim but `dim` goes together where the sizes agree."""
-    value, sizes = named(op.operands[0])
-    at = op.argument("dim") % len(value) if value else 0
-    whole = {f"d{at}"}
-
-    def other(prefix: str, shape: Shape) -> Value:
-        dims: list[Dim] = []
-        for i, size in enumerate(shape):
-            if i != at and size == op.operands[0][i]:
-                dims.append(value[i])
-                continue
-            sizes[f"{prefix}{i}"] = size
-            whole.update({f"{prefix}{i}", f"d{i}"})
-            dims.append((f"{prefix}{i}",))
-        return tuple(dims)
-
-    operands = (value, *(other(f"o{i}_", shape) for i, shape in enumerate(op.operands[1:])))
-    results = tuple(other(f"r{i}_", shape) for i, shape in enumerate(op.results))
-    return Rule(operands, results, sizes, replicated=frozenset(whole))
+    """`x[i]` or `x[i, j]`."""
+    dims = _FirstDims(op, op.operands[1:])
+    return dims.rule((dims.value, *dims.indices), dims.picked, "v")
 
 
-def scattered(*, adds: bool = False) -> RuleFunction:
-    """
-    (self, index, src?) put into `self` along `dim`; where they are added, split positions give partial sums.
-    """
-
-    def rule(op: OpInstance) -> Rule:
-        shape, index = op.operands[0], op.operands[1]
-        if not shape or len(index) != len(shape):
-            return replicated_rule(op.operands, op.results)
-        value, sizes = named(shape)
-        at = op.argument("dim") % len(shape)
-        sizes["j"], fixed = index[at], {f"d{at}", *(() if adds else ("j",))}
-
-        def other(prefix: str, given: Shape) -> Value:
-            dims: list[Dim] = []
-            for i, size in enumerate(given):
-                factor = "j" if i == at else f"d{i}"
-                if size == sizes[factor]:
-                    dims.append((factor,))
-                    continue
-                sizes[f"{prefix}{i}"] = size
-                fixed.update({f"{prefix}{i}", factor})
-                dims.append((f"{prefix}{i}",))
-            return tuple(dims)
-
-        operands = (value, *(other(f"o{i}_", each) for i, each in enumerate(op.operands[1:])))
-        return _placed(operands, value, sizes, ("j",) if adds else (), fixed)
-
-    return rule
+def put(op: OpInstance) -> Rule:
+    """`x[i] = y`; or with `accumulate` `x[i] += y`, the first operand once and a sum over the indices."""
+    dims = _FirstDims(op, op.operands[1:-1])
+    operands = (dims.value, *dims.indices, broadcast(op.operands[-1], dims.picked, dims.sizes))
+    if op.argument("accumulate", False):
+        return dims.rule(operands, dims.value, *dims.places, additive=(0,))
+    dims.whole |= set(dims.places)
+    return dims.rule(operands, dims.value)
 
 
-def by_positions(*, adds: bool = False) -> RuleFunction:
-    """(self, index [j], source?) -> self, with the source's slices put at these positions along `dim`."""
-
-    def rule(op: OpInstance) -> Rule:
-        if not op.operands[0] or len(op.operands[1]) != 1:
-            return replicated_rule(op.operands, op.results)
-        value, sizes = named(op.operands[0])
-        at = op.argument("dim") % len(value)
-        sizes["j"] = op.operands[1][0]
-        source: Value = (*value[:at], ("j",), *value[at + 1 :])
-        operands = (value, (("j",),), *(source if shape else () for shape in op.operands[2:]))
-        whole = {f"d{at}", *(() if adds else ("j",))}
-        return _placed(operands, value, sizes, ("j",) if adds else (), whole)
-
-    return rule
+def _looked_up(op: OpInstance) -> tuple[Value, dict[str, int], int]:
+    """The first operand's dims, of which the one at `dim` is `v`; their sizes; and the dim."""
+    shape = op.operands[0]
+    at = op.argument("dim") % len(shape)
+    value = tuple(("v",) if i == at else (f"d{i}",) for i in range(len(shape)))
+    return value, {dim[0]: size for dim, size in zip(value, shape, strict=True)}, at
 
 
-def _placed(
-    operands: tuple[Value, ...], result: Value, sizes: dict[str, int], added: Sequence[str], whole: Collection[str]
-) -> Rule:
-    """What is put into the first operand; where positions of the factors `added` are split, it must be partial."""
-    reductions = dict.fromkeys(added, Reduction.SUM)
-    additive = frozenset({0} if added else ())
-    return Rule(operands, (result,), sizes, reductions, frozenset(whole), additive=additive)
-
-
-def selected(op: OpInstance) -> Rule:
-    """`index_select`: slices along `dim` by position, which may be split."""
-    if not op.operands[0] or len(op.operands[1]) != 1:
-        return replicated_rule(op.operands, op.results)
-    value, sizes = named(op.operands[0])
-    at = op.argument("dim") % len(value)
-    sizes["j"] = op.operands[1][0]
-    result: Value = (*value[:at], ("j",), *value[at + 1 :])
-    return Rule((value, (("j",),)), (result,), sizes, replicated=frozenset({f"d{at}"}))
-
-
-def indexed(op: OpInstance) -> Rule:
-    """(self, indices...) -> elements: the dims that are indexed stay whole, positions and the others do not."""
-    value, places, sizes = _indexed(op.operands[0], op.operands[1:], op.results[0])
-    given = tuple(broadcast(shape, places, sizes) for shape in op.operands[1:])
-    count = len(given)
-    whole = frozenset(dim[0] for dim in value[:count])
-    return Rule((value, *given), ((*places, *value[count:]),), sizes, replicated=whole)
-
-
-def put_by_index(op: OpInstance) -> Rule:
-    """(self, indices..., values) -> self: where values are added, split positions give partial sums."""
-    *indices, values = op.operands[1:]
-    shape = broadcast_shape(indices)
-    value, places, sizes = _indexed(op.operands[0], indices, (*shape, *op.operands[0][len(indices) :]))
-    given = [broadcast(each, places, sizes) for each in indices]
-    operands = (value, *given, broadcast(values, (*places, *value[len(indices) :]), sizes))
-    whole = {dim[0] for dim in value[: len(indices)]}
-    positions = [dim[0] for dim in places]
-    adds = op.argument("accumulate", False)
-    return _placed(operands, value, sizes, positions if adds else (), whole if adds else {*whole, *positions})
-
-
-def _indexed(shape: Shape, indices: Sequence[Shape], result: Shape) -> tuple[Value, Value, dict[str, int]]:
-    """The dims of what is indexed, those of the positions, and the sizes of both."""
-    value, sizes = named(shape)
-    places, more = named(result[: len(result) - len(shape) + len(indices)], "p")
-    return value, places, sizes | more
+def _sums(*factors: str) -> dict[str, Reduction]:
+    return dict.fromkeys(factors, Reduction.SUM)
 
 
 def taken(op: OpInstance) -> Rule:
@@ -173,22 +231,20 @@ def searched(op: OpInstance) -> Rule:
 
 def indexing_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("gather", "self index", picked, linear="self")
-    yield from rows("scatter.value", "self index", picked)
-    yield from rows("scatter.src", "self index src", scattered(), linear="self+src")
-    yield from rows("scatter_add", "self index src", scattered(adds=True), linear="self+src")
-    yield from rows("scatter_reduce.two scatter.reduce", "self index src", scattered())
-    yield from rows("scatter.value_reduce", "self index", scattered())
+    yield from rows("gather", "self index", gathered, linear="self")
+    yield from rows("scatter.value", "self index", scattered)
+    yield from rows("scatter.src", "self index src", scattered, linear="self+src")
+    yield from rows("scatter_add", "self index src", scatter_added, linear="self+src")
+    yield from rows("scatter_reduce.two scatter.reduce", "self index src", unsplit(scattered))
+    yield from rows("scatter.value_reduce", "self index", unsplit(scattered))
     yield from rows("index_select", "self index", selected, linear="self")
-    yield from rows("index_add", "self index source", by_positions(adds=True), linear="self+source")
-    yield from rows("index_copy", "self index source", by_positions(), linear="self+source")
-    yield from rows("index_reduce", "self index source", by_positions())
-    yield from rows("index_fill.int_Scalar", "self index", by_positions())
-    yield from rows("index_fill.int_Tensor", "self index value", by_positions(), linear="self+value")
-    yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", indexed, linear="self")
-    yield from rows(
-        "index_put _unsafe_index_put", "self *indices values", put_by_index, linear="self+values"
-    )
+    yield from rows("index_add", "self index source", slices_put(adds=True), linear="self+source")
+    yield from rows("index_copy", "self index source", unsplit(slices_put()), linear="self+source")
+    yield from rows("index_reduce", "self index source", unsplit(slices_put()))
+    yield from rows("index_fill.int_Scalar", "self index", unsplit(slices_put()))
+    yield from rows("index_fill.int_Tensor", "self index value", unsplit(slices_put()), linear="self+value")
+    yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", picked, linear="self")
+    yield from rows("index_put _unsafe_index_put", "self *indices values", put, linear="self+values")
     yield from rows("take", "self index", taken, linear="self")
     # Where an element goes depends on how many before it are chosen: nothing may be split.
     yield from rows("masked_scatter", "self mask source", whole)

@@ -11,14 +11,18 @@ from .spec import OpInstance, OpSpec, Shape
 
 
 def nll_loss(op: OpInstance) -> Rule:
-    """(scores [b, c], target [b], weight? [c]) -> (loss, total_weight); a mean's parts do not add up."""
+    """
+    (scores [b, c], target [b], weight? [c]) -> (loss, total_weight); a mean's parts do not add up.
+
+    Where classes are split, each device counts the labels of its own.
+    """
     scores, target = _scores(op.operands[0])
     sizes = _score_sizes(op.operands[0])
     kind = op.argument("reduction")
     loss: Value = target if kind == 0 else ()
     operands: tuple[Value, ...] = (scores, target, (("c",),))[: len(op.operands)]
-    whole = frozenset({"c"} if kind != 1 else sizes)
-    return Rule(operands, (loss, ()), sizes, {"b": Reduction.SUM} if "b" in sizes else {}, whole)
+    whole = frozenset(sizes if kind == 1 else ())
+    return Rule(operands, (loss, ()), sizes, dict.fromkeys(sizes, Reduction.SUM), whole, indexed={"c": 1})
 
 
 def nll_loss_backward(op: OpInstance) -> Rule:
@@ -27,7 +31,7 @@ def nll_loss_backward(op: OpInstance) -> Rule:
     sizes = _score_sizes(op.operands[1])
     loss: Value = target if op.argument("reduction") == 0 else ()
     weight: tuple[Value, ...] = ((("c",),),) if len(op.operands) == 5 else ()
-    return Rule((loss, scores, target, *weight, ()), (scores,), sizes, replicated=frozenset({"c"}))
+    return Rule((loss, scores, target, *weight, ()), (scores,), sizes, indexed={"c": 2})
 
 
 def _scores(shape: Shape) -> tuple[Value, Value]:

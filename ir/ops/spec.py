@@ -42,7 +42,7 @@ class OpSpec:
     One row: everything that passes ask about an op.
 
     name       the overload, without `.default`
-    operands   schema names of the tensor arguments, in order; `*name` for a list of tensors
+    operands   schema names of the tensor arguments, in order; `*name` for a list of tensors (one at most)
     rule       factor notation, or a function of the shapes
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.staged import Stages
-from shardwright.lowering import attention_ops, update_ops
+from shardwright.lowering import attention_ops, indexed_ops, update_ops
 from shardwright.lowering.emit_python import emit_python
 from shardwright.lowering.interpreter import find_function, interpret
 from shardwright.lowering.load_program import load_text
@@ -27,6 +27,10 @@ class PlainRuntime(SimpleNamespace):
     increment = staticmethod(update_ops.increment)
     accumulate = staticmethod(parts.accumulate)
     part_of = staticmethod(parts.part_of)
+
+    def __getattr__(self, name: str) -> Any:
+        """An op on a part of what it looks up."""
+        return getattr(indexed_ops, name)
 
     @staticmethod
     def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:

@@ -99,7 +99,7 @@ def test_a_mean_loss_does_not_split_and_a_sum_does():
     scores: list[Shape] = [(8, 10), (8,)]
     assert rule("nll_loss_forward", scores, [(), ()], reduction=1).splittable() == ()
     summed = rule("nll_loss_forward", scores, [(), ()], reduction=2)
-    assert (summed.splittable(), summed.reductions) == (("b",), {"b": Reduction.SUM})
+    assert (summed.splittable(), summed.reductions) == (("b", "c"), {"b": Reduction.SUM, "c": Reduction.SUM})
 
 
 def test_a_causal_mask_keeps_queries_together():
@@ -109,8 +109,10 @@ def test_a_causal_mask_keeps_queries_together():
     assert rule("attention", shapes, results, is_causal=False).splittable() == ("b", "h", "s")
 
 
-def test_an_embedding_table_is_split_by_columns_only():
-    assert rule("embedding", [(10, 8), (4, 6)], [(4, 6, 8)]).splittable() == ("e", "b0", "b1")
+def test_an_embedding_table_is_split_by_rows_too():
+    found = rule("embedding", [(10, 8), (4, 6)], [(4, 6, 8)])
+    assert found.splittable() == ("v", "e", "b0", "b1")
+    assert (found.reductions, found.indexed) == ({"v": Reduction.SUM}, {"v": 1})
     backward = rule("embedding_dense_backward", [(4, 6, 8), (4, 6)], [(10, 8)])
     assert backward.reductions == {"b0": Reduction.SUM, "b1": Reduction.SUM}
 

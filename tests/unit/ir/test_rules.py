@@ -30,6 +30,7 @@ def test_sizes_come_from_shapes():
         ("([b*s, 1], []) -> ([b, s]) {b=2, s=3} replicated={s}", [(6, 1), ()], [(2, 3)]),
         ("([i]) -> ([]) reduction={max i}", [(4,)], [()]),
         ("([b], [i, k], [k]) -> ([i]) reduction={k} linear={0+1, 2} additive={0}", [(3,), (4, 6), (6,)], [(4,)]),
+        ("([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}", [(7, 2), (3,)], [(3, 2)]),
     ],
 )
 def test_the_text_form_reads_back(text: str, operands: list[tuple[int, ...]], results: list[tuple[int, ...]]):
@@ -83,6 +84,11 @@ def test_a_misfit_is_named(operands: list[tuple[int, ...]], results: list[tuple[
         ("([i]) -> ([i]) reduced={i}", "found 'reduced={i}', expected {i=4} or one of reduction, replicated"),
         ("([i]) -> ([i]) replicated={j}", "speaks of factor j, which no operand or result has"),
         ("([i]) -> ([]) reduction={max j}", "speaks of factor j"),
+        ("([v], [b]) -> ([b]) indexed={v}", "found indexed={v}, expected one factor and an operand's number"),
+        ("([v], [b]) -> ([b]) indexed={v: 1, b: 0}", "found indexed={v: 1, b: 0}, expected one factor"),
+        ("([v], [b]) -> ([b]) indexed={u: 1}", "speaks of factor u"),
+        ("([v], [b]) -> ([b]) indexed={v: 2}", "factor v are in operand 2, there are 2 operands"),
+        ("([v], [b]) -> ([b]) indexed={v: 0}", "operand 0 holds positions of factor v and has a dim of it"),
     ],
 )
 def test_text_that_is_no_rule_is_refused(text: str, message: str):

@@ -46,3 +46,12 @@ func.func @rule_of_another_rank(%x: tensor<4x6xf32>) {
   %y = aten.opaque "my::op.default" %x {spmd.rule = #spmd.rule<"([b]) -> ([b])">} : (tensor<4x6xf32>) -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+func.func @looked_up_in_parts(%x: tensor<4xf32>, %i: tensor<6xi64>) {
+  // expected-error@+1 {{only ops of the table can look up parts of an indexed factor; write replicated={v}}}
+  %y = aten.opaque "my::op.default" %x, %i {spmd.rule = #spmd.rule<"([v], [b]) -> ([b]) indexed={v: 1}">}
+    : (tensor<4xf32>, tensor<6xi64>) -> tensor<6xf32>
+  func.return
+}

@@ -23,5 +23,7 @@ spmd.mesh @mesh = <["node"=2, "gpu"=3, "micro"=4 temporal]>
   // CHECK-SAME: shares = #spmd.ratios<@mesh, {"gpu" = [0.5, 0.25, 0.25], "node" = [1.0, 0.0]}, segment = 1>
   shares = #spmd.ratios<@mesh, {"node" = [1.0, 0.0], "gpu" = [0.5, 0.25, 0.25]}, segment = 1>,
   // CHECK-SAME: rule = #spmd.rule<"([b*s, k]) -> ([b, s, k]) {b=2, s=3}">
-  rule = #spmd.rule<"([b*s, k]) -> ([b, s, k]) {b=2, s=3}">
+  rule = #spmd.rule<"([b*s, k]) -> ([b, s, k]) {b=2, s=3}">,
+  // CHECK-SAME: table = #spmd.rule<"([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}">
+  table = #spmd.rule<"([v, e], [b]) -> ([b, e]) reduction={v} indexed={v: 1}">
 } : () -> ()

@@ -25,6 +25,11 @@ spmd.mesh @mesh = <["gpu"=2, "gpu"=4]>
 
 // -----
 
+// expected-error@+1 {{the positions of factor v are in operand 2, there are 2 operands}}
+"test.op"() {a = #spmd.rule<"([v], [b]) -> ([b]) indexed={v: 2}">} : () -> ()
+
+// -----
+
 // expected-error@+1 {{a device needs the FLOP/s of at least one dtype}}
 "test.op"() {a = #spmd.device<"cpu", flops = {}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>} : () -> ()
 
