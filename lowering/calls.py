@@ -278,8 +278,7 @@ def _on_part(overload: str) -> str:
 
 def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int, int] | None:
     """Where the rank's part of the indexed factor starts and stops, and its size; None where it is not split."""
-    signature, rule = op.signature, op.rule()
-    if signature is None or not rule.indexed:
+    if (signature := op.signature) is None or not (rule := op.rule()).indexed:
         return None
     shardings = (*signature.operands, *signature.results)
     for value, dims, sharding in zip((*op.args, *op.outs), (*rule.operands, *rule.results), shardings, strict=True):
@@ -292,7 +291,7 @@ def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int
 
 def differs_by_rank(op: ComputeOp) -> bool:
     """Whether the call of `op` may differ between ranks: it carries local sizes or is told of its part."""
-    return bool(isinstance(op, AtenOp) and (op.spec.localize or op.rule().indexed))
+    return op.signature is not None and isinstance(op, AtenOp) and bool(op.spec.localize or op.rule().indexed)
 
 
 def _plain(value: Any) -> Arg:
