@@ -103,7 +103,7 @@ def _ranges(specs: Sequence[Spec]) -> Iterator[int]:
 def run(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     """The results of a call; None where it refuses these operands, or gives something else than tensors."""
     try:
-        found = make_call(call, operands, torch.float64)
+        found = make_call(call, operands)
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError, AssertionError):
         return None
     return [each for each in found if each is not None] if all(_is_tensor(each) for each in found) else None

@@ -31,6 +31,9 @@ _TOLERANCE = {torch.float64: 1e-10, torch.complex128: 1e-10, torch.float32: 1e-5
 _COARSE = 1e-2
 """For half precision."""
 
+_REFUSALS = (InterpreterError, RuntimeError, IndexError)
+"""What a wrong rule may come to: parts that do not fit together, here or in the interpreter."""
+
 
 @dataclass(frozen=True)
 class Counterexample:
@@ -141,11 +144,11 @@ def _problem(
     op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
     try:
         return _difference(interpret(module, inputs, check_replicas=defined), expected, mesh, found, defined)
-    except InterpreterError as error:
+    except _REFUSALS as error:
         try:
             # A wrong value is better told by its place than by copies of it that differ.
             return _difference(interpret(module, inputs), expected, mesh, found, defined) or str(error)
-        except InterpreterError:
+        except _REFUSALS:
             return str(error)
 
 

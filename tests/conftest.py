@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,9 @@ from hypothesis import settings
 # Before torch is loaded: on tensors this small its threads only wait for one another, ten times as long as
 # the work takes where tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What is kept between runs is kept within one run of the tests.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardwright-tests-")
 
 # How long an example takes says more of what else the machine does than of the code.
 settings.register_profile("unhurried", deadline=None)

@@ -48,3 +48,63 @@ class Doubled(nn.Module):
 def doubled() -> TrainingStep:
     """Return a training step of `Doubled`."""
     return TrainingStep(Doubled, None, partial(torch.optim.SGD, lr=0.01), (torch.randn(8, 6),))
+
+
+@torch.library.custom_op("odd::grouped_scores", mutates_args=())
+def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Scores of [batch, heads, n, d] against [batch, fewer heads, m, d], normalised over m."""
+    shared = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return (q @ shared.mT).softmax(-1)
+
+
+@torch.library.custom_op("odd::banded", mutates_args=())
+def banded(x: torch.Tensor, width: int) -> torch.Tensor:
+    """Sums of `width` rows in a row, around each."""
+    places = torch.arange(x.shape[0])
+    near = (places[:, None] - places[None, :]).abs() < width
+    return near.to(x.dtype) @ x
+
+
+@torch.library.custom_op("odd::affine", mutates_args=())
+def affine(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """A product and a bias."""
+    return x @ w + bias
+
+
+@torch.library.custom_op("odd::peak", mutates_args=())
+def peak(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest of each column, and the whole less it."""
+    top = x.amax(0)
+    return top, x * 2.0
+
+
+@torch.library.custom_op("odd::flattened", mutates_args=())
+def flattened(x: torch.Tensor) -> torch.Tensor:
+    """[batch, n, d] as [batch * n, d], shifted."""
+    return x.reshape(-1, x.shape[-1]) + 1.0
+
+
+@torch.library.custom_op("odd::picked", mutates_args=())
+def picked(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows by index."""
+    return table[index]
+
+
+@torch.library.custom_op("odd::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    """The operand and a random number, of which the schema says nothing."""
+    return x + torch.rand(())
+
+
+@torch.library.custom_op("odd::overwritten", mutates_args=("x",))
+def overwritten(x: torch.Tensor) -> torch.Tensor:
+    """Zeros, in the operand too."""
+    x.zero_()
+    return x.clone()
+
+
+@torch.library.custom_op("odd::whole", mutates_args=())
+def whole(x: torch.Tensor) -> torch.Tensor:
+    """Each element and where it stands among all."""
+    order = torch.arange(x.numel(), dtype=x.dtype).reshape(x.shape)
+    return x * order / x.numel()

@@ -1,0 +1,132 @@
+"""The rules of unknown ops are inferred from what they compute, and no wrong one is."""
+
+import json
+import logging
+from pathlib import Path
+
+import custom_ops
+import pytest
+import torch
+from custom_ops import doubled
+from xdsl.ir import Attribute
+
+from shardwright.api.check import CheckCase, check_interpreted
+from shardwright.api.compile import import_training_step
+from shardwright.dialects.aten import OpaqueOp
+from shardwright.dialects.text import module_text
+from shardwright.ir.mesh import Mesh
+from shardwright.lowering.import_arguments import attribute_of
+from shardwright.lowering.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
+from shardwright.lowering.probe import believed, infer_rule, small_use
+from shardwright.lowering.probe_cache import ProbeCache
+from shardwright.lowering.probe_shapes import small_sizes
+from shardwright.lowering.probed_rule import ProbedFactor, ProbedRule
+from shardwright.passes.analysis.coverage import coverage
+
+FLOAT, INDEX = torch.float32, torch.int64
+
+
+def opaque(name: str, shapes: list[tuple[int, ...]], *, dtypes: tuple[torch.dtype, ...] = (), **given: int) -> OpaqueOp:
+    """Return a use of a custom op on operands of these shapes."""
+    specs = list(zip(shapes, dtypes or (FLOAT,) * len(shapes), strict=True))
+    attributes: dict[str, Attribute] = {key: attribute_of(value) for key, value in given.items()}
+    target = f"odd::{name}.default"
+    call = call_on(target, specs, attributes)
+    domain = find_domain(call, specs)
+    assert domain is not None
+    results = run(call, draw(specs, domain, 0))
+    assert results is not None
+    return the_op(one_op_module(target, specs, list(map(spec_of, results)), attributes))
+
+
+def inferred(op: OpaqueOp) -> str | None:
+    if (use := small_use(op)) is None:
+        return None
+    instance = op.instance()
+    rule = infer_rule(use)
+    return rule.notation(instance.operands, instance.results) if rule else None
+
+
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [
+        (
+            opaque("product", [(64, 48), (48, 100)]),
+            "([f0, f2], [f2, f1]) -> ([f0, f1]) reduction={f2} linear={0, 1}",
+        ),
+        (
+            opaque("affine", [(64, 48), (48, 100), (100,)]),
+            "([f1, f2], [f2, f0], [f0]) -> ([f1, f0]) reduction={f2} linear={0+2, 1+2} additive={2}",
+        ),
+        (
+            opaque("grouped_scores", [(3, 8, 16, 32), (3, 4, 20, 32)]),
+            "([f0, f1*g0, f2, w0], [f0, f1, w1, w2]) -> ([f0, f1*g2, f2, w3]) {f1=4, g0=2, g2=2}"
+            " replicated={w0, w1, w2, w3}",
+        ),
+        (opaque("peak", [(6, 50)]), "([f1, f0]) -> ([f0], [f1, f0]) reduction={max f1}"),
+        (opaque("flattened", [(6, 7, 5)]), "([f1, w0, f0]) -> ([f1*g0, f0]) {f1=6, g0=7} replicated={w0}"),
+        (
+            opaque("picked", [(40, 6), (9,)], dtypes=(FLOAT, INDEX)),
+            "([w0, f0], [f1]) -> ([f1, f0]) replicated={w0} linear={0}",
+        ),
+        # A band of 100 would be all of a few rows; of 120 it is not.
+        (opaque("banded", [(120, 7)], width=100), "([w0, f0]) -> ([w1, f0]) replicated={w0, w1} linear={0}"),
+        (opaque("whole", [(6, 5)]), "([w0, w1]) -> ([w2, w3]) replicated={w0, w1, w2, w3} linear={0}"),
+    ],
+    ids=lambda given: given.overload if isinstance(given, OpaqueOp) else "",
+)
+def test_a_rule_is_inferred(op: OpaqueOp, rule: str):
+    assert inferred(op) == rule
+
+
+@pytest.mark.parametrize("name", ["noisy", "overwritten"])
+def test_an_op_that_is_no_function_of_its_operands_has_none(name: str):
+    assert inferred(opaque(name, [(6, 5)])) is None
+
+
+def test_what_does_not_hold_is_dropped_and_the_rest_kept():
+    use = small_use(opaque("product", [(6, 5), (5, 7)]))
+    assert use is not None
+    right, wrong = ProbedFactor(((0, 0),), ((0, 0),)), ProbedFactor(((1, 1),), (), None)
+    assert believed(use, ProbedRule((right, wrong), ((0, 1), (1,)))) == ProbedRule((right,), ((1,),))
+
+
+def test_small_sizes_keep_what_sizes_have_to_do_with_one_another():
+    small = small_sizes([1, 2, 8, 64, 512, 500, 784], [])
+    assert small[1] == 1
+    assert small[2] == 2
+    assert len(set(small.values())) == len(small)
+    assert all(small[512] % small[each] == 0 for each in (2, 8, 64))
+    assert max(small.values()) < 64
+    assert small_sizes([300], [100])[300] > 100
+
+
+def test_a_model_trains_by_inferred_rules_as_on_one_device(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "shardwright"):
+        module = import_training_step(doubled())
+    assert module_text(module).count("spmd.inferred") == 5
+    found = coverage(module)
+    assert (found["replicated"], found["inferred"]) == ({}, {"odd::product.default": 5})
+    assert caplog.text.count("inferred by probing") == 1
+    assert "odd::product.default ([f0, f2], [f2, f1]) -> ([f0, f1])" in caplog.text
+    result = check_interpreted(CheckCase(doubled, Mesh.of(x=3), "zero3", torch.float64, "sgd", steps=2))
+    assert result.passed, str(result)
+
+
+def test_what_was_found_is_kept_and_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "deep" / "rules.json"
+    use = small_use(opaque("product", [(6, 5), (5, 7)]))
+    assert use is not None
+    first = ProbeCache(path)
+    rule = first.rule(use)
+    first.save()
+    monkeypatch.setattr("shardwright.lowering.probe_cache.infer_rule", lambda _: ProbedRule(()))
+    assert ProbeCache(path).rule(use) == rule
+    (key,) = stored = json.loads(path.read_text())
+    stored[key]["factors"][0][3] = [1]
+    stored[key]["linear"] = [[0, 1]]
+    path.write_text(json.dumps(stored))
+    assert (0, 1) not in ProbeCache(path).rule(use).linear
+    path.write_text("{")
+    assert not ProbeCache(path).rule(use)
+    assert custom_ops.PRODUCT in key
