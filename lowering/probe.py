@@ -209,7 +209,7 @@ class _Probe:
             if part is None or len(part) != len(trial.results):
                 return None
             parts.append(part)
-        kinds = [_kind(*three, size) for three in zip(trial.results, *parts, strict=True)]
+        kinds = [_kind(whole, one, other, size) for whole, one, other in zip(trial.results, *parts, strict=True)]
         return None if None in kinds else tuple(kinds)
 
     def _is_sum_so_far(self, places: tuple[Place, ...]) -> bool:
