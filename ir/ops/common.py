@@ -41,6 +41,21 @@ def pointwise(op: OpInstance) -> Rule:
     return Rule(operands, (value,) * len(op.results), sizes)
 
 
+def along(argument: str, default: int | None = None) -> RuleFunction:
+    """
+    Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip).
+
+    `default` is what it names where it is not given; None: all dims.
+    """
+
+    def rule(op: OpInstance) -> Rule:
+        base = pointwise(op)
+        fixed = wrapped(op.argument(argument, default), len(op.results[0]))
+        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in fixed))
+
+    return rule
+
+
 def together(op: OpInstance, apart: Collection[int]) -> Rule:
     """
     Values of equally many dims, which go together but for those numbered `apart`: each value is whole there.

@@ -6,32 +6,47 @@ from collections.abc import Iterator
 
 from ..rules import Rule, Value
 from ..sharding import Reduction
-from .common import rows
-from .spec import OpInstance, OpSpec
+from .common import along, broadcast, named, rows
+from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
-def addmm(op: OpInstance) -> Rule:
+def biased(left: str, right: str, out: str) -> RuleFunction:
     """
-    bias + mat1 @ mat2; the bias broadcasts, and must be partial where k is split, so that it is added once.
+    bias + a product, the dims of its factors and of what comes out given by letters: `ik`, `kj`, `ij`.
+
+    The bias broadcasts, and must be partial where a reduced factor is split, so that it is added once.
     """
-    (rows, inner), (_, columns) = op.operands[1], op.operands[2]
-    result: Value = (("i",), ("j",))
-    sizes = {"i": rows, "k": inner, "j": columns}
-    bias = result[2 - len(op.operands[0]) :]
-    bias = tuple(d if n == sizes[d[0]] else () for d, n in zip(bias, op.operands[0], strict=True))
-    operands: tuple[Value, ...] = (bias, (("i",), ("k",)), (("k",), ("j",)))
-    return Rule(operands, (result,), sizes, {"k": Reduction.SUM}, additive=frozenset({0}))
+    result: Value = tuple((letter,) for letter in out)
+    factors: tuple[Value, ...] = tuple(tuple((letter,) for letter in side) for side in (left, right))
+    reductions = {letter: Reduction.SUM for letter in left if letter not in out}
+
+    def rule(op: OpInstance) -> Rule:
+        bias, *shapes = op.operands
+        pairs = zip((left, right), shapes, strict=True)
+        sizes = {letter: size for side, shape in pairs for letter, size in zip(side, shape, strict=True)}
+        operands = (broadcast(bias, result, sizes), *factors)
+        return Rule(operands, (result,), sizes, reductions, additive=frozenset({0}))
+
+    return rule
 
 
-def baddbmm(op: OpInstance) -> Rule:
-    """self + batch1 @ batch2, batched."""
-    (batch, rows, inner), (_, _, columns) = op.operands[1], op.operands[2]
-    result: Value = (("b",), ("i",), ("j",))
-    sizes = {"b": batch, "i": rows, "k": inner, "j": columns}
-    bias = result[3 - len(op.operands[0]) :]
-    bias = tuple(d if n == sizes[d[0]] else () for d, n in zip(bias, op.operands[0], strict=True))
-    operands: tuple[Value, ...] = (bias, (("b",), ("i",), ("k",)), (("b",), ("k",), ("j",)))
-    return Rule(operands, (result,), sizes, {"k": Reduction.SUM}, additive=frozenset({0}))
+def distances(op: OpInstance) -> Rule:
+    """`cdist`, (x1 [.., p, m], x2 [.., r, m]) -> [.., p, r]: the points may be split, their coordinates not."""
+    x1, x2, out, sizes = _points(op.operands[0], op.operands[1], op.results[0])
+    return Rule((x1, x2), (out,), sizes, replicated=frozenset({"m"}))
+
+
+def distances_backward(op: OpInstance) -> Rule:
+    """(grad, x1, x2, distances) -> the gradient of x1, a sum over the points of x2."""
+    x1, x2, out, sizes = _points(op.operands[1], op.operands[2], op.operands[0])
+    return Rule((out, x1, x2, out), (x1,), sizes, {"r": Reduction.SUM}, frozenset({"m"}))
+
+
+def _points(x1: Shape, x2: Shape, out: Shape) -> tuple[Value, Value, Value, dict[str, int]]:
+    batch, sizes = named(out[:-2])
+    sizes |= {"p": x1[-2], "r": x2[-2], "m": x1[-1]}
+    first, second = ((*broadcast(shape[:-2], batch, sizes), (dim,), ("m",)) for shape, dim in ((x1, "p"), (x2, "r")))
+    return first, second, (*batch, ("p",), ("r",)), sizes
 
 
 _PLACES = {"start": "operand0.start[0]", "first": "operand1.start[0]"}
@@ -42,7 +57,7 @@ def contractions_rows() -> Iterator[OpSpec]:
     yield from rows(
         "mm", "self mat2", "([i, k], [k, j]) -> ([i, j]) reduction={k}", linear="self mat2", flops="2*i*j*k"
     )
-    yield from rows("addmm", "self mat1 mat2", addmm, linear="self+mat1 self+mat2", flops="2*i*j*k")
+    yield from rows("addmm", "self mat1 mat2", biased("ik", "kj", "ij"), linear="self+mat1 self+mat2", flops="2*i*j*k")
     yield from rows(
         "bmm",
         "self mat2",
@@ -51,8 +66,21 @@ def contractions_rows() -> Iterator[OpSpec]:
         flops="2*b*i*j*k",
     )
     yield from rows(
-        "baddbmm", "self batch1 batch2", baddbmm, linear="self+batch1 self+batch2", flops="2*b*i*j*k"
+        "baddbmm",
+        "self batch1 batch2",
+        biased("bik", "bkj", "bij"),
+        linear="self+batch1 self+batch2",
+        flops="2*b*i*j*k",
     )
+    yield from rows(
+        "addbmm",
+        "self batch1 batch2",
+        biased("bik", "bkj", "ij"),
+        linear="self+batch1 self+batch2",
+        flops="2*b*i*j*k",
+    )
+    yield from rows("addmv", "self mat vec", biased("ik", "k", "i"), linear="self+mat self+vec", flops="2*i*k")
+    yield from rows("addr", "self vec1 vec2", biased("i", "j", "ij"), linear="self+vec1 self+vec2", flops="2*i*j")
     yield from rows(
         "mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k"
     )
@@ -74,6 +102,10 @@ def contractions_rows() -> Iterator[OpSpec]:
         localize=_PLACES,
         results=2,
     )
-    yield from rows(
-        "dot", "self tensor", "([k], [k]) -> ([]) reduction={k}", linear="self tensor", flops="2*k"
-    )
+    for name, other in (("dot", "tensor"), ("vdot", "other")):
+        yield from rows(
+            name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k"
+        )
+    yield from rows("_cdist_forward _euclidean_dist", "x1 x2", distances, flops="3*p*r*m")
+    yield from rows("_cdist_backward", "grad x1 x2 cdist", distances_backward, linear="grad", flops="4*p*r*m")
+    yield from rows("linalg_cross", "self other", along("dim", -1), linear="self other")

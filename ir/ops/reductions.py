@@ -6,25 +6,10 @@ from collections.abc import Iterator
 
 from ..rules import Dim, Rule
 from ..sharding import Reduction
-from .common import broadcast, broadcast_shape, named, pointwise, rows, together, wrapped
+from .common import along, broadcast, broadcast_shape, named, rows, together, wrapped
 from .spec import OpInstance, OpSpec, RuleFunction
 
 _SUM, _MAX, _MIN = Reduction.SUM, Reduction.MAX, Reduction.MIN
-
-
-def along(argument: str, default: int | None = None) -> RuleFunction:
-    """
-    Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip).
-
-    `default` is what it names where it is not given; None: all dims.
-    """
-
-    def rule(op: OpInstance) -> Rule:
-        base = pointwise(op)
-        fixed = wrapped(op.argument(argument, default), len(op.results[0]))
-        return Rule(base.operands, base.results, base.sizes, replicated=frozenset(f"d{d}" for d in fixed))
-
-    return rule
 
 
 def reduction(kind: Reduction | None, results: int = 1, default: int | None = None) -> RuleFunction:

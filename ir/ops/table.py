@@ -17,11 +17,13 @@ from .contractions import contractions_rows
 from .elementwise import elementwise_rows
 from .factories import factories_rows
 from .indexing import indexing_rows
+from .linalg import linalg_rows
 from .losses import losses_rows
 from .normalisation import normalisation_rows
 from .parts import parts_rows
 from .random import random_rows
 from .reductions import reductions_rows
+from .resampling import resampling_rows
 from .spec import OpInstance, OpSpec
 from .views import views_rows
 from .windows import windows_rows
@@ -37,6 +39,8 @@ _FAMILIES = (
     attention_rows,
     normalisation_rows,
     windows_rows,
+    resampling_rows,
+    linalg_rows,
     losses_rows,
     random_rows,
 )

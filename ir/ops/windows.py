@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ..rules import Rule, Value
 from ..sharding import Reduction
-from .common import named, rows, wanted_results
+from .common import named, rows, wanted_results, windows
 from .spec import OpInstance, OpSpec, Shape
 
 
 def convolution(op: OpInstance) -> Rule:
-    """(input, weight, bias?) -> output: batch and channels may be split, windows not."""
+    """(input, weight, bias?) -> output: batch, channels and groups of channels may be split, windows not."""
     x, w, y, sizes, whole = _convolved(op, op.operands[0], op.operands[1], op.results[0])
-    bias: list[Value] = [(("o",),)] if len(op.operands) > 2 else []
+    bias: list[Value] = [y[1:2]] if len(op.operands) > 2 else []
     additive = frozenset({2} if bias else ())
     return Rule((x, w, *bias), (y,), sizes, {"i": Reduction.SUM}, whole, additive=additive)
 
@@ -21,7 +21,7 @@ def convolution(op: OpInstance) -> Rule:
 def convolution_backward(op: OpInstance) -> Rule:
     """(grad_output, input, weight) -> (grad_input, grad_weight, grad_bias)."""
     x, w, y, sizes, whole = _convolved(op, op.operands[1], op.operands[2], op.operands[0])
-    results = tuple(v if wanted else () for v, wanted in zip((x, w, (("o",),)), wanted_results(op), strict=True))
+    results = tuple(v if wanted else () for v, wanted in zip((x, w, y[1:2]), wanted_results(op), strict=True))
     return Rule((y, x, w), results, sizes, {"n": Reduction.SUM, "o": Reduction.SUM}, whole)
 
 
@@ -31,67 +31,68 @@ def _convolved(
     """
     Input, weight and output of a convolution, the factors' sizes and those that stay whole.
 
-    With groups the channels of input, weight and output are not one another's: all of them stay whole.
+    A group's channels are convolved apart from the others': groups lead the channels of all three.
     """
-    sizes = {"n": x[0], "i": x[1], "o": y[1]}
-    windows: list[Value] = []
+    groups = op.argument("groups", 1)
+    sizes = {"n": x[0], "g": groups, "i": x[1] // groups, "o": y[1] // groups}
+    spaces: list[Value] = []
     for prefix, shape in (("h", x), ("k", w), ("y", y)):
         window, more = named(shape[2:], prefix)
         sizes |= more
-        windows.append(window)
-    whole = {factor for factor in sizes if factor[0] in "hky"}
+        spaces.append(window)
+    whole = frozenset(factor for factor in sizes if factor[0] in "hky")
     outer, inner = ("i", "o") if op.argument("transposed", False) else ("o", "i")
-    if op.argument("groups", 1) != 1:
-        inner = "g"
-        sizes["g"] = w[1]
-        whole |= {"g", "i", "o"}
-    before, kernel, after = windows
-    values = (("n",), ("i",), *before), ((outer,), (inner,), *kernel), (("n",), ("o",), *after)
-    return (*values, sizes, frozenset(whole))
+    before, kernel, after = spaces
+    weight = (("g", outer), (inner,), *kernel)
+    return (("n",), ("g", "i"), *before), weight, (("n",), ("g", "o"), *after), sizes, whole
 
 
-def pooling(op: OpInstance) -> Rule:
-    """
-    Windows over the last two dims; batch and channels may be split. All operands and results are images.
-    """
-    images = [*op.operands, *op.results]
-    sizes: dict[str, int] = {}
-    values: list[Value] = []
-    for index, shape in enumerate(images):
-        lead, more = named(shape[:-2])
-        sizes |= more | {f"w{index}y": shape[-2], f"w{index}x": shape[-1]}
-        values.append((*lead, (f"w{index}y",), (f"w{index}x",)))
-    whole = frozenset(f for f in sizes if f.startswith("w"))
-    count = len(op.operands)
-    return Rule(tuple(values[:count]), tuple(values[count:]), sizes, replicated=whole)
-
-
-def windows_rows() -> Iterator[OpSpec]:
-    """Yield the rows of this family."""
+def _convolution_rows() -> Iterator[OpSpec]:
     yield from rows(
         "convolution",
         "input weight bias",
         convolution,
         linear="input+bias weight+bias",
-        flops="2*n*i*o*k0*k1*y0*y1",
+        flops="2*n*g*i*o*k0*k1*k2*y0*y1*y2",
+        localize={"groups": "factor g"},
     )
     yield from rows(
         "convolution_backward",
         "grad_output input weight",
         convolution_backward,
         linear="grad_output",
-        flops="4*n*i*o*k0*k1*y0*y1",
-        localize={"bias_sizes": "result2"},
+        flops="4*n*g*i*o*k0*k1*k2*y0*y1*y2",
+        localize={"bias_sizes": "result2", "groups": "factor g"},
         results=3,
     )
-    yield from rows("max_pool2d_with_indices", "self", pooling, results=2)
-    yield from rows(
-        "max_pool2d_with_indices_backward", "grad_output self indices", pooling, linear="grad_output"
-    )
-    yield from rows("avg_pool2d _adaptive_avg_pool2d", "self", pooling, linear="self")
-    yield from rows(
-        "avg_pool2d_backward _adaptive_avg_pool2d_backward",
-        "grad_output self",
-        pooling,
-        linear="grad_output",
-    )
+
+
+def _max_pool_rows() -> Iterator[OpSpec]:
+    for dims in (2, 3):
+        yield from rows(
+            f"max_pool{dims}d_with_indices adaptive_max_pool{dims}d", "self", windows(dims), results=2
+        )
+        yield from rows(
+            f"max_pool{dims}d_with_indices_backward adaptive_max_pool{dims}d_backward",
+            "grad_output self indices",
+            windows(dims),
+            linear="grad_output",
+        )
+
+
+def _average_pool_rows() -> Iterator[OpSpec]:
+    for dims in (2, 3):
+        yield from rows(f"avg_pool{dims}d _adaptive_avg_pool{dims}d", "self", windows(dims), linear="self")
+        yield from rows(
+            f"avg_pool{dims}d_backward _adaptive_avg_pool{dims}d_backward",
+            "grad_output self",
+            windows(dims),
+            linear="grad_output",
+        )
+
+
+def windows_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from _convolution_rows()
+    yield from _max_pool_rows()
+    yield from _average_pool_rows()

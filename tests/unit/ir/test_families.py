@@ -117,9 +117,11 @@ def test_an_embedding_table_is_split_by_rows_too():
     assert backward.reductions == {"b0": Reduction.SUM, "b1": Reduction.SUM}
 
 
-def test_groups_keep_channels_together():
+def test_channels_in_groups_are_split_by_groups():
     images: list[Shape] = [(2, 4, 8, 8), (4, 1, 3, 3), (4,)]
-    assert rule("convolution", images, [(2, 4, 8, 8)], groups=4).splittable() == ("n",)
+    assert rule("convolution", images, [(2, 4, 8, 8)], groups=4).splittable() == ("n", "g")
+    images[1] = (4, 2, 3, 3)
+    assert rule("convolution", images, [(2, 4, 8, 8)], groups=2).splittable() == ("n", "g")
     images[1] = (4, 4, 3, 3)
     assert rule("convolution", images, [(2, 4, 8, 8)], groups=1).splittable() == ("n", "i", "o")
 
