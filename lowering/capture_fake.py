@@ -13,11 +13,39 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 
 from .captured import CaptureError
 
 _CPU = torch.device("cpu")
+
+
+VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+"""What fake tensors raise at an op that gives a number or a shape by the values of tensors."""
+
+
+class _FakeTensorMode(FakeTensorMode):
+    """
+    Fake tensors that note, where an op needs values, which call it is the gradient of.
+
+    `needed_by` is the autograd sequence number of that call, None where the op is of the forward itself.
+    """
+
+    needed_by: int | None = None
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return super().dispatch(func, types, args, kwargs)
+        except VALUE_NEEDED:
+            node = torch._C._current_autograd_node()
+            self.needed_by = node._sequence_nr() if node is not None else None
+            raise
 
 
 class Fakes:
@@ -31,7 +59,7 @@ class Fakes:
     def __init__(self, dtype: torch.dtype | None) -> None:
         # Tensors outside the model, such as class weights in a loss function, are allowed: they become
         # constants of the graph.
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = _FakeTensorMode(allow_non_fake_inputs=True)
         self.dtype = dtype
 
     def module(self, source: nn.Module | Callable[[], nn.Module]) -> nn.Module:

@@ -25,6 +25,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from .capture_rewrites import rewritten
 from .captured import ORIGIN, CaptureError, Origin
 
 _TORCH = os.path.dirname(torch.__file__)
@@ -88,6 +89,7 @@ class SiteRecorder(TorchFunctionMode):
             raise CaptureError(
                 f"{site}: autocast is on, and mixed precision is not supported; run the model in one dtype"
             )
+        func = rewritten(func, args)
         first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         with torch.fx.traceback.annotate({ORIGIN: site}):
             result = func(*args, **(kwargs or {}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +14,10 @@ import torch.fx
 from torch import nn
 from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from .calling import Batch, CallError, compute_loss
-from .capture_fake import Fakes
-from .capture_origins import Site, SiteRecorder, attach_origins
+from .capture_fake import VALUE_NEEDED, Fakes
+from .capture_origins import SiteRecorder, attach_origins
 from .captured import CaptureError
 
 aten = torch.ops.aten
@@ -44,8 +45,6 @@ DECOMPOSED = (
 MODEL, LOSS = "model", "loss"
 """The attributes of a `_Step`; its parameters and buffers are named under them."""
 
-_VALUE_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
-
 
 class _Step(nn.Module):
     """A model and its loss as one module, from batch tensors to the scalar loss."""
@@ -58,8 +57,16 @@ class _Step(nn.Module):
         self._batch = batch
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        drawn = _drawn_elsewhere()
         with self.recorder.recording():
-            return compute_loss(self.model, self.loss, self._with(tensors))
+            loss = compute_loss(self.model, self.loss, self._with(tensors))
+        if _drawn_elsewhere() != drawn:
+            raise CaptureError(
+                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
+                "step; draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: "
+                "apply_spec_augment=False, layerdrop=0)"
+            )
+        return loss
 
     def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
         """The batch with its tensors replaced; its other values are part of the captured program."""
@@ -67,6 +74,12 @@ class _Step(nn.Module):
         if isinstance(self._batch, dict):
             return {key: _replaced(item, rest) for key, item in self._batch.items()}
         return tuple(_replaced(item, rest) for item in self._batch)
+
+
+def _drawn_elsewhere() -> tuple[object, ...]:
+    """Where the random numbers stand that torch does not know of."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), *([str(numpy.random.get_state())] if numpy is not None else [])
 
 
 def _replaced(item: Any, tensors: Iterator[torch.Tensor]) -> Any:
@@ -101,7 +114,7 @@ def trace_joint(
             )
             module = joint.graph_module
     except Exception as error:
-        reason = _reason(error, step.recorder.latest)
+        reason = _reason(error, step.recorder, fakes.mode.needed_by)
         raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
     attach_origins(module.graph, step.recorder)
     return module
@@ -130,15 +143,17 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _reason(error: Exception, site: Site) -> str:
-    """What went wrong at the latest call that the model made, and what to do."""
+def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> str:
+    """What went wrong at the latest call that the model made, or in the gradient of one, and what to do."""
     if isinstance(error, CaptureError | CallError):
         return str(error)
-    if isinstance(error, _VALUE_NEEDED):
+    if isinstance(error, VALUE_NEEDED):
+        of_gradient = recorder.by_sequence.get(needed_by) if needed_by is not None else None
+        where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
         return (
-            f"{site}: {error.func} needs the values of a tensor, which capture does not have; let no shape, "
+            f"{where} {error.func} needs the values of a tensor, which capture does not have; let no shape, "
             "branch or Python number depend on them"
         )
     return (
-        f"{site}: {type(error).__name__}: {error}; check that the model runs on this batch in eager PyTorch"
+        f"{recorder.latest}: {type(error).__name__}: {error}; check that the model runs on this batch in eager PyTorch"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -255,6 +257,9 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
         (lambda self, h: h * h.max().item(), rf"capture Does: .*{HERE}:\d+.*_local_scalar_dense"),
         (lambda self, h: h if h.sum() > 0 else -h, rf"{HERE}:\d+.*let no shape, branch or Python number"),
         (lambda self, h: h[h > 0].sum().expand(4, 3), rf"{HERE}:\d+.*nonzero|{HERE}:\d+.*index"),
+        (lambda self, h: h.index_put((X[:, :3] > 0,), h.sum().expand(12)), rf"{HERE}:\d+: the gradient of this: aten"),
+        (lambda self, h: h * random.random(), r"random numbers from numpy or from Python's random.*draw them with"),
+        (lambda self, h: h * np.random.rand(), r"random numbers from numpy or from Python's random"),
         (_autocast, rf"{HERE}:\d+.*autocast is on"),
         (
             lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=False),
@@ -273,6 +278,9 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
         "item",
         "branch",
         "dynamic-shape",
+        "gradient-of-a-dynamic-shape",
+        "python-random",
+        "numpy-random",
         "autocast",
         "checkpoint",
         "checkpoint-reentrant",

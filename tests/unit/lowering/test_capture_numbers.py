@@ -381,3 +381,27 @@ def test_a_write_of_a_whole_value_is_that_value() -> None:
 
     step = check(Net(between), F.cross_entropy, (X, Y))
     assert not step.graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default)
+
+
+MASK = torch.arange(40).view(8, 5) % 3 == 0
+
+
+def _assign(h: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    h = h.clone()
+    h[mask] = value
+    return h
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda h: _assign(h, MASK, 2),
+        lambda h: _assign(h, MASK, h.mean()),
+        lambda h: _assign(h, MASK[:, 0], h[0]),
+        lambda h: h.masked_scatter(MASK, h.t().sin()),
+        lambda h: h.clone().masked_scatter_(MASK[:1], h.cos()),
+    ],
+    ids=["number", "scalar", "row", "masked-scatter", "in-place"],
+)
+def test_writes_by_a_mask(between: Callable[..., torch.Tensor]) -> None:
+    check(Net(between), F.cross_entropy, (X, Y))

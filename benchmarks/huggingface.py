@@ -1,0 +1,137 @@
+"""
+Hugging Face models on four gloo ranks against one device: the loss, every gradient, everything that is kept.
+
+    python benchmarks/huggingface.py [--group N] [--docs] [NAME ...]
+
+Takes the tiny configs of `models/hf/tiny.py`, all of them by default. Each is imported, planned for a mesh of 4 and
+of 2x2 on a cluster where splitting pays, and trained for two steps of SGD with momentum in float32; models that keep
+to their dtype also in float64, two steps of AdamW on 2x2. Errors are the largest by the measure of
+`api/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from _report import publish
+from xdsl.dialects.builtin import Float32Type, TensorType
+
+from shardwright.api.check import CheckCase, CheckResult, check_on_ranks, imported
+from shardwright.dialects.aten import AtenOp, OpaqueOp
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh, parse_mesh
+from shardwright.models.hf.tiny import TINY
+from shardwright.passes.analysis.coverage import coverage
+
+MESHES = ("4", "2x2")
+DOCS = Path(__file__).parents[1] / "docs" / "huggingface.md"
+BEGIN, END = "<!-- table: python benchmarks/huggingface.py --docs -->", "<!-- end of table -->"
+
+
+def cluster_of(mesh: Mesh) -> Cluster:
+    """Slow devices on fast links, so that plans split even models of a few thousand numbers."""
+    device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
+    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
+    return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
+
+
+def case_of(name: str, mesh: str, dtype: torch.dtype, optimizer: str) -> CheckCase:
+    """Two steps of a tiny model."""
+    parsed = parse_mesh(mesh)
+    return CheckCase(f"hf:{name}", parsed, None, dtype, optimizer, steps=2, cluster=cluster_of(parsed))
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What import says of a model: how long it took, its ops, those without a rule, and whether it keeps to float64."""
+    start = time.perf_counter()
+    module = imported(case_of(name, "4", torch.float32, "sgd"))
+    seconds = time.perf_counter() - start
+    found = coverage(module)
+    doubled = imported(case_of(name, "4", torch.float64, "adamw"))
+    results = (value.type for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
+    mixed = any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in results)
+    without = {**found["replicated"]}
+    return {
+        "model": name.removesuffix("-tiny"),
+        "import s": seconds,
+        "tensor ops": found["tensor_ops"],
+        "without a rule": sum(without.values()),
+        "which": ", ".join(f"{op.removeprefix('aten::')} {count}" for op, count in without.items()) or "-",
+        "float64": not mixed,
+    }
+
+
+def cases_of(row: dict[str, Any]) -> list[CheckCase]:
+    """What is run of a model."""
+    name = f"{row['model']}-tiny"
+    cases = [case_of(name, mesh, torch.float32, "sgd") for mesh in MESHES]
+    return [*cases, case_of(name, "2x2", torch.float64, "adamw")] if row["float64"] else cases
+
+
+def measured(row: dict[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
+    """The row with the errors of its runs; a run that has none says why."""
+    single = [result for result in results if result.case.dtype is torch.float32]
+    double = [result for result in results if result.case.dtype is torch.float64]
+    kinds = {"loss": "loss", "gradient": "gradients", "parameter": "parameters"}
+    errors = {title: _largest(single, kind) for kind, title in kinds.items()}
+    failed = [str(result) for result in results if not result.passed]
+    every = max((worst.error for result in double for worst in result.errors), default=None)
+    kept = {key: value for key, value in row.items() if key != "float64"}
+    return {**kept, **errors, "float64, all": "computes in float32" if every is None else every, "failed": failed}
+
+
+def _largest(results: Sequence[CheckResult], kind: str) -> float | None:
+    return max((worst.error for result in results for worst in result.errors if worst.kind == kind), default=None)
+
+
+def run(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Describe, run and measure a group of models in one launch."""
+    rows = [describe(name) for name in names]
+    cases = [cases_of(row) for row in rows]
+    results = iter(check_on_ranks([case for each in cases for case in each], 4, timeout=1800))
+    for row, each in zip(rows, cases, strict=True):
+        yield measured(row, [next(results) for _ in each])
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table of markdown."""
+    columns = [column for column in rows[0] if column != "failed"]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """Print the table, write JSON and, if asked, the manual's table; exit 1 where a model differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--group", type=int, default=6, help="models in one launch of four processes (%(default)s)")
+    parser.add_argument("--docs", action="store_true", help="write the table into the manual")
+    parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
+    options = parser.parse_args()
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(options.names), options.group):
+        for row in run(options.names[start : start + options.group]):
+            rows.append(row)
+            print(row, file=sys.stderr, flush=True)
+    publish("huggingface", rows, command="python benchmarks/huggingface.py")
+    if options.docs:
+        before, _, rest = DOCS.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        DOCS.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n\n{END}{after}")
+    sys.exit(any(row["failed"] for row in rows))
+
+
+if __name__ == "__main__":
+    main()

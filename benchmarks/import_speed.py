@@ -1,0 +1,69 @@
+"""
+How long a step takes from `nn.Module` to IR, and that IR to text and back.
+
+    python benchmarks/import_speed.py [--repeat N] [STEP ...]
+
+Each run is a process of its own. Seconds are of processor time, so that what else runs on the machine matters less;
+imports of Python modules come first and do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+from _report import publish
+
+_ONE = """
+import json, sys
+from time import process_time as now
+from shardwright.api.compile import import_training_step
+from shardwright.api.steps import find_step
+from shardwright.dialects.text import module_text, parse_module
+from shardwright.tools.universe import UNIVERSE
+from xdsl.context import Context
+from xdsl.dialects import get_all_dialects
+
+import_training_step(find_step("mlp-tiny"))
+step, seconds, start = find_step(sys.argv[1]), {}, now()
+
+def lap(name):
+    global start
+    seconds[name], start = now() - start, now()
+
+module = import_training_step(step); lap("import s")
+text = module_text(module); lap("print s")
+context = Context()
+for name, load in {**get_all_dialects(), **UNIVERSE.all_dialects}.items():
+    context.register_dialect(name, load)
+parse_module(context, module_text(import_training_step(find_step("mlp-tiny"))))
+start = now()
+parsed = parse_module(context, text); lap("parse s")
+parsed.verify(); lap("verify s")
+print(json.dumps({"ops": sum(1 for _ in module.walk()), "MB of text": len(text) / 1e6, **seconds}))
+"""
+
+
+def measure(step: str) -> dict[str, float]:
+    """Import, print, parse and verify `step` once in a fresh process."""
+    out = subprocess.run([sys.executable, "-c", _ONE, step], capture_output=True, text=True, check=True)
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Print the table of the best runs and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])
+    options = parser.parse_args()
+    rows: list[dict[str, str | float]] = []
+    for step in options.steps:
+        runs = [measure(step) for _ in range(options.repeat)]
+        rows.append({"step": step, **{key: min(run[key] for run in runs) for key in runs[0]}})
+    publish("import_speed", rows, command="python benchmarks/import_speed.py")
+
+
+if __name__ == "__main__":
+    main()
