@@ -66,8 +66,9 @@ def random_bernoulli(
     """One with probability `p`, which may be a tensor of probabilities, else zero."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
-        probability = p if isinstance(p, torch.Tensor) else torch.full(tuple(size), p, dtype=torch.float64)
-        return torch.bernoulli(probability, generator=generator).to(dtype)
+        if isinstance(p, torch.Tensor):
+            return torch.bernoulli(p, generator=generator).to(dtype)
+        return torch.empty(tuple(size), dtype=torch.bool).bernoulli_(p, generator=generator).to(dtype)
     limit = (p.double() * 2**32).ceil() - 2**31 if isinstance(p, torch.Tensor) else limit_of(p)
     return (_numbers(seed, stream, size, start, whole, 2) < limit).to(dtype)
 

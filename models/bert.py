@@ -37,6 +37,7 @@ class BertConfig:
     Args:
         experts: a mixture of them in the place of every second feed-forward.
         tied: whether the last layer's weight is that of the embedding.
+        dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """
 
     layers: int = 12
@@ -48,6 +49,7 @@ class BertConfig:
     attention: AttentionForm = "decomposed"
     experts: MoEConfig | None = None
     tied: bool = True
+    dropout: float = 0.0
 
 
 class BertEmbeddings(nn.Module):
@@ -59,10 +61,11 @@ class BertEmbeddings(nn.Module):
         self.positions = nn.Embedding(config.positions, config.width)
         self.segments = nn.Embedding(config.segments, config.width)
         self.norm = nn.LayerNorm(config.width)
+        self.drop = nn.Dropout(config.dropout)
 
     def forward(self, tokens: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(tokens.size(1), device=tokens.device)
-        return self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments))
+        return self.drop(self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments)))
 
 
 class PostNormBlock(nn.Module):
@@ -71,15 +74,18 @@ class PostNormBlock(nn.Module):
     def __init__(self, config: BertConfig, experts: MoEConfig | None) -> None:
         super().__init__()
         width, hidden = config.width, 4 * config.width
-        self.attn = SelfAttention(width, config.heads, causal=False, form=config.attention)
+        self.attn = SelfAttention(
+            width, config.heads, causal=False, form=config.attention, dropout=config.dropout
+        )
         self.ln_1 = nn.LayerNorm(width)
         self.mlp = FeedForward(width, hidden) if experts is None else MoE(width, hidden, experts)
         self.ln_2 = nn.LayerNorm(width)
+        self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        x = self.ln_1(x + self.attn(x, mask))
+        x = self.ln_1(x + self.drop(self.attn(x, mask)))
         mixed, *balance = unpacked(self.mlp(x))
-        x = self.ln_2(x + mixed)
+        x = self.ln_2(x + self.drop(mixed))
         return (x, *balance) if balance else x
 
 

@@ -21,7 +21,13 @@ AttentionForm = Literal["fused", "decomposed"]
 
 
 def decomposed_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, *, causal: bool
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    causal: bool,
+    dropout: float = 0.0,
 ) -> torch.Tensor:
     """
     Attention of ``[batch, heads, length, head width]`` tensors, written out op by op.
@@ -29,6 +35,7 @@ def decomposed_attention(
     Args:
         mask: True where a key may be seen; broadcasts to ``[batch, heads, length, length]``.
         causal: whether a position sees only itself and what is before it.
+        dropout: the probability with which a weight is left out.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     lowest = torch.finfo(scores.dtype).min
@@ -37,19 +44,27 @@ def decomposed_attention(
         scores = scores.masked_fill(~seen, lowest)
     if mask is not None:
         scores = scores.masked_fill(~mask, lowest)
-    return F.softmax(scores, dim=-1) @ value
+    return F.dropout(F.softmax(scores, dim=-1), dropout) @ value
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention over ``[batch, length, width]``."""
+    """
+    Multi-head self-attention over ``[batch, length, width]``.
 
-    def __init__(self, width: int, heads: int, *, causal: bool, form: AttentionForm) -> None:
+    Args:
+        dropout: the probability with which an attention weight is left out in training.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, causal: bool, form: AttentionForm, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"a width of {width} does not split into {heads} heads of one size")
         self.heads = heads
         self.causal = causal
         self.form = form
+        self.dropout = dropout
         self.q = nn.Linear(width, width)
         self.k = nn.Linear(width, width)
         self.v = nn.Linear(width, width)
@@ -57,10 +72,11 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         query, key, value = (self._split_heads(project(x)) for project in (self.q, self.k, self.v))
+        dropout = self.dropout if self.training else 0.0
         if self.form == "fused":
-            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.causal)
+            mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout, self.causal)
         else:
-            mixed = decomposed_attention(query, key, value, mask, causal=self.causal)
+            mixed = decomposed_attention(query, key, value, mask, causal=self.causal, dropout=dropout)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,6 +106,8 @@ class PreNormBlock(nn.Module):
     A transformer block that normalises before attention and before the feed-forward.
 
     Args:
+        dropout: the probability with which a weight of the attention, or an element of what a half of the block
+            adds, is left out in training.
         experts: a mixture of them in the place of the feed-forward; the block then gives their balancing loss too.
     """
 
@@ -106,7 +124,7 @@ class PreNormBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = SelfAttention(width, heads, causal=causal, form=form)
+        self.attn = SelfAttention(width, heads, causal=causal, form=form, dropout=dropout)
         self.ln_2 = nn.LayerNorm(width)
         if experts is None:
             self.mlp = FeedForward(width, 4 * width, approximate=approximate)

@@ -26,6 +26,7 @@ class ViTConfig:
 
     Args:
         experts: a mixture of them in the place of every second feed-forward.
+        dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """
 
     layers: int = 12
@@ -37,6 +38,7 @@ class ViTConfig:
     classes: int = 1000
     attention: AttentionForm = "fused"
     experts: MoEConfig | None = None
+    dropout: float = 0.0
 
 
 class ViT(nn.Module):
@@ -59,10 +61,12 @@ class ViT(nn.Module):
                 config.heads,
                 causal=False,
                 form=config.attention,
+                dropout=config.dropout,
                 experts=every_second(config.experts, layer),
             )
             for layer in range(config.layers)
         )
+        self.drop = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.classes)
         self.apply(initialise_transformer)
@@ -71,7 +75,7 @@ class ViT(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
         patches = self.patch(images).flatten(2).transpose(1, 2)
         class_tokens = self.class_token.expand(images.size(0), -1, -1)
-        x = torch.cat([class_tokens, patches], dim=1) + self.positions
+        x = self.drop(torch.cat([class_tokens, patches], dim=1) + self.positions)
         x, balance = through(self.layers, x)
         scores = self.head(self.norm(x)[:, 0])
         return (scores, balance) if balance else scores
