@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 
 from ..rules import Rule, Value, replicated_rule
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
@@ -95,6 +96,17 @@ def linear_where_zero(rule: RuleFunction, argument: str, default: float | None =
         return replace(rule(op), linear=(frozenset({0}),) if zero else ())
 
     return linear
+
+
+def unsplit(rule: RuleFunction) -> RuleFunction:
+    """`rule` for ops that the runtime cannot run on a part of what they look up."""
+
+    @wraps(rule)
+    def whole_rule(op: OpInstance) -> Rule:
+        found = rule(op)
+        return replace(found, replicated=found.replicated | {*found.indexed}, indexed={})
+
+    return whole_rule
 
 
 def wanted_results(op: OpInstance) -> tuple[bool, ...]:

@@ -8,12 +8,11 @@ run time. Every other dim goes together where the sizes agree.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import wraps
 
 from ..rules import Dim, Rule, Value, replicated_rule
 from ..sharding import Reduction
-from .common import broadcast, broadcast_shape, named, rows, whole
+from .common import broadcast, broadcast_shape, named, rows, unsplit, whole
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
@@ -25,17 +24,6 @@ def unless_scalar(rule: RuleFunction) -> RuleFunction:
         return rule(op) if all(op.operands[:2]) else replicated_rule(op.operands, op.results)
 
     return either
-
-
-def unsplit(rule: RuleFunction) -> RuleFunction:
-    """`rule` for ops that the runtime cannot run on a part of what they look up."""
-
-    @wraps(rule)
-    def whole_rule(op: OpInstance) -> Rule:
-        found = rule(op)
-        return replace(found, replicated=found.replicated | {*found.indexed}, indexed={})
-
-    return whole_rule
 
 
 def embedding(op: OpInstance) -> Rule:

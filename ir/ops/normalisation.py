@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ..rules import Rule, Value
 from ..sharding import Reduction
 from .common import named, rows, wanted_results
-from .spec import OpInstance, OpSpec, Shape
+from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
 def layer_norm(op: OpInstance) -> Rule:
@@ -36,28 +36,87 @@ def layer_norm_backward(op: OpInstance) -> Rule:
     )
 
 
-def batch_norm(op: OpInstance) -> Rule:
-    """Statistics over batch and space: only channels may be split."""
-    return _channels(op)
+def batch_norm(training: str | None, *, backward: bool = False) -> RuleFunction:
+    """
+    Channels, at dim 1 of the images and all of the vectors, may be split.
 
+    Where the argument `training` says that the statistics are not the batch's own (None: they never are), so may
+    all other dims; the gradients of weight and bias are then sums over them.
+    """
 
-def _channels(op: OpInstance) -> Rule:
-    """Every value of two dims or more has its channels at dim 1, every vector is of channels."""
-    sizes: dict[str, int] = {"c": op.operands[0][1]}
+    def rule(op: OpInstance) -> Rule:
+        image, sizes = named(op.operands[0])
+        image, sizes["c"] = (image[0], ("c",), *image[2:]), sizes.pop("d1")
+        fixed: set[str] = set()
 
-    def value(prefix: str, shape: Shape) -> Value:
-        if len(shape) == 1:
-            if shape[0] == sizes["c"]:
+        def value(prefix: str, shape: Shape) -> Value:
+            if len(shape) > 1:
+                return image
+            if shape == (sizes["c"],):
                 return (("c",),)
-            sizes[f"{prefix}0"] = shape[0]
-            return ((f"{prefix}0",),)
-        dims, more = named(shape, prefix)
-        sizes.update({f: n for f, n in more.items() if f != f"{prefix}1"})
-        return tuple(("c",) if i == 1 else dim for i, dim in enumerate(dims))
+            dims, more = named(shape, prefix)
+            sizes.update(more)
+            fixed.update(more)
+            return dims
 
-    operands = tuple(value(f"o{i}_", shape) for i, shape in enumerate(op.operands))
-    results = tuple(value(f"r{i}_", shape) for i, shape in enumerate(op.results))
-    return Rule(operands, results, sizes, replicated=frozenset(sizes) - {"c"})
+        operands = tuple(value(f"o{i}_", shape) for i, shape in enumerate(op.operands))
+        results = tuple(value(f"r{i}_", shape) for i, shape in enumerate(op.results))
+        others = [dim[0] for dim in image if dim != ("c",)]
+        if training is not None and op.argument(training, True):
+            return Rule(operands, results, sizes, replicated=frozenset({*fixed, *others}))
+        reductions = dict.fromkeys(others, Reduction.SUM) if backward else {}
+        return Rule(operands, results, sizes, reductions, frozenset(fixed))
+
+    return rule
+
+
+def group_norm(op: OpInstance) -> Rule:
+    """(input [n, g*c, ..], weight? [g*c], bias?) -> (output, mean [n, g], rstd): groups may be split."""
+    image, channels, statistics, sizes, fixed = _groups(op.operands[0], op.results[1])
+    operands = (image, *(channels for _ in op.operands[1:]))
+    return Rule(operands, (image, statistics, statistics), sizes, replicated=fixed)
+
+
+def group_norm_backward(op: OpInstance) -> Rule:
+    """(grad_out, input, mean, rstd, weight?) -> (grad_input, grad_weight, grad_bias)."""
+    image, channels, statistics, sizes, fixed = _groups(op.operands[0], op.operands[2])
+    operands = (image, image, statistics, statistics, *(channels for _ in op.operands[4:]))
+    kinds = (image, channels, channels)
+    results = tuple(v if wanted else () for v, wanted in zip(kinds, wanted_results(op), strict=True))
+    return Rule(operands, results, sizes, {"n": Reduction.SUM}, fixed)
+
+
+def _groups(image: Shape, statistics: Shape) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
+    """Images, vectors of channels and statistics, the factors' sizes and those that stay whole."""
+    groups = statistics[1]
+    space, sizes = named(image[2:], "h")
+    fixed = frozenset({*sizes, "c"})
+    sizes |= {"n": image[0], "g": groups, "c": image[1] // groups}
+    channels = ("g", "c")
+    return (("n",), channels, *space), (channels,), (("n",), ("g",)), sizes, fixed
+
+
+def weight_norm(op: OpInstance) -> Rule:
+    """(v, g) -> (g * v / norm, norm): norms over all dims but `dim`."""
+    return _weights(op, (0,), op.argument("dim", 0))
+
+
+def weight_norm_backward(op: OpInstance) -> Rule:
+    """(grad_w, v, g, norms) -> (grad_v, grad_g)."""
+    return _weights(op, (0, 1), op.argument("dim"))
+
+
+def _weights(op: OpInstance, full: Collection[int], dim: int) -> Rule:
+    """The operands `full` and the first result have the weight's shape, all else is one number per index of `dim`."""
+    value, sizes = named(op.operands[0])
+    at = dim % len(value)
+    number = tuple(each if i == at else () for i, each in enumerate(value))
+    operands = tuple(value if i in full else number for i in range(len(op.operands)))
+    fixed = frozenset(each[0] for i, each in enumerate(value) if i != at)
+    return Rule(operands, (value, number), sizes, replicated=fixed)
+
+
+_GROUP_ARGUMENTS = {"N": "factor n", "C": "operand0[1]", "group": "factor g"}
 
 
 def normalisation_rows() -> Iterator[OpSpec]:
@@ -73,13 +132,41 @@ def normalisation_rows() -> Iterator[OpSpec]:
     yield from rows(
         "_native_batch_norm_legit_functional",
         "input weight bias running_mean running_var",
-        batch_norm,
+        batch_norm("training"),
         results=5,
+    )
+    yield from rows(
+        "_native_batch_norm_legit.no_stats", "input weight bias", batch_norm("training"), results=3
+    )
+    yield from rows(
+        "_native_batch_norm_legit_no_training",
+        "input weight bias running_mean running_var",
+        batch_norm(None),
+        results=3,
     )
     yield from rows(
         "native_batch_norm_backward",
         "grad_out input weight running_mean running_var save_mean save_invstd",
-        batch_norm,
+        batch_norm("train", backward=True),
         linear="grad_out",
         results=3,
+    )
+    yield from rows(
+        "native_group_norm", "input weight bias", group_norm, localize=_GROUP_ARGUMENTS, results=3
+    )
+    yield from rows(
+        "native_group_norm_backward",
+        "grad_out input mean rstd weight",
+        group_norm_backward,
+        linear="grad_out",
+        localize=_GROUP_ARGUMENTS,
+        results=3,
+    )
+    yield from rows("_weight_norm_interface", "v g", weight_norm, results=2)
+    yield from rows(
+        "_weight_norm_interface_backward",
+        "grad_w saved_v saved_g saved_norms",
+        weight_norm_backward,
+        linear="grad_w",
+        results=2,
     )

@@ -13,7 +13,7 @@ _LINE = re.compile(
     r"(?P<name>\S+) (?P<arguments>\{.*\} )?(?:!(?P<absent>\S+) )?: ?(?P<operands>.*?) ?-> (?P<results>.*)"
 )
 _TYPE = re.compile(
-    r"(?P<shape>scalar|[\dx]+)(?::(?P<element>\w+))?(?P<positive>\+)?(?:<(?:(?P<low>-\d+)\.\.)?(?P<high>\d+))?"
+    r"(?P<shape>scalar|[\dx]+)(?::(?P<element>\w+))?(?P<positive>\+)?(?:=(?P<all>[\d.]+))?(?:<(?:(?P<low>-\d+)\.\.)?(?P<high>\d+))?"
 )
 _COMPLEX = {"c64": "complex<f32>", "c128": "complex<f64>"}
 
@@ -64,6 +64,8 @@ def _type(text: str) -> str:
 def _role(text: str) -> str:
     match = _TYPE.fullmatch(text)
     assert match is not None
+    if match["all"]:
+        return f' {{train.constant = "x", train.value = dense<{match["all"]}> : {_type(text)}}}'
     if match["high"]:
         return f' {{train.batch = "x", train.range = [{match["low"] or 0}, {match["high"]}]}}'
     return ' {train.buffer = "running_var"}' if match["positive"] else ' {train.batch = "x"}'
