@@ -5,8 +5,8 @@ Hugging Face models on four gloo ranks against one device: the loss, every gradi
 
 Takes the tiny configs of `models/hf/tiny.py`, all of them by default. Each is imported, planned for a mesh of 4 and
 of 2x2 on a cluster where splitting pays, and trained for two steps of SGD with momentum in float32; models that keep
-to their dtype also in float64, two steps of AdamW on 2x2. Errors are the largest by the measure of
-`api/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
+to their dtype also in float64, two steps of AdamW on 2x2; three also with dropout. Errors are the largest by the
+measure of `api/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from shardwright.models.hf.tiny import TINY
 from shardwright.passes.analysis.coverage import coverage
 
 MESHES = ("4", "2x2")
+WITH_DROPOUT = ("bert", "gpt2", "vit")
 DOCS = Path(__file__).parents[1] / "docs" / "huggingface.md"
 BEGIN, END = "<!-- table: python benchmarks/huggingface.py --docs -->", "<!-- end of table -->"
 
@@ -55,9 +56,10 @@ def describe(name: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     found = coverage(module)
     doubled = imported(case_of(name, "4", torch.float64, "adamw"))
-    results = (value.type for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
-    mixed = any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in results)
-    without = {**found["replicated"]}
+    results = (value for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
+    used = (value.type for value in results if value.first_use is not None)
+    mixed = any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in used)
+    without = found["replicated"]
     return {
         "model": name.removesuffix("-tiny"),
         "import s": seconds,
@@ -72,23 +74,30 @@ def cases_of(row: dict[str, Any]) -> list[CheckCase]:
     """What is run of a model."""
     name = f"{row['model']}-tiny"
     cases = [case_of(name, mesh, torch.float32, "sgd") for mesh in MESHES]
-    return [*cases, case_of(name, "2x2", torch.float64, "adamw")] if row["float64"] else cases
+    if row["float64"]:
+        cases.append(case_of(name, "2x2", torch.float64, "adamw"))
+    if row["model"] in WITH_DROPOUT:
+        cases.append(case_of(f"{name}?dropout=0.1", "2x2", torch.float32, "sgd"))
+    return cases
 
 
 def measured(row: dict[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
     """The row with the errors of its runs; a run that has none says why."""
-    single = [result for result in results if result.case.dtype is torch.float32]
+    dropping = [result for result in results if "dropout" in result.case.name]
+    single = [result for result in results if result.case.dtype is torch.float32 and result not in dropping]
     double = [result for result in results if result.case.dtype is torch.float64]
     kinds = {"loss": "loss", "gradient": "gradients", "parameter": "parameters"}
     errors = {title: _largest(single, kind) for kind, title in kinds.items()}
     failed = [str(result) for result in results if not result.passed]
-    every = max((worst.error for result in double for worst in result.errors), default=None)
     kept = {key: value for key, value in row.items() if key != "float64"}
-    return {**kept, **errors, "float64, all": "computes in float32" if every is None else every, "failed": failed}
+    others = {"float64": _largest(double) if double else "mixed", "dropout": _largest(dropping) if dropping else "-"}
+    return {**kept, **errors, **others, "failed": failed}
 
 
-def _largest(results: Sequence[CheckResult], kind: str) -> float | None:
-    return max((worst.error for result in results for worst in result.errors if worst.kind == kind), default=None)
+def _largest(results: Sequence[CheckResult], kind: str | None = None) -> float | None:
+    """The largest error of a kind, or of all."""
+    found = (worst for result in results for worst in result.errors)
+    return max((worst.error for worst in found if kind in (None, worst.kind)), default=None)
 
 
 def run(names: Sequence[str]) -> Iterator[dict[str, Any]]:
