@@ -5,7 +5,8 @@ Capture replaces torch's device-specific ops by these, so that one program serve
 written in plain tensor arithmetic: the definition that an interpreter runs and the fast kernels are tested
 against.
 
-Shapes: query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]``; `attn_mask` is
+Shapes: query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]`` (or fewer heads, each of
+which several neighbouring ones of the query share); `attn_mask` is
 added to the scores and broadcasts to ``[batch, heads, length, keys]``; `out` is as `query` and `logsumexp`
 ``[batch, heads, length]``, in float64 for float64 inputs and in float32 for all others.
 """
@@ -38,7 +39,7 @@ def attention(
     scores = _scores(query, key, attn_mask, is_causal, scale)
     logsumexp = torch.logsumexp(scores, dim=-1)
     weights = _weights(scores, logsumexp)
-    return (weights @ value.to(weights.dtype)).to(query.dtype), logsumexp
+    return (weights @ _for_heads(value, query).to(weights.dtype)).to(query.dtype), logsumexp
 
 
 def attention_backward(
@@ -65,16 +66,26 @@ def attention_backward(
     scores = _scores(query, key, attn_mask, is_causal, scale)
     weights = _weights(scores, logsumexp)
     grad_out, out = grad_out.to(weights.dtype), out.to(weights.dtype)
-    grad_weights = grad_out @ value.to(weights.dtype).transpose(-2, -1)
+    grad_weights = grad_out @ _for_heads(value, query).to(weights.dtype).transpose(-2, -1)
     offset = (grad_out * out).sum(-1, keepdim=True)
     grad_scores = weights * (grad_weights - offset) * _scale_of(query, scale)
     grads = (
-        grad_scores @ key.to(weights.dtype),
-        grad_scores.transpose(-2, -1) @ query.to(weights.dtype),
-        weights.transpose(-2, -1) @ grad_out,
+        grad_scores @ _for_heads(key, query).to(weights.dtype),
+        _of_heads(grad_scores.transpose(-2, -1) @ query.to(weights.dtype), key),
+        _of_heads(weights.transpose(-2, -1) @ grad_out, value),
     )
     grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
     return grad_query, grad_key, grad_value
+
+
+def _for_heads(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Keys or values once for each head of the query."""
+    return shared.repeat_interleave(query.size(1) // shared.size(1), 1) if shared.size(1) else shared
+
+
+def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """The gradient of keys or values: the sum over the heads that share them."""
+    return grad.unflatten(1, (shared.size(1), -1)).sum(2) if shared.size(1) else grad
 
 
 def _scale_of(query: torch.Tensor, scale: float | None) -> float:
@@ -94,7 +105,7 @@ def _scores(
     scale: float | None,
 ) -> torch.Tensor:
     dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = query.to(dtype) @ key.to(dtype).transpose(-2, -1) * _scale_of(query, scale)
+    scores = query.to(dtype) @ _for_heads(key, query).to(dtype).transpose(-2, -1) * _scale_of(query, scale)
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -torch.inf)

@@ -4,7 +4,8 @@ Fused attention on the device at hand, by torch's own kernels.
 The two functions take the place of `attention` and `attention_backward` in a generated program. Their
 arguments and results are those of the importer's functions of the same names:
 
-- query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]``;
+- query ``[batch, heads, length, width]``, key and value ``[batch, heads, keys, width]`` (or fewer heads, each of which
+  several neighbouring ones of the query share);
 - `attn_mask` (or None) is added to the scores and broadcasts to ``[batch, heads, length, keys]``;
 - `is_causal` lets position i see only the keys up to i; `scale` None is ``1 / sqrt(width)``;
 - `out` is as the query; `logsumexp` is ``[batch, heads, length]``, float64 for float64 inputs, else float32.
@@ -56,7 +57,7 @@ def attention(
     """Softmax attention: ``(out, logsumexp)``."""
     if query.numel() == 0:
         return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=_accumulator(query))
-    inputs = _Inputs(query, key, value, attn_mask, is_causal, scale)
+    inputs = _Inputs(query, *_for_heads(query, key, value), attn_mask, is_causal, scale)
     forward, _ = _kernel(inputs)
     return forward(inputs)
 
@@ -75,9 +76,23 @@ def attention_backward(
     """The gradients of `attention`: ``(grad_query, grad_key, grad_value)``."""
     if query.numel() == 0:
         return torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    inputs = _Inputs(query, key, value, attn_mask, is_causal, scale)
+    inputs = _Inputs(query, *_for_heads(query, key, value), attn_mask, is_causal, scale)
     _, backward = _kernel(inputs)
-    return backward(inputs, _Saved(grad_out, out, logsumexp))
+    grad_query, grad_key, grad_value = backward(inputs, _Saved(grad_out, out, logsumexp))
+    return grad_query, _of_heads(grad_key, key), _of_heads(grad_value, value)
+
+
+def _for_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values once for each head of the query, where the device's kernels do not share them."""
+    times = query.size(1) // key.size(1)
+    if times == 1 or query.device.type == "cpu":
+        return key, value
+    return key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+
+
+def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """The gradient of keys or values: the sum over the heads that share them."""
+    return grad if grad.shape == shared.shape else grad.unflatten(1, (shared.size(1), -1)).sum(2)
 
 
 def _accumulator(query: torch.Tensor) -> torch.dtype:

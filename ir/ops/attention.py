@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..rules import Rule, Value
+from ..rules import Dim, Rule, Value
 from ..sharding import Reduction
 from .common import rows
 from .spec import OpInstance, OpSpec, Shape
 
 
 def attention(op: OpInstance) -> Rule:
-    """(q [b,h,s,e], k [b,h,t,e], v [b,h,t,f], mask?) -> (out [b,h,s,f], logsumexp [b,h,s])."""
+    """(q [b,h*r,s,e], k [b,h,t,e], v [b,h,t,f], mask?) -> (out [b,h*r,s,f], logsumexp [b,h*r,s])."""
     q, k, v, mask, sizes, whole = _attention(op, op.operands)
     operands = (q, k, v, *mask)
     return Rule(operands, ((*q[:3], ("f",)), q[:3]), sizes, replicated=whole)
@@ -21,20 +21,28 @@ def attention_backward(op: OpInstance) -> Rule:
     """(grad_out, q, k, v, out, logsumexp, mask?) -> (grad_q, grad_k, grad_v)."""
     q, k, v, mask, sizes, whole = _attention(op, (*op.operands[1:4], *op.operands[6:]))
     out = (*q[:3], ("f",))
-    reductions = {} if "s" in whole else {"s": Reduction.SUM}
+    reductions = {factor: Reduction.SUM for factor in ("r", "s") if factor in sizes and factor not in whole}
     return Rule((out, q, k, v, out, q[:3], *mask), (q, k, v), sizes, reductions, whole)
 
 
 def _attention(
     op: OpInstance, shapes: Sequence[Shape]
 ) -> tuple[Value, Value, Value, tuple[Value, ...], dict[str, int], frozenset[str]]:
-    """Queries may be split where no causal mask compares their positions with the keys'."""
-    (b, h, s, e), (_, _, t, f) = shapes[0], shapes[2]
+    """
+    Queries may be split where no causal mask compares their positions with the keys'.
+
+    Where r heads of queries share one of keys, they are next to each other.
+    """
+    (b, heads, s, e), (_, h, _, _), (_, _, t, f) = shapes[:3]
     sizes = {"b": b, "h": h, "s": s, "t": t, "e": e, "f": f}
-    q, k, v = ((("b",), ("h",), (x,), (y,)) for x, y in (("s", "e"), ("t", "e"), ("t", "f")))
-    full: Value = (("b",), ("h",), ("s",), ("t",))
+    if heads != h:
+        sizes["r"] = heads // h
+    of_queries: Dim = ("h", "r") if heads != h else ("h",)
+    q: Value = (("b",), of_queries, ("s",), ("e",))
+    k, v = ((("b",), ("h",), ("t",), (width,)) for width in ("e", "f"))
+    full, extents = (*q[:3], ("t",)), (b, heads, s, t)
     masks = tuple(
-        tuple(d if n == sizes[d[0]] else () for d, n in zip(full[4 - len(shape) :], shape, strict=True))
+        tuple(d if n == m else () for d, n, m in zip(full[-len(shape) :], shape, extents[-len(shape) :], strict=True))
         for shape in shapes[3:]
     )
     whole = {"t", "e", "f"} | ({"s"} if op.argument("is_causal", False) else set[str]())
@@ -43,12 +51,12 @@ def _attention(
 
 def attention_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("attention", "query key value attn_mask", attention, flops="4*b*h*s*t*e", results=2)
+    yield from rows("attention", "query key value attn_mask", attention, flops="4*b*h*r*s*t*e", results=2)
     yield from rows(
         "attention_backward",
         "grad_out query key value out logsumexp attn_mask",
         attention_backward,
         linear="grad_out",
-        flops="10*b*h*s*t*e",
+        flops="10*b*h*r*s*t*e",
         results=3,
     )

@@ -20,10 +20,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, to
 
 
 def inputs(
-    device: str, dtype: torch.dtype, length: int, keys: int, width: int, masked: bool
+    device: str, dtype: torch.dtype, length: int, keys: int, width: int, masked: bool, heads: int = 3
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     generator = torch.Generator().manual_seed(length + keys)
-    shapes = [(2, 3, length, width), (2, 3, keys, width), (2, 3, keys, width), (2, 3, length, width)]
+    shapes = [(2, heads, length, width), (2, 3, keys, width), (2, 3, keys, width), (2, heads, length, width)]
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64).to(device, dtype) for s in shapes]
     mask = torch.randn(2, 1, 1, keys, generator=generator, dtype=torch.float64).to(device, dtype)
     return drawn, mask if masked else None
@@ -37,17 +37,18 @@ def close(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("form", ["plain", "causal", "masked"])
+@pytest.mark.parametrize("form", ["plain", "causal", "masked", "shared", "shared masked"])
 @pytest.mark.parametrize(("length", "keys", "width"), [(16, 16, 8), (33, 33, 64), (7, 24, 16), (10, 10, 5)])
 def test_kernels_agree_with_the_definition_and_with_autograd(
     device: str, dtype: torch.dtype, form: str, length: int, keys: int, width: int
 ) -> None:
-    (query, key, value, grad_out), mask = inputs(device, dtype, length, keys, width, form == "masked")
+    heads = 6 if "shared" in form else 3
+    (query, key, value, grad_out), mask = inputs(device, dtype, length, keys, width, "masked" in form, heads)
     causal = form == "causal"
     rest = (mask, causal, 0.3)
     exact = [t.double().requires_grad_() for t in (query, key, value)]
     wide_mask = None if mask is None else mask.double()
-    out = F.scaled_dot_product_attention(*exact, attn_mask=wide_mask, is_causal=causal, scale=0.3)
+    out = F.scaled_dot_product_attention(*exact, attn_mask=wide_mask, is_causal=causal, scale=0.3, enable_gqa=True)
     expected_grads = torch.autograd.grad(out, exact, grad_out.double())
     for module in (attention_ops, kernels):
         got, logsumexp = module.attention(query, key, value, *rest)
