@@ -35,7 +35,7 @@ from .files import write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
-    "decompose-mean,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,check-memory,"
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,check-memory,"
     "insert-frees"
 )
 """What `plan` runs; `strategy` stands for the passes that decide on strategy and ratios."""

@@ -26,7 +26,7 @@ from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
-from . import attention_ops, grouped_ops, random_ops
+from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     positional, keywords = _bind(op, target, given)
     if (part := _indexed_part(op, mesh, rank)) is None:
         return Call(target, positional, keywords)
-    return Call(_on_part(op.overload), positional, (*keywords, ("part", part)))
+    return Call(_on_part(target), positional, (*keywords, ("part", part)))
 
 
 _RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "squeeze", "squeeze.dim", "squeeze.dims"})
@@ -94,6 +94,7 @@ _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 _FUSED = {
     "attention": attention_ops.attention,
     "attention_backward": attention_ops.attention_backward,
+    **cross_entropy_ops.FUNCTIONS,
     **grouped_ops.FUNCTIONS,
     **random_ops.FUNCTIONS,
 }
@@ -105,6 +106,7 @@ _FUSED_DEFAULTS = {
     "first": 0,
     "like": None,
     "independent": False,
+    "part": None,
 }
 
 
@@ -271,9 +273,12 @@ def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
     return mesh
 
 
-def _on_part(overload: str) -> str:
+def _on_part(target: str) -> str:
     """The runtime's function for an op of which the indexed factor is split."""
-    return f"{overload.removeprefix('_unsafe_').replace('.', '_').lower()}_part"
+    if target in _FUSED:
+        return target
+    name = target.removeprefix("aten.").removesuffix(".default").removeprefix("_unsafe_")
+    return f"{name.replace('.', '_').lower()}_part"
 
 
 def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int, int] | None:

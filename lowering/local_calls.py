@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from . import attention_ops, grouped_ops, indexed_ops, random_ops, update_ops
+from . import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, random_ops, update_ops
 from .calls import Arg, Call, Dtype, Operand, resolve
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": attention_ops.attention,
     "attention_backward": attention_ops.attention_backward,
+    **cross_entropy_ops.FUNCTIONS,
     **grouped_ops.FUNCTIONS,
     **indexed_ops.FUNCTIONS,
     **random_ops.FUNCTIONS,
@@ -20,6 +21,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sgd_": update_ops.sgd,
     "increment": update_ops.increment,
 }
+"""What stands for the functions of the runtime."""
 
 
 def make_call(
@@ -43,7 +45,7 @@ def make_call(
             case _:
                 return arg
 
-    function = _FUNCTIONS.get(call.target) or resolve(call.target)
+    function = FUNCTIONS.get(call.target) or resolve(call.target)
     result = function(*map(value, call.args), **{name: value(arg) for name, arg in call.kwargs})
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 

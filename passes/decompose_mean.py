@@ -124,7 +124,7 @@ class CrossEntropyToSum(RewritePattern):
         hint = loss.name_hint or "loss"
         total = like(op, op.overload, list(op.args), [loss.type, weight.type], f"{hint}.sum", **_as_sum(op))
         total.outs[1].name_hint = weight.name_hint
-        counting = _count(op) if "weight" in op.absent() else []
+        counting = count_labels(op) if "weight" in op.absent() else []
         count = counting[-1].outs[0] if counting else total.outs[1]
         mean = like(op, "div.Tensor", [total.outs[0], count], [loss.type], hint)
         rewriter.replace(op, [*counting, total, mean], [mean.outs[0], count])
@@ -157,7 +157,7 @@ def _as_sum(op: AtenOp) -> dict[str, Attribute]:
     return {**kept, "reduction": IntegerAttr(_SUM, i64)}
 
 
-def _count(op: AtenOp) -> list[AtenOp]:
+def count_labels(op: AtenOp) -> list[AtenOp]:
     """The ops that count the labels which are not ignored, as a number of the loss's dtype."""
     target, loss = op.args[1], op.outs[0]
     ignored = IntegerAttr(op.arguments().get("ignore_index", -100), i64)

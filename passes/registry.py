@@ -15,6 +15,7 @@ _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
     "partition-stages": "partition_stages:PartitionStagesPass",
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
+    "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "search-strategy": "search_strategy:SearchStrategyPass",

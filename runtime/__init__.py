@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         random_normal,
         random_uniform,
     )
+    from .cross_entropy import cross_entropy_backward, sum_exp
     from .executor import Executor
     from .fused_attention import attention, attention_backward
     from .grouped_products import grouped_mm, grouped_mm_backward
@@ -57,6 +58,7 @@ __all__ = [
     "adamw_",
     "attention",
     "attention_backward",
+    "cross_entropy_backward",
     "embedding_dense_backward_part",
     "embedding_part",
     "gather_part",
@@ -83,6 +85,7 @@ __all__ = [
     "scatter_src_part",
     "scatter_value_part",
     "sgd_",
+    "sum_exp",
 ]
 
 _HOMES = {
@@ -100,6 +103,7 @@ _HOMES = {
     "adamw_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
+    "cross_entropy_backward": ".cross_entropy",
     "embedding_dense_backward_part": ".indexed",
     "embedding_part": ".indexed",
     "gather_part": ".indexed",
@@ -126,6 +130,7 @@ _HOMES = {
     "scatter_src_part": ".indexed",
     "scatter_value_part": ".indexed",
     "sgd_": ".optimizers",
+    "sum_exp": ".cross_entropy",
 }
 
 

@@ -92,3 +92,10 @@ def losses_rows() -> Iterator[OpSpec]:
     yield from rows(
         "_ctc_loss_backward", "grad log_probs targets neg_log_likelihood log_alpha", whole, linear="grad"
     )
+    yield from rows("sum_exp", "scores shift", "([b, c], [b]) -> ([b]) reduction={c}")
+    yield from rows(
+        "cross_entropy_backward",
+        "grad scores logsumexp target",
+        "([b], [b, c], [b], [b]) -> ([b, c]) indexed={c: 3}",
+        linear="grad",
+    )

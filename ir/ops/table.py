@@ -2,7 +2,8 @@
 The op table: one row per ATen overload. A new op needs its row here and nothing else.
 
 Names are ATen's without `.default`; `attention` and `attention_backward` are the fused attention ops that
-import normalises every backend's variants to; `random_*`
+import normalises every backend's variants to; `sum_exp` and `cross_entropy_backward` are pieces of a
+cross-entropy, made by `decompose-cross-entropy`; `random_*`
 what it makes of random ops; `train.*` are the fused updates of one parameter.
 """
 

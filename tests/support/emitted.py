@@ -11,10 +11,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.staged import Stages
-from shardwright.lowering import attention_ops, indexed_ops, update_ops
+from shardwright.lowering import attention_ops, update_ops
 from shardwright.lowering.emit_python import emit_python
 from shardwright.lowering.interpreter import find_function, interpret
 from shardwright.lowering.load_program import load_text
+from shardwright.lowering.local_calls import FUNCTIONS
 from shardwright.lowering.random_inputs import random_inputs
 from shardwright.runtime import parts
 
@@ -29,8 +30,8 @@ class PlainRuntime(SimpleNamespace):
     part_of = staticmethod(parts.part_of)
 
     def __getattr__(self, name: str) -> Any:
-        """An op on a part of what it looks up."""
-        return getattr(indexed_ops, name)
+        """Every other function that stands for the runtime's."""
+        return FUNCTIONS[name]
 
     @staticmethod
     def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,262 @@
+"""The pass `decompose-cross-entropy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard, cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    ModuleOp,
+    TensorType,
+    i1,
+    i64,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
+
+from ..dialects.aten import AtenOp
+from ..dialects.compute import shape_of
+from .decompose_mean import count_labels, like
+
+_NONE, _SUM = 0, 2
+"""ATen's numbers for how a loss is reduced."""
+
+_LOSS_BACKWARD, _SOFTMAX_BACKWARD = "nll_loss_backward", "_log_softmax_backward_data"
+
+
+@dataclass(frozen=True)
+class DecomposeCrossEntropyPass(ModulePass):
+    """
+    Write every cross-entropy as the logarithm of a sum over classes and one score of each row, so that the classes can
+    be split.
+
+    A log-softmax needs all classes of a row in one place; a vocabulary that is split over devices would be gathered for
+    it. Here what crosses devices is a maximum, a sum and a score per row. The gradient needs none of them again, for
+    it keeps the logarithm of the sum. Where nothing is split it is as fast as the fused ops, and does without the
+    logarithms of all probabilities.
+
+    Requires: `decompose-mean`, for a mean over labels stays as it is.
+    Ensures: a cross-entropy over the last dim of [rows, classes] in single or double precision, reduced by a sum or not
+    at all, is `aten.amax`, `aten.sum_exp` and an `aten.nll_loss_forward` of the scores; its gradient is one
+    `aten.cross_entropy_backward`. A log-softmax with other users stays.
+
+    Before:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
+        -> (tensor<f32>, tensor<8x10xf32>) {
+      %log = aten._log_softmax %scores {dim = 1 : i64, half_to_float = false}
+        : (tensor<8x10xf32>) -> tensor<8x10xf32>
+      %loss, %count = aten.nll_loss_forward %log, %labels
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<f32>, tensor<f32>)
+      %log.grad = aten.nll_loss_backward %g, %log, %labels, %count
+        {reduction = 2 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<f32>, tensor<8x10xf32>, tensor<8xi64>, tensor<f32>) -> tensor<8x10xf32>
+      %grad = aten._log_softmax_backward_data %log.grad, %log {dim = 1 : i64, input_dtype = f32}
+        : (tensor<8x10xf32>, tensor<8x10xf32>) -> tensor<8x10xf32>
+      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @loss(%scores: tensor<8x10xf32>, %labels: tensor<8xi64>, %g: tensor<f32>)
+        -> (tensor<f32>, tensor<8x10xf32>) {
+      %log.max = aten.amax %scores {dim = [1 : i64]} : (tensor<8x10xf32>) -> tensor<8xf32>
+      %log.sum = aten.sum_exp %scores, %log.max : (tensor<8x10xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %log.log = aten.log %log.sum : (tensor<8xf32>) -> tensor<8xf32>
+      %log.logsumexp = aten.add.Tensor %log.log, %log.max : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
+      %loss.kept = aten.masked_fill.Scalar %log.logsumexp, %loss.ignored {value = 0.000000e+00 : f64}
+        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
+      %loss.picked, %count = aten.nll_loss_forward %scores, %labels
+        {reduction = 0 : i64, ignore_index = -100 : i64, absent = ["weight"]}
+        : (tensor<8x10xf32>, tensor<8xi64>) -> (tensor<8xf32>, tensor<f32>)
+      %loss.rows = aten.add.Tensor %loss.kept, %loss.picked : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss = aten.sum %loss.rows : (tensor<8xf32>) -> tensor<f32>
+      %grad.expanded = aten.expand %g {size = [8 : i64]} : (tensor<f32>) -> tensor<8xf32>
+      %grad.ignored = aten.eq.Scalar %labels {other = -100 : i64} : (tensor<8xi64>) -> tensor<8xi1>
+      %grad.rows = aten.masked_fill.Scalar %grad.expanded, %grad.ignored {value = 0.000000e+00 : f64}
+        : (tensor<8xf32>, tensor<8xi1>) -> tensor<8xf32>
+      %grad = aten.cross_entropy_backward %grad.rows, %scores, %log.logsumexp, %labels
+        : (tensor<8xf32>, tensor<8x10xf32>, tensor<8xf32>, tensor<8xi64>) -> tensor<8x10xf32>
+      func.return %loss, %grad : tensor<f32>, tensor<8x10xf32>
+    }
+    ```
+
+    Source: Megatron-LM (Shoeybi et al. 2019), section 3; AutoDDL 4.2 finds the split.
+    """
+
+    name = "decompose-cross-entropy"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite all cross-entropies of the module."""
+        PatternRewriteWalker(SplitClasses(), apply_recursively=False).rewrite_module(op)
+
+
+@dataclass(frozen=True)
+class _Users:
+    """Who uses a log-softmax: losses, and of each gradient the op of the loss and the op of the log-softmax."""
+
+    losses: list[AtenOp] = field(default_factory=list[AtenOp])
+    gradients: dict[AtenOp, AtenOp] = field(default_factory=dict[AtenOp, AtenOp])
+
+
+class SplitClasses(RewritePattern):
+    """nll_loss(log_softmax(x)) -> log(sum(exp(x - max(x)))) + max(x) - x[label], and its gradient."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        """Match a log-softmax that losses alone use."""
+        if not isinstance(op, AtenOp) or op.overload != "_log_softmax" or (users := _users(op)) is None:
+            return
+        scores, maker = op.args[0], _Maker(op, op.args[0])
+        largest = maker.per_row("amax", [scores], "max", dim=_integers(1))
+        total = maker.per_row("sum_exp", [scores, largest], "sum")
+        log = maker.per_row("log", [total], "log")
+        logsumexp = maker.per_row("add.Tensor", [log, largest], "logsumexp")
+        rewriter.insert(maker.made)
+        for of_loss, of_softmax in users.gradients.items():
+            rewriter.replace(of_softmax, _gradient(of_loss, of_softmax, scores, logsumexp))
+            rewriter.erase(of_loss)
+        for loss in users.losses:
+            rewriter.replace(loss, *_loss(loss, scores, logsumexp))
+        rewriter.erase(op)
+
+
+class _Maker:
+    """Makes ops in the place of `op`, most of which give a number per row of scores [rows, classes]."""
+
+    def __init__(self, op: AtenOp, scores: SSAValue) -> None:
+        self.op, self.made = op, list[AtenOp]()
+        self.hint = op.outs[0].name_hint or "loss"
+        self.element, (self.rows, _) = _element(scores), shape_of(scores)
+
+    def make(
+        self,
+        name: str,
+        operands: Sequence[SSAValue],
+        shape: Sequence[int],
+        suffix: str,
+        *,
+        element: Attribute | None = None,
+        **given: Attribute,
+    ) -> SSAValue:
+        """An op whose result is of this shape, and of the scores' dtype unless `element` is given."""
+        type = TensorType(element or self.element, shape)
+        self.made.append(like(self.op, name, operands, [type], f"{self.hint}.{suffix}", **given))
+        return self.made[-1].outs[0]
+
+    def per_row(self, name: str, operands: Sequence[SSAValue], suffix: str, **given: Attribute) -> SSAValue:
+        """An op that gives a number of the scores' dtype per row."""
+        return self.make(name, operands, [self.rows], suffix, **given)
+
+    def counted(self, value: SSAValue | None, loss: AtenOp, suffix: str) -> SSAValue:
+        """
+        A number per row, times the weight of the row's label if labels have weights, and zero if the label is ignored.
+
+        Without a `value`, the weights.
+        """
+        named = dict(zip(loss.operand_names(), loss.args, strict=True))
+        target, other = named["target"], IntegerAttr(loss.arguments().get("ignore_index", -100), i64)
+        ignored = self.make("eq.Scalar", [target], [self.rows], "ignored", element=i1, other=other)
+        if (weight := named.get("weight")) is not None:
+            first = IntegerAttr(0, i64)
+            legal = self.make(
+                "masked_fill.Scalar", [target, ignored], [self.rows], "legal", element=i64, value=first
+            )
+            weights = self.per_row("index_select", [weight, legal], "weights", dim=first)
+            value = weights if value is None else self.per_row("mul.Tensor", [weights, value], "weighted")
+        assert value is not None
+        return self.per_row("masked_fill.Scalar", [value, ignored], suffix, value=FloatAttr(0.0, 64))
+
+
+def _loss(
+    loss: AtenOp, scores: SSAValue, logsumexp: SSAValue
+) -> tuple[Sequence[Operation], Sequence[SSAValue | None]]:
+    """The ops in the place of a loss, and what they give for its two results."""
+    maker = _Maker(loss, scores)
+    kept = maker.counted(logsumexp, loss, "kept")
+    given = {name: value for name, value in loss.attributes.items() if "." not in name}
+    given["reduction"] = IntegerAttr(_NONE, i64)
+    types = [TensorType(maker.element, [maker.rows]), loss.outs[1].type]
+    picked = like(loss, loss.overload, [scores, *loss.args[1:]], types, f"{maker.hint}.picked", **given)
+    picked.outs[1].name_hint = loss.outs[1].name_hint
+    maker.made.append(picked)
+    result = maker.per_row("add.Tensor", [kept, picked.outs[0]], "rows")
+    if loss.arguments()["reduction"] == _SUM:
+        result = maker.make("sum", [result], [], "sum")
+    result.name_hint = loss.outs[0].name_hint
+    if not tuple(loss.outs[1].uses):
+        return maker.made, [result, None]
+    if "weight" not in loss.absent():
+        return maker.made, [result, maker.make("sum", [maker.counted(None, loss, "counted")], [], "count")]
+    counting = count_labels(loss)
+    return [*maker.made, *counting], [result, counting[-1].outs[0]]
+
+
+def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> Sequence[Operation]:
+    """The ops in the place of the gradient with respect to the scores."""
+    maker = _Maker(of_softmax, scores)
+    grad, target = of_loss.args[0], of_loss.args[2]
+    if not shape_of(grad):
+        grad = maker.per_row("expand", [grad], "expanded", size=_integers(maker.rows))
+    grad = maker.counted(grad, of_loss, "rows")
+    result = of_softmax.outs[0]
+    new = like(of_softmax, "cross_entropy_backward", [grad, scores, logsumexp, target], [result.type], maker.hint)
+    return [*maker.made, new]
+
+
+def _users(softmax: AtenOp) -> _Users | None:
+    """Who uses a log-softmax over the classes of rows; None where it is of another form, or has other users."""
+    scores, logarithms = softmax.args[0], softmax.outs[0]
+    if scores.type != logarithms.type or not isinstance(_element(scores), Float32Type | Float64Type):
+        return None
+    if len(shape_of(scores)) != 2 or softmax.arguments()["dim"] not in (1, -1):
+        return None
+    users, of_softmax = _Users(), set[Operation]()
+    for use in logarithms.uses:
+        op = use.operation
+        if _is_loss(op, "nll_loss_forward"):
+            users.losses.append(op)
+        elif _is_loss(op, _LOSS_BACKWARD) and (found := _only_user(op)) is not None:
+            users.gradients[op] = found
+        elif isinstance(op, AtenOp) and op.overload == _SOFTMAX_BACKWARD:
+            of_softmax.add(op)
+        else:
+            return None
+    return users if of_softmax == set(users.gradients.values()) else None
+
+
+def _is_loss(op: Operation, overload: str) -> TypeGuard[AtenOp]:
+    """Whether `op` is a loss of a form that can be rewritten, forward or backward."""
+    if not isinstance(op, AtenOp) or op.overload != overload:
+        return False
+    reduction, counts = op.arguments().get("reduction"), op.outs[1:]
+    if reduction == _NONE:
+        # What is not reduced has no count; only the gradient may be told of it.
+        return all(use.operation.name == f"aten.{_LOSS_BACKWARD}" for count in counts for use in count.uses)
+    return reduction == _SUM
+
+
+def _only_user(of_loss: AtenOp) -> AtenOp | None:
+    """The gradient of the log-softmax, if it is all that a gradient of the loss is for."""
+    users = [use.operation for use in of_loss.outs[0].uses]
+    if len(users) == 1 and isinstance(op := users[0], AtenOp) and op.overload == _SOFTMAX_BACKWARD:
+        return op
+    return None
+
+
+def _element(value: SSAValue) -> Attribute:
+    return cast("TensorType[Attribute]", value.type).element_type
+
+
+def _integers(*numbers: int) -> ArrayAttr[IntegerAttr]:
+    return ArrayAttr([IntegerAttr(number, i64) for number in numbers])
