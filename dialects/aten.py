@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, TensorType, i64
 from xdsl.ir import Dialect
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
@@ -25,6 +25,8 @@ RULE = "spmd.rule"
 
 INFERRED = "spmd.inferred"
 """The attribute that marks a rule as inferred from what the op computes."""
+
+_SEED = TensorType(i64, [])
 
 _RULES: dict[tuple[object, ...], Rule] = {}
 
@@ -69,7 +71,17 @@ class AtenOp(ComputeOp):
                 f"'{self.name}' has {len(self.args)} operands, its schema has tensors"
                 f" ({', '.join(self.spec.operands)}); list those that are None in `absent`"
             )
+        if self.is_random:
+            self._verify_source()
         super().verify_()
+
+    def _verify_source(self) -> None:
+        """Random numbers are drawn from a stream of a seed."""
+        stream = self.arguments().get("stream")
+        if not isinstance(stream, int) or stream < 0:
+            raise VerifyException(f"'{self.name}' draws from stream {stream}; give it a `stream`, counted from 0")
+        if self.args[-1].type != _SEED:
+            raise VerifyException(f"'{self.name}' has a seed of type {self.args[-1].type}, expected {_SEED}")
 
 
 @irdl_op_definition

@@ -18,7 +18,18 @@ import pytest
 import torch
 from split_cluster import split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.api.check import (
+    SEED,
+    CheckCase,
+    CheckResult,
+    check_interpreted,
+    check_on_ranks,
+    compile_case,
+    imported,
+    plan_case,
+)
+from shardwright.api.interpreted import InterpretedRun
+from shardwright.api.reference import EagerRun
 from shardwright.ir.mesh import parse_mesh
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
@@ -77,6 +88,20 @@ def test_a_model_with_dropout_trains_as_one_device_does(name: str):
 def test_the_interpreter_agrees(name: tuple[str, str, str, str]):
     result = check_interpreted(replace(case(*name), steps=2))
     assert result.passed, str(result)
+
+
+def test_independent_draws_agree_on_copies_of_a_part():
+    """Ranks that hold the same part must; and the loss is about that of one device, of other numbers."""
+    drawn = case("gpt2", "2x2", "duplex, both axes, uneven", "float64")
+    drawn = replace(drawn, pipeline=f"draw-independently,{drawn.pipeline}", steps=1)
+    module = imported(drawn)
+    plan_case(drawn, module)
+    found = InterpretedRun(module, EagerRun(drawn.training_step(), drawn.dtype, SEED).model, SEED)
+    expected = EagerRun(drawn.training_step(), drawn.dtype, SEED)
+    (batch,) = drawn.batches()
+    loss, one = (run.step(batch)["loss", "loss"].item() for run in (found, expected))
+    assert loss != one
+    assert loss == pytest.approx(one, rel=0.05)
 
 
 def test_programs_draw_parts():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from shardwright import runtime as rt
+from shardwright.ir.counter import step_seed
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.launch import load_step
 from shardwright.runtime.plan import PlanError, plan_hash
@@ -63,6 +64,24 @@ def test_a_step_updates_and_counts():
     assert made.step(batch).item() == 12 + 1
     assert made.step(batch, lr=1.0).item() == 12 * (1 - 0.5 * 4) + 2
     assert torch.equal(made.local(made.plan.inputs[0]), torch.full((3,), 1 - 2.0 - 4.0))
+
+
+def test_every_step_has_a_seed_of_its_own():
+    inputs = (rt.Value(role="seed", dtype="int64"), rt.Value(role="batch", name="x", shape=(4, 3)))
+    seeds: list[int] = []
+
+    def drawing(comm: rt.Communicator, seed: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        seeds.append(int(seed))
+        return x.sum()
+
+    for seed in (7, 7, 8):
+        stage = rt.Stage(plan(inputs=inputs, outputs=(rt.Result(role="loss"),)), drawing)
+        made = Executor([stage], ready().comm)
+        made.initialize(Scale, seed)
+        for _ in range(2):
+            made.step({"x": torch.ones(4, 3)})
+    assert seeds[:4] == [step_seed(7, 0), step_seed(7, 1)] * 2
+    assert len(set(seeds)) == 4
 
 
 def test_the_state_dict_has_single_device_names():

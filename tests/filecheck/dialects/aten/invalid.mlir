@@ -55,3 +55,20 @@ func.func @looked_up_in_parts(%x: tensor<4xf32>, %i: tensor<6xi64>) {
     : (tensor<4xf32>, tensor<6xi64>) -> tensor<6xf32>
   func.return
 }
+
+// -----
+
+func.func @no_stream(%x: tensor<4x6xf32>, %seed: tensor<i64>) {
+  // expected-error@+1 {{'aten.random_dropout' draws from stream None; give it a `stream`, counted from 0}}
+  %y, %kept = aten.random_dropout %x, %seed {p = 0.1 : f64} : (tensor<4x6xf32>, tensor<i64>) -> (tensor<4x6xf32>, tensor<4x6xi1>)
+  func.return
+}
+
+// -----
+
+func.func @seed_is_no_seed(%x: tensor<4x6xf32>, %seed: tensor<4xi64>) {
+  // expected-error@+1 {{'aten.random_uniform' has a seed of type tensor<4xi64>, expected tensor<i64>}}
+  %y = aten.random_uniform %x, %seed {low = 0.0 : f64, high = 1.0 : f64, stream = 0 : i64, dtype = f32, size = [4, 6]}
+    : (tensor<4x6xf32>, tensor<4xi64>) -> tensor<4x6xf32>
+  func.return
+}
