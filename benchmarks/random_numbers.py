@@ -1,0 +1,150 @@
+"""
+Random numbers by place: what a dropout mask costs, and whether models with dropout train as one device does.
+
+    python benchmarks/random_numbers.py [--rounds 15] [--training]
+
+Times are of dropout forward on one thread, beside torch's own, in alternation; the ratio is the median of the paired
+ratios. Training compares GPT-2, BERT and ViT at test size, with the dropout of 0.1 of their papers, on gloo processes
+with eager PyTorch that draws the same numbers (`counter_random`): losses, every gradient and all that is kept between
+steps, over three steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from _report import interval, plot_intervals, publish
+
+from shardwright.api.check import CheckCase, check_on_ranks
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.counter import step_seed
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models.bert import BertConfig, bert_step
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.vit import ViTConfig, vit_step
+from shardwright.runtime.counter_random import random_dropout
+
+SHAPE, P = (64, 256, 768), 0.1
+SIZES: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "dropout": P}
+STEPS: dict[str, Callable[[], TrainingStep]] = {
+    "gpt2": partial(gpt2_step, GPT2Config(vocabulary=101, positions=24, **SIZES), batch=8, length=16),
+    "bert": partial(bert_step, BertConfig(vocabulary=101, positions=24, **SIZES), batch=8, length=16),
+    "vit": partial(vit_step, ViTConfig(image=32, patch=8, classes=10, **SIZES), batch=8),
+}
+HEAD, TAIL = "decompose-mean,canonicalize,cse,dce", "overlap,check-memory,insert-frees"
+MADE = "insert-resharding,select-collectives"
+SHARES = 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'
+STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,split-batch{parts=4}'
+RUN = "overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,check-memory,insert-frees"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to spread a step: a mesh, pins or none, and a pipeline of passes in place of the usual one."""
+
+    mesh: str
+    pins: str | None = None
+    pipeline: str | None = None
+
+
+FORMS = {
+    "searched": Form("2"),
+    "searched, 4 ranks": Form("4"),
+    "searched, 2x2": Form("2x2"),
+    "data-parallel": Form("4", "dp"),
+    "tensor-parallel": Form("4", "tp"),
+    "zero3": Form("4", "zero3"),
+    "uneven shares": Form("4", None, f"{HEAD},{SHARES},{MADE},{TAIL}"),
+    "duplex, 2x2": Form("2x2", None, f"{HEAD},search-strategy,split-batch{{parts=2}},{MADE},duplex,{TAIL}"),
+    "four parts, uneven": Form("4", None, f"{HEAD},{SHARES},split-batch{{parts=4}},{MADE},accumulate,{TAIL}"),
+    "two stages, four parts": Form("4", None, f"{HEAD},{STAGES},{MADE},{RUN}"),
+}
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def measure_speed(rounds: int) -> None:
+    """Write the table of times."""
+    torch.set_num_threads(1)
+    x, seed = torch.randn(SHAPE), torch.tensor(step_seed(0, 0))
+    half, middle = x[:, :, 1:385].contiguous(), {"start": (0, 0, 1), "whole": SHAPE}
+    kinds: dict[str, Callable[[], object]] = {
+        "torch.native_dropout": lambda: torch.native_dropout(x, P, True),
+        "by place": lambda: random_dropout(x, seed, P, stream=0),
+        "by place, half of every row": lambda: random_dropout(half, seed, P, stream=0, **middle),
+        "independent": lambda: random_dropout(x, seed, P, stream=0, independent=True),
+    }
+    for function in kinds.values():
+        function()
+    times = [{name: timed(function) for name, function in kinds.items()} for _ in range(rounds)]
+    base, rows = next(iter(kinds)), list[dict[str, Any]]()
+    for name in kinds:
+        ratios = [each[name] / each[base] for each in times]
+        low, high = interval(ratios)
+        median = statistics.median(each[name] for each in times)
+        rows.append(
+            {"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high}
+        )
+    publish("random_numbers", rows, command=f"python benchmarks/random_numbers.py --rounds {rounds}")
+    names, middles = [row["dropout"] for row in rows], [row["ratio"] for row in rows]
+    bounds = [(row["low"], row["high"]) for row in rows]
+    plot_intervals("random_numbers", names, middles, bounds, xlabel="time of a dropout, to torch's own")
+
+
+def cases() -> Iterator[tuple[str, CheckCase]]:
+    """Every model in every form, in both precisions."""
+    for form, how in FORMS.items():
+        mesh = parse_mesh(how.mesh)
+        for step in STEPS.values():
+            for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
+                yield form, CheckCase(step, mesh, how.pins, dtype, optimizer, steps=3, pipeline=how.pipeline)
+
+
+def measure_training() -> None:
+    """Write the table of errors."""
+    rows: list[dict[str, Any]] = []
+    for ranks in (2, 4):
+        mine = [(form, case) for form, case in cases() if case.mesh.device_count == ranks]
+        for (form, case), result in zip(mine, check_on_ranks([case for _, case in mine], ranks), strict=True):
+            worst = {each.kind: each.error for each in result.errors}
+            rows.append(
+                {
+                    "model": next(name for name, step in STEPS.items() if step is case.step),
+                    "form": form,
+                    "ranks": ranks,
+                    "dtype": str(case.dtype).removeprefix("torch."),
+                    "loss": worst.get("loss"),
+                    "gradient": worst.get("gradient"),
+                    "worst": max(worst.values(), default=float("inf")),
+                    "agrees": result.passed,
+                }
+            )
+    publish("dropout", rows, command="python benchmarks/random_numbers.py --training")
+
+
+def main() -> None:
+    """Print the tables and write their JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--training", action="store_true")
+    options = parser.parse_args()
+    if options.training:
+        measure_training()
+    else:
+        measure_speed(options.rounds)
+
+
+if __name__ == "__main__":
+    main()
