@@ -1,0 +1,140 @@
+"""
+The shipped models: that they train as one device does, and how long they take to plan.
+
+    python benchmarks/zoo.py [NAME ...]                 # every -tiny model on 4 gloo ranks: 4 and 2x2, both precisions
+    python benchmarks/zoo.py --strategies 200           # so many random strategies of four models, in the interpreter
+    python benchmarks/zoo.py --sizes [NAME ...]         # every model at its full size, planned for 8 and for 8x8 H100
+
+Errors are by the measure of `api/comparison.py`, over five steps, each with another batch. `replicated` are the ops
+that run whole for want of a sharding rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from _report import publish
+from torch._subclasses.fake_tensor import FakeTensorMode
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.check import CheckCase, check_on_ranks
+from shardwright.api.compile import import_training_step
+from shardwright.dialects.aten import OpaqueOp
+from shardwright.dialects.compute import ComputeOp
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models import MODELS, training_step
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from random_strategies import RandomStrategies
+from split_cluster import split_cluster
+
+TINY = [name for name in MODELS if name.endswith("-tiny")]
+LARGE = [name for name in MODELS if not name.endswith("-tiny")]
+MESHES = ("4", "2x2")
+RANDOM = ("gpt2-tiny", "bert-sgmoe-tiny", "vit-switch-tiny", "vgg19-tiny")
+
+_PLAN = """
+import json, sys, time
+from shardwright.api.compile import compile_step, on_mesh
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models import training_step
+name, mesh = sys.argv[1:]
+cluster, step = on_mesh(find_cluster("h100-8x8"), parse_mesh(mesh)), training_step(name)
+start = time.perf_counter()
+report = compile_step(step, cluster, name=name).report
+print(json.dumps({**report, "wall": time.perf_counter() - start}))
+"""
+
+
+def without_rule(module: ModuleOp) -> tuple[int, dict[str, int]]:
+    """The number of ops that compute, and of each that has no rule how many there are."""
+    count, found = 0, dict[str, int]()
+    for op in module.walk():
+        if isinstance(op, ComputeOp):
+            count += 1
+            if isinstance(op, OpaqueOp) and not op.rule().splittable() and not op.rule().linear:
+                found[op.overload] = found.get(op.overload, 0) + 1
+    return count, found
+
+
+def equality(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Every model on every mesh in both precisions, in one launch."""
+    cases = [
+        CheckCase(name, parse_mesh(mesh), dtype=dtype, cluster=split_cluster(parse_mesh(mesh)))
+        for name, mesh, dtype in itertools.product(names, MESHES, (torch.float32, torch.float64))
+    ]
+    results = check_on_ranks(cases, 4, timeout=3600)
+    rows: list[dict[str, Any]] = []
+    for name, mesh in itertools.product(names, MESHES):
+        mine = [each for each in results if each.case.step == name and each.case.mesh == parse_mesh(mesh)]
+        ops, replicated = without_rule(import_training_step(training_step(name)))
+        row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": ops}
+        row["replicated"] = ", ".join(f"{n}x {op}" for op, n in replicated.items())
+        for each in mine:
+            dtype = str(each.case.dtype).removeprefix("torch.")
+            row[dtype] = max((worst.error for worst in each.errors), default=float("inf"))
+        row["agrees"] = "yes" if all(each.passed for each in mine) else "; ".join(map(str, mine))
+        rows.append(row)
+    return rows
+
+
+def strategies(count: int) -> list[dict[str, Any]]:
+    """`count` strategies drawn at random, shared among the models of `RANDOM` and two meshes."""
+    rows: list[dict[str, Any]] = []
+    pairs = list(itertools.product(RANDOM, ("2x2", "x=3")))
+    for place, (name, mesh) in enumerate(pairs):
+        drawn = RandomStrategies(name, parse_mesh(mesh))
+        errors = [drawn.error(seed) for seed in range(place, count, len(pairs))]
+        worst = max(errors, key=lambda each: each.error)
+        row = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
+        rows.append({**row, "of": f"{worst.kind} {worst.name}", "over 1e-10": sum(e.error > 1e-10 for e in errors)})
+    return rows
+
+
+def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Every model at its full size, each plan in a process of its own."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        with FakeTensorMode():
+            parameters = sum(each.numel() for each in training_step(name).build_model().parameters())
+        row: dict[str, Any] = {"model": name, "parameters": f"{parameters:,}"}
+        for mesh in ("gpu=8", "node=8,gpu=8"):
+            out = subprocess.run([sys.executable, "-c", _PLAN, name, mesh], capture_output=True, text=True)
+            plan = json.loads(out.stdout.splitlines()[-1]) if out.returncode == 0 else {}
+            why = "" if plan else next(iter(re.findall(r"no strategy fits: .*GiB", out.stderr)), out.stderr[-200:])
+            row[f"{mesh}: plan s"] = plan.get("wall", why)
+            row["import s"] = plan["pass_seconds"]["import"] if plan else row.get("import s", float("nan"))
+            row[f"{mesh}: step s"] = plan.get("predicted_step_s", float("nan"))
+            row[f"{mesh}: peak GiB"] = max(plan.get("peak_bytes", [float("nan")])) / 2**30
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Print the table that was asked for and write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--strategies", type=int, default=0, metavar="N")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    if options.strategies:
+        rows = strategies(options.strategies)
+        publish("zoo_strategies", rows, command=f"python benchmarks/zoo.py --strategies {options.strategies}")
+    elif options.sizes:
+        publish("zoo_sizes", sizes(options.names or LARGE), command="python benchmarks/zoo.py --sizes")
+    else:
+        publish("zoo", equality(options.names or TINY), command="python benchmarks/zoo.py")
+
+
+if __name__ == "__main__":
+    main()

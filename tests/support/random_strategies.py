@@ -1,0 +1,52 @@
+"""Strategies drawn at random: every op of a step is given one of its signatures, and what comes of it."""
+
+import random
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.check import SEED, CheckCase, imported
+from shardwright.api.comparison import Worst, measure
+from shardwright.api.compile import on_mesh
+from shardwright.api.interpreted import InterpretedRun
+from shardwright.api.reference import EagerRun
+from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.sharding_attrs import SignatureAttr
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.signatures import signatures
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.verification import first_fault
+
+
+def with_random_signatures(module: ModuleOp, mesh: Mesh, seed: int) -> ModuleOp:
+    """A copy of a module in which every op has a signature that `seed` draws."""
+    chosen, drawn = module.clone(), random.Random(seed)
+    for op in chosen.walk():
+        if isinstance(op, ComputeOp):
+            found = drawn.choice(signatures(op.rule(), mesh))
+            op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
+    assert first_fault(chosen) is None
+    return chosen
+
+
+class RandomStrategies:
+    """Random strategies of a shipped step on a mesh, beside eager PyTorch in float64."""
+
+    def __init__(self, name: str, mesh: Mesh) -> None:
+        self.case, self.mesh = CheckCase(name, mesh, dtype=torch.float64), mesh
+        self.module = imported(self.case)
+        add_cluster(self.module, on_mesh(find_cluster("local-4"), mesh))
+        run_pipeline(Context(), self.module, "decompose-mean,canonicalize,cse,dce")
+        self.batch = next(self.case.batches())
+        self.expected = EagerRun(self.case.training_step(), torch.float64, SEED).step(self.batch)
+
+    def error(self, seed: int) -> Worst:
+        """The largest error of loss, gradients, states and parameters after one step of the strategy of `seed`."""
+        module = with_random_signatures(self.module, self.mesh, seed)
+        run_pipeline(Context(), module, "insert-resharding,select-collectives,insert-frees")
+        model = EagerRun(self.case.training_step(), torch.float64, SEED).model
+        found = InterpretedRun(module, model, explicit=True).step(self.batch)
+        return max(measure(found, self.expected, 1).values(), key=lambda worst: worst.error)

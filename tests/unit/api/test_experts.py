@@ -1,0 +1,106 @@
+"""Experts train as on one device wherever their matrices and tokens lie."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from split_cluster import split_cluster
+from torch import nn
+
+from shardwright.api.check import CheckCase, check_interpreted, imported, plan_case
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.compute import ComputeOp
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models.moe import MoE, MoEConfig, balanced, mixtral, sparsely_gated, switch
+from shardwright.models.transformer import token_cross_entropy
+
+WIDTH, HIDDEN, CLASSES = 12, 16, 7
+BATCH, LENGTH = 8, 6
+
+
+class OneLayer(nn.Module):
+    """A mixture of experts and a classifier of its tokens."""
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.moe = MoE(WIDTH, HIDDEN, config)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        y, balance = self.moe(x)
+        return self.head(x + y), [balance]
+
+
+def one_layer(config: MoEConfig) -> TrainingStep:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(BATCH, LENGTH, WIDTH, generator=generator)
+    labels = torch.randint(CLASSES, (BATCH, LENGTH), generator=generator)
+    loss = partial(balanced, loss=token_cross_entropy)
+    return TrainingStep(partial(OneLayer, config), loss, partial(torch.optim.AdamW, lr=1e-2), (x, labels))
+
+
+def pin(value: str, *axes: str) -> str:
+    """A pin of a value; of each dim, the axes that split it."""
+    dims = (", ".join(f'"{axis}"' for axis in each.split()) for each in axes)
+    return f"[[pin]]\nvalue = \"{value}\"\nsharding = '[{', '.join(f'{{{dim}}}' for dim in dims)}]'\n"
+
+
+def on(batch: str, experts: str = "", hidden: str = "") -> str:
+    """The batch, the experts and the hidden features of each expert over some axes each."""
+    pins = pin("batch.0", batch, "", "") + pin("batch.1", batch, "")
+    for end in ("", ".grad"):
+        pins += pin(f"moe.experts.up{end}", experts, "", hidden) + pin(f"moe.experts.down{end}", experts, hidden, "")
+    return pins
+
+
+CONFIGS = {
+    "einsum": sparsely_gated(4),
+    "scatter": switch(4, dispatch="scatter"),
+    "grouped": mixtral(4),
+    "two groups": sparsely_gated(4, groups=2),
+}
+PLACES = {
+    "experts on 2": ("2", on("a0", "a0")),
+    "experts on 4": ("4", on("a0", "a0")),
+    "experts on all of 2x2": ("2x2", on("a0 a1", "a0 a1")),
+    "experts on an axis of 2x2": ("2x2", on("a0 a1", "a1")),
+    "experts and within": ("2x2", on("a0", "a0", "a1")),
+    "within experts": ("2", on("", "", "a0")),
+    "data": ("4", "dp"),
+    "all": ("4", "zero3"),
+}
+CASES = [
+    *product(["einsum"], PLACES),
+    *product(["scatter"], ["experts on 4", "data"]),
+    *product(["grouped"], ["experts on an axis of 2x2", "within experts", "data", "all"]),
+    ("two groups", "experts on 2"),
+]
+
+
+def case(config: str, place: str) -> CheckCase:
+    mesh, pins = PLACES[place]
+    step = partial(one_layer, CONFIGS[config])
+    cluster = split_cluster(parse_mesh(mesh))
+    return CheckCase(step, parse_mesh(mesh), pins, torch.float64, steps=1, cluster=cluster)
+
+
+@pytest.mark.parametrize(("config", "place"), CASES)
+def test_experts_train_as_one_device_does(config: str, place: str):
+    result = check_interpreted(case(config, place))
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith("experts on")])
+def test_tokens_go_to_the_experts_and_come_back(place: str):
+    module = imported(case("einsum", place))
+    plan_case(case("einsum", place), module)
+    ops = [op for op in module.walk() if isinstance(op, ComputeOp)]
+    products = [op for op in ops if op.overload == "bmm" and "moe.experts" in str(op.location)]
+    assert len(products) == 5  # the batch has no gradient
+    for op in products:
+        assert op.signature is not None
+        assert all(sharding.dims[0].axes for sharding in op.signature.operands)
+    assert any(op.name == "spmd.start" and "all_to_all" in str(op) for op in module.walk())
