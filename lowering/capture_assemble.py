@@ -26,6 +26,7 @@ from .capture_normalize import (
     replace_tangent,
 )
 from .capture_random import SEED, draw_by_place
+from .capture_strides import forget_strides
 from .capture_trace import LOSS, MODEL
 from .captured import CaptureError, InputRole, StepInput, StepOutput
 
@@ -74,6 +75,7 @@ def assemble(
     inputs += [(_input("batch", *pair), pair[1]) for pair in zip(batch_names, joint.batch, strict=True)]
     inputs += _loss_constants(joint, loss, dtype) + _lifted_constants(traced)
     seed = draw_by_place(graph)
+    forget_strides(graph)
     index_first_dims(graph)
     remove_identities(graph)
     normalise_attention(graph)

@@ -26,32 +26,32 @@ def index_first_dims(graph: torch.fx.Graph) -> None:
         if rewrite is None or all(isinstance(index, torch.fx.Node) for index in node.args[1]):
             continue
         with graph.inserting_before(node):
-            node.replace_all_uses_with(rewrite(_Calls(graph, node), *node.args))
+            node.replace_all_uses_with(rewrite(Calls(graph, node), *node.args))
         graph.erase_node(node)
 
 
-class _Calls:
+class Calls:
     """Makes nodes in the place of one, with its origin."""
 
     def __init__(self, graph: torch.fx.Graph, replaced: torch.fx.Node) -> None:
         self._graph, self._replaced = graph, replaced
 
-    def __call__(self, target: Any, *args: Any) -> torch.fx.Node:
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """A node that calls `target`, and its fake value."""
-        node = self._graph.call_function(target, args)
-        value = target(*map_arg(args, lambda arg: arg.meta["val"]))
+        node = self._graph.call_function(target, args, kwargs)
+        value = target(*map_arg(args, lambda arg: arg.meta["val"]), **kwargs)
         node.meta = {"val": value, ORIGIN: self._replaced.meta[ORIGIN]}
         return node
 
 
-def _index(call: _Calls, x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node:
+def _index(call: Calls, x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node:
     dims, tensors = _indexed(indices)
     picked = call(aten.index.Tensor, call(aten.permute.default, x, _first(x, dims)), tensors)
     return call(aten.permute.default, picked, _to_place(picked, x, dims))
 
 
 def _index_put(
-    call: _Calls,
+    call: Calls,
     x: torch.fx.Node,
     indices: Sequence[torch.fx.Node | None],
     values: torch.fx.Node,

@@ -47,8 +47,11 @@ IDENTITY_AT_SAME_SHAPE = frozenset(
 IDENTITY_AT_SAME_LAYOUT = frozenset({aten.clone.default, aten._to_copy.default})
 """Copies, which do nothing to a value unless they change its dtype, shape or strides."""
 
-SPELLED = {aten._unsafe_view.default: aten.view.default}
-"""Ops that differ only in what autograd may assume."""
+SPELLED = {
+    aten._unsafe_view.default: aten.view.default,
+    aten._conj.default: aten._conj_physical.default,
+}
+"""Ops that differ only in what autograd may assume, or in when they are carried out."""
 
 _ATTENTION: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
@@ -125,8 +128,9 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
 def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
     """Whether two nodes have values of one shape and dtype."""
     one, two = node.meta.get("val"), other.meta.get("val")
-    tensors = isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)
-    return tensors and one.shape == two.shape and one.dtype == two.dtype
+    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
+        return False
+    return one.shape == two.shape and one.dtype == two.dtype
 
 
 def _is_identity(node: torch.fx.Node, source: torch.fx.Node) -> bool:
