@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from shardwright.models import MODELS, training_step
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.moe import Dispatch, MoE, sparsely_gated, switch
 from shardwright.models.vgg import VGGConfig, vgg_step
 
 TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
@@ -21,6 +24,12 @@ LARGE_PARAMETERS = {
     "vit-base": 86_567_656,
     "vgg19": 143_667_240,
     "unet": 32_424_258,
+    "gpt2-xl": 1_557_611_200,
+    "vgg13": 133_047_848,
+    "resnet50": 25_557_032,
+    "llama-1b": 1_235_814_400,
+    "llama-8b": 8_030_261_248,
+    "mixtral-8x7b": 46_702_792_704,
 }
 
 
@@ -72,6 +81,35 @@ def test_large_models_have_the_published_size_and_allocate_nothing(name: str) ->
         model = step.build_model()
     assert all(isinstance(p, FakeTensor) for p in model.parameters())
     assert sum(p.numel() for p in model.parameters()) == LARGE_PARAMETERS[name]
+
+
+def test_the_manual_lists_every_model() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    assert set(re.findall(r"`([a-z0-9.-]+)`", manual)) >= set(MODELS)
+
+
+def test_ways_to_dispatch_agree_where_nothing_is_dropped() -> None:
+    x = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = []
+    for dispatch in ("einsum", "scatter", "grouped"):
+        torch.manual_seed(0)
+        layer = MoE(8, 12, sparsely_gated(4, capacity=2.0, dispatch=dispatch)).double()
+        y, balance = layer(x)
+        found.append((y, balance, *torch.autograd.grad(y.square().sum() + balance, list(layer.parameters()))))
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+@pytest.mark.parametrize("dispatch", ["einsum", "scatter"])
+def test_an_expert_computes_the_first_tokens_that_choose_it(dispatch: Dispatch) -> None:
+    layer = MoE(4, 6, switch(2, capacity=1.0, dispatch=dispatch))
+    with torch.no_grad():
+        layer.router.scores.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]))
+    x = torch.tensor([[1.0, 2, 3, 4]]).repeat(1, 6, 1)  # all choose the first expert, which has room for three
+    y, balance = layer(x)
+    assert y[0, :3].abs().sum(-1).gt(0).all()
+    assert not y[0, 3:].any()
+    assert 1.0 < balance.item() <= 2.0
 
 
 def test_gpt2_attention_forms_agree() -> None:
