@@ -24,8 +24,9 @@ from _report import interval, plot_intervals, publish
 
 from shardwright.api.check import CheckCase, check_on_ranks
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.counter import step_seed
-from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.vit import ViTConfig, vit_step
@@ -68,6 +69,13 @@ FORMS = {
 }
 
 
+def slow_cluster(mesh: Mesh) -> Cluster:
+    """Slow devices on fast links: the search splits models of a few thousand numbers too."""
+    device = Device("slow", (("float32", 1e8), ("float64", 5e7)), 1e8, 1e9)
+    links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
+    return Cluster("slow", mesh, (device,), (0,) * mesh.device_count, links)
+
+
 def timed(function: Callable[[], object]) -> float:
     """Seconds of one call."""
     start = time.perf_counter()
@@ -107,9 +115,11 @@ def cases() -> Iterator[tuple[str, CheckCase]]:
     """Every model in every form, in both precisions."""
     for form, how in FORMS.items():
         mesh = parse_mesh(how.mesh)
+        cluster = slow_cluster(mesh)
         for step in STEPS.values():
             for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
-                yield form, CheckCase(step, mesh, how.pins, dtype, optimizer, steps=3, pipeline=how.pipeline)
+                more = {"steps": 3, "cluster": cluster, "pipeline": how.pipeline}
+                yield form, CheckCase(step, mesh, how.pins, dtype, optimizer, **more)
 
 
 def measure_training() -> None:

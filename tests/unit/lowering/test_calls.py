@@ -103,6 +103,22 @@ def test_factories_make_the_part_of_the_rank():
     assert calls[0].kwargs == (("dtype", Dtype("float32")),)
 
 
+def test_draws_know_where_their_part_is():
+    rows = '[{"x"}, {}], offsets={0: [0, 3, 3, 5, 6]}'
+    line = (
+        "%y, %m = aten.random_dropout %a, %b {p = 0.1 : f64, stream = 2 : i64,"
+        f" spmd.signature = #spmd.sig<@mesh, ({rows}, []) -> ({rows}, {rows})>}}"
+    )
+    calls = [the_call(line, f"{F}, tensor<i64>", f"{F}, tensor<6x4xi1>", rank) for rank in range(4)]
+    assert calls[0].args == (_X, _Y, 0.1)
+    assert [dict(call.kwargs)["start"] for call in calls] == [(0, 0), (3, 0), (3, 0), (5, 0)]
+    assert {dict(call.kwargs)["whole"] for call in calls} == {(6, 4)}
+    line = '%y = aten.random_normal %a {mean = 0.0 : f64, std = 1.0 : f64, stream = 0 : i64, dtype = f32, size = [6, 4]'
+    found = the_call(f'{line}, absent = ["like"]}}', "tensor<i64>", F)
+    assert found.args == (None, _X, 0.0, 1.0)
+    assert [name for name, _ in found.kwargs] == ["stream", "dtype", "size", "start", "whole"]
+
+
 def test_attention_takes_all_its_arguments():
     q, row = "tensor<2x4x5x3xf32>", "tensor<2x4x5xf32>"
     line = '%y, %l = aten.attention %a, %b, %c {absent = ["attn_mask"], is_causal = true}'

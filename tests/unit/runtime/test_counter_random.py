@@ -105,7 +105,7 @@ def test_a_tensor_of_probabilities_draws_what_numbers_draw():
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch):
     whole = drawn("mask", size=(50, 40))
-    monkeypatch.setattr(fast, "_CHUNK", 64)
+    monkeypatch.setitem(fast._CHUNK, "cpu", 64)
     assert torch.equal(drawn("mask", size=(50, 40)), whole)
 
 
