@@ -87,7 +87,8 @@ def measure_speed(rounds: int) -> None:
     """Write the table of times."""
     torch.set_num_threads(1)
     x, seed = torch.randn(SHAPE), torch.tensor(step_seed(0, 0))
-    half, middle = x[:, :, 1:385].contiguous(), {"start": (0, 0, 1), "whole": SHAPE}
+    half = x[:, :, 1:385].contiguous()
+    middle: dict[str, Any] = {"start": (0, 0, 1), "whole": SHAPE}
     kinds: dict[str, Callable[[], object]] = {
         "torch.native_dropout": lambda: torch.native_dropout(x, P, True),
         "by place": lambda: random_dropout(x, seed, P, stream=0),
