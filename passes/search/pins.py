@@ -22,7 +22,7 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -31,7 +31,7 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
 from ...ir.mesh import Mesh
-from ...ir.sharding import Sharding, parse_sharding
+from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
 from ..analysis.compute import is_contraction, spec_of
 from ..errors import fail
@@ -99,7 +99,7 @@ AxisLimit = tuple[str, frozenset[Placement]]
 @dataclass(frozen=True)
 class Limit:
     """
-    What a value's sharding must be: exactly `sharding` where given, and per axis one of some placements.
+    What a value's sharding must be: `sharding` where given, and per axis one of some placements.
     """
 
     sharding: Sharding | None = None
@@ -162,7 +162,7 @@ class Constraints:
         limit, owner = self.of_input(argument), argument.owner
         func = owner.parent_op() if isinstance(owner, Block) else owner
         assert func is not None
-        why = f": {limit.sharding} is not an even sharding of it in the mesh's order of axes"
+        why = f": {limit.sharding} is not a sharding of it in the mesh's order of axes"
         fail(
             func,
             f"the pins leave no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
@@ -171,9 +171,16 @@ class Constraints:
 
 
 def _obeys(sharding: Sharding, limit: Limit) -> bool:
-    if limit.sharding is not None and sharding != limit.sharding:
+    if limit.sharding is not None and not _is_as_pinned(sharding, limit.sharding):
         return False
     return all(placement(sharding, axis) in allowed for axis, allowed in limit.axes)
+
+
+def _is_as_pinned(sharding: Sharding, pinned: Sharding) -> bool:
+    """Whether a sharding is the pinned one; where a pin gives no boundaries, those of the ratios will do."""
+    pairs = zip(sharding.dims, pinned.dims, strict=True)
+    dims = tuple(dim if wanted.offsets else DimSharding(dim.axes) for dim, wanted in pairs)
+    return replace(sharding, dims=dims) == pinned
 
 
 def apply_pins(pins: Sequence[Pin], view: StepView) -> Constraints:

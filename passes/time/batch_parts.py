@@ -123,10 +123,9 @@ class _Propagation:
         choice = self._split(op)
         if choice is None or isinstance(op, train.TrainOp):
             return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
-        sums = [value for value in op.args if self.found.values[value].partial]
-        if sums and self._hoistable(sums):
-            return self._hoisted(sums)
-        late = [*sums, *(value for value in op.args if value in self.late)]
+        late = [value for value in op.args if self.found.values[value].partial or value in self.late]
+        if early := self.of_batch_alone.intersection(late):
+            return self._hoisted(early)
         if late and not self.batch.unrolled:
             self._refuse_sum(op, late[0])
         self._enter(op, choice)

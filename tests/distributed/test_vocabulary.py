@@ -1,0 +1,92 @@
+"""
+Models whose vocabulary is split over devices train as one device does: embedding, head, cross-entropy and gradients.
+
+The size of the vocabulary is odd, the embedding is the head too, and nothing of the vocabulary's size is gathered. On
+gloo, one launch per number of ranks; the interpreter runs what needs no processes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import vocabulary_steps
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.ir.mesh import Mesh
+
+FILE = Path(__file__).parents[1] / "support" / "vocabulary_pins.toml"
+HEAD = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+SEARCH = f'search-strategy{{algorithm=fixed pins="{FILE}"}}'
+LOWER = "insert-resharding,select-collectives"
+TIED = {"gpt2": "wte.weight", "bert": "embeddings.tokens.weight"}
+MESHES = {"2": Mesh.of(gpu=2), "4": Mesh.of(gpu=4), "2x2": Mesh.of(node=2, gpu=2)}
+
+PIPELINES = {
+    "accumulate": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},accumulate,overlap,insert-frees",
+    "duplex": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},duplex,overlap,insert-frees",
+    "stages": f'{HEAD},partition-stages{{stages=2 ranks="2,2"}},{SEARCH},split-batch{{parts=2}},{LOWER},overlap,'
+    "schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,insert-frees",
+}
+
+
+def pinned(model: str, mesh: str, dtype: torch.dtype, ratios: str = "even") -> CheckCase:
+    """The vocabulary over `gpu`, and the batch over `node` if there is one."""
+    pins = f'[[pin]]\nvalue = "{TIED[model]}"\nsharding = \'[{{"gpu"}}, {{}}]\'\n'
+    if mesh == "2x2":
+        pins += '[[pin]]\npreset = "dp"\naxes = ["node"]\n'
+    step, cluster = getattr(vocabulary_steps, model), split_cluster(MESHES[mesh])
+    return CheckCase(step, MESHES[mesh], pins, dtype, "sgd", steps=3, cluster=cluster, ratios=ratios)
+
+
+def over_time(passes: str, mesh: str) -> CheckCase:
+    """GPT-2 by a pipeline of its own."""
+    step, cluster = vocabulary_steps.gpt2, split_cluster(MESHES[mesh])
+    return CheckCase(step, MESHES[mesh], None, torch.float64, "sgd", steps=3, cluster=cluster, pipeline=PIPELINES[passes])
+
+
+CASES = {
+    "gpt2 on 2, float32": pinned("gpt2", "2", torch.float32),
+    "bert on 2, float64": pinned("bert", "2", torch.float64),
+    "gpt2 on 2x2, float64": pinned("gpt2", "2x2", torch.float64),
+    "bert on 4, float32": pinned("bert", "4", torch.float32),
+    "gpt2 on 4, uneven": pinned("gpt2", "4", torch.float64, ratios="0.4,0.3,0.2,0.1"),
+    "bert on 4, one without words": pinned("bert", "4", torch.float64, ratios="0.5,0.0,0.3,0.2"),
+    "gpt2 accumulated": over_time("accumulate", "2"),
+    "gpt2 in duplex": over_time("duplex", "2"),
+    "gpt2 in two stages": over_time("stages", "4"),
+}
+
+
+@cache
+def results(world_size: int) -> Mapping[str, CheckResult]:
+    names = [name for name, each in CASES.items() if each.mesh.device_count == world_size]
+    return dict(zip(names, check_on_ranks([CASES[name] for name in names], world_size), strict=True))
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_a_split_vocabulary_trains_as_a_whole_one_does(name: str):
+    result = results(CASES[name].mesh.device_count)[name]
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("name", ["gpt2 on 2x2, float64", "bert on 4, one without words", "gpt2 in two stages"])
+def test_the_interpreter_agrees(name: str):
+    result = check_interpreted(CASES[name])
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_split_the_vocabulary(name: str):
+    """Or the cases above would compare less than they say."""
+    program = compile_case(CASES[name], imported(CASES[name])).program
+    for function in ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_part", "cross_entropy_backward"):
+        assert re.search(rf"rt\.{function}\([^)]*part=", program), function
+    assert "_log_softmax.default" not in program
