@@ -27,6 +27,9 @@ LOWER = "insert-resharding,select-collectives"
 TIED = {"gpt2": "wte.weight", "bert": "embeddings.tokens.weight"}
 MESHES = {"2": Mesh.of(gpu=2), "4": Mesh.of(gpu=4), "2x2": Mesh.of(node=2, gpu=2)}
 
+SPLIT = ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_part", "cross_entropy_backward")
+"""What programs call on a part of the vocabulary."""
+
 PIPELINES = {
     "accumulate": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},accumulate,overlap,insert-frees",
     "duplex": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},duplex,overlap,insert-frees",
@@ -46,8 +49,8 @@ def pinned(model: str, mesh: str, dtype: torch.dtype, ratios: str = "even") -> C
 
 def over_time(passes: str, mesh: str) -> CheckCase:
     """GPT-2 by a pipeline of its own."""
-    step, cluster = vocabulary_steps.gpt2, split_cluster(MESHES[mesh])
-    return CheckCase(step, MESHES[mesh], None, torch.float64, "sgd", steps=3, cluster=cluster, pipeline=PIPELINES[passes])
+    step, cluster, pipeline = vocabulary_steps.gpt2, split_cluster(MESHES[mesh]), PIPELINES[passes]
+    return CheckCase(step, MESHES[mesh], None, torch.float64, "sgd", steps=3, cluster=cluster, pipeline=pipeline)
 
 
 CASES = {
@@ -87,6 +90,6 @@ def test_the_interpreter_agrees(name: str):
 def test_programs_split_the_vocabulary(name: str):
     """Or the cases above would compare less than they say."""
     program = compile_case(CASES[name], imported(CASES[name])).program
-    for function in ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_part", "cross_entropy_backward"):
+    for function in SPLIT:
         assert re.search(rf"rt\.{function}\([^)]*part=", program), function
     assert "_log_softmax.default" not in program
