@@ -3,8 +3,11 @@
 import random
 
 import pytest
+import torch
+import torch.nn.functional as F
 from emitted import check_numbers, emit
 from start_wait import split_collectives
+from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument
@@ -27,7 +30,34 @@ from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.select_collectives import SelectCollectivesPass
 
 
+class Grouped(nn.Module):
+    """Groups of channels, images, shared heads, sums by index and repeats: calls that carry sizes of parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.norm = nn.GroupNorm(3, 6)
+        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.place = nn.Parameter(torch.randn(1, 6, 1, 1))
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        images = self.norm(self.depthwise(images)) + self.place.repeat(len(images), 1, 2, 4)
+        images = F.pad(F.interpolate(images, scale_factor=2, mode="bilinear"), (1, 1, 1, 1), "reflect")
+        tokens = F.adaptive_avg_pool2d(images, (1, 4)).squeeze(2)
+        query = self.query(tokens).unflatten(-1, (4, 1)).transpose(1, 2)
+        key = self.key(tokens).unflatten(-1, (2, 1)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True).transpose(1, 2)
+        total = torch.zeros(5, 4).index_add(0, labels, mixed.flatten(2).sum(1))
+        return total.pow(2).sum() + F.cross_entropy(images[:, :, 0], labels[:, None].repeat(1, images.size(3)))
+
+
 def imported(model: str) -> ModuleOp:
+    if model == "grouped":
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            batch = (torch.randn(4, 6, 2, 4), torch.tensor([0, 3, 1, 3]))
+            captured = capture_step(Grouped(), None, lambda p: torch.optim.AdamW(p, lr=1e-3), batch)
+        return import_step(captured, batch=batch_items(batch), gradients=True)
     step = training_step(model)
     captured = capture_step(step.model, step.loss, step.optimizer, step.batch)
     return import_step(captured, batch=batch_items(step.batch), gradients=True)
@@ -67,6 +97,8 @@ def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
         ("gpt2-tiny", "2x2", 4),
         ("vit-tiny", "3", 5),
         ("vgg19-tiny", "2", 6),
+        ("grouped", "2x2", 7),
+        ("grouped", "3", 8),
     ],
 )
 def test_program_computes_what_the_imported_step_does(model: str, axes: str, seed: int) -> None:
