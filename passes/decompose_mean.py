@@ -25,6 +25,9 @@ from ..ir.ops.common import wrapped
 _MEAN, _SUM = 1, 2
 """ATen's numbers for how a loss is reduced."""
 
+_FORWARD = ("nll_loss_forward", "nll_loss2d_forward")
+_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
+
 
 @dataclass(frozen=True)
 class DecomposeMeanPass(ModulePass):
@@ -117,7 +120,7 @@ class CrossEntropyToSum(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         """Match the forward op of mean reduction."""
-        if not _is_mean_loss(op, "nll_loss_forward"):
+        if not _is_mean_loss(op, _FORWARD):
             return
         assert isinstance(op, AtenOp)
         loss, weight = op.outs
@@ -135,7 +138,7 @@ class CrossEntropyGradient(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         """Match the backward op of mean reduction."""
-        if not _is_mean_loss(op, "nll_loss_backward"):
+        if not _is_mean_loss(op, _BACKWARD):
             return
         assert isinstance(op, AtenOp)
         grad, count = op.args[0], op.args[-1]
@@ -147,8 +150,8 @@ class CrossEntropyGradient(RewritePattern):
         rewriter.replace(op, [scaled, new])
 
 
-def _is_mean_loss(op: Operation, overload: str) -> bool:
-    return isinstance(op, AtenOp) and op.overload == overload and op.arguments().get("reduction") == _MEAN
+def _is_mean_loss(op: Operation, overloads: tuple[str, ...]) -> bool:
+    return isinstance(op, AtenOp) and op.overload in overloads and op.arguments().get("reduction") == _MEAN
 
 
 def _as_sum(op: AtenOp) -> dict[str, Attribute]:
