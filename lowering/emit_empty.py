@@ -11,7 +11,7 @@ from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, dtype_of
 from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
-from ..ir.ops.common import pointwise
+from ..ir.ops.elementwise import ELEMENTWISE
 from ..ir.signatures import Signature
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names
@@ -63,7 +63,7 @@ def _constants(op: ComputeOp, mesh: Mesh) -> _ByDevice:
 
     Element by element, as a view and as an update an op is well defined on nothing: these are called always.
     """
-    if isinstance(op, TrainOp) or (isinstance(op, AtenOp) and (op.spec.view or op.spec.rule is pointwise)):
+    if isinstance(op, TrainOp) or (isinstance(op, AtenOp) and (op.spec.view or op.spec.rule in ELEMENTWISE)):
         return {}
     if op.signature is None or not _has_empty_part(op.signature):
         return {}

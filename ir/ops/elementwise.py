@@ -7,13 +7,17 @@ from dataclasses import replace
 
 from ..rules import Rule
 from .common import linear_where_zero, pointwise, rows
-from .spec import OpInstance, OpSpec
+from .spec import OpInstance, OpSpec, RuleFunction
 
 
 def cast(op: OpInstance) -> Rule:
     """A change of dtype: rounding to integers, or to whether a number is zero, is not linear."""
     kept = str(op.argument("dtype", "float")).startswith(("float", "bfloat", "complex"))
     return replace(pointwise(op), linear=(frozenset({0}),) if kept else ())
+
+
+ELEMENTWISE: frozenset[RuleFunction] = frozenset({pointwise, cast})
+"""Rules of ops that are well defined on parts without elements."""
 
 
 def _unary_rows() -> Iterator[OpSpec]:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.lowering import attention_ops
+from shardwright.lowering import attention_ops, grouped_ops
 from shardwright.lowering.capture import CapturedStep, CaptureError, OptimizerSpec, capture_step
 from shardwright.lowering.captured import ORIGIN, Origin
 from shardwright.models import MODELS, training_step
@@ -48,7 +48,8 @@ def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
 @pytest.mark.parametrize("name", TINY)
 def test_form(name: str) -> None:
     step = captured(name)
-    allowed = (operator.getitem, attention_ops.attention, attention_ops.attention_backward)
+    ours = (attention_ops.attention, attention_ops.attention_backward, *grouped_ops.FUNCTIONS.values())
+    allowed = (operator.getitem, *ours)
     for node, _ in calls(step):
         assert node.op == "call_function"
         assert isinstance(node.target, torch._ops.OpOverload) or node.target in allowed
