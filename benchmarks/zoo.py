@@ -24,14 +24,12 @@ from typing import Any
 import torch
 from _report import publish
 from torch._subclasses.fake_tensor import FakeTensorMode
-from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.check import CheckCase, check_on_ranks
 from shardwright.api.compile import import_training_step
-from shardwright.dialects.aten import OpaqueOp
-from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import MODELS, training_step
+from shardwright.passes.analysis.coverage import coverage
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from random_strategies import RandomStrategies
@@ -56,15 +54,10 @@ print(json.dumps({**report, "wall": time.perf_counter() - start}))
 """
 
 
-def without_rule(module: ModuleOp) -> tuple[int, dict[str, int]]:
-    """The number of ops that compute, and of each that has no rule how many there are."""
-    count, found = 0, dict[str, int]()
-    for op in module.walk():
-        if isinstance(op, ComputeOp):
-            count += 1
-            if isinstance(op, OpaqueOp) and not op.rule().splittable() and not op.rule().linear:
-                found[op.overload] = found.get(op.overload, 0) + 1
-    return count, found
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, shown already: later ones take minutes."""
+    print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
+    return row
 
 
 def equality(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -77,9 +70,9 @@ def equality(names: Sequence[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, mesh in itertools.product(names, MESHES):
         mine = [each for each in results if each.case.step == name and each.case.mesh == parse_mesh(mesh)]
-        ops, replicated = without_rule(import_training_step(training_step(name)))
-        row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": ops}
-        row["replicated"] = ", ".join(f"{n}x {op}" for op, n in replicated.items())
+        found = coverage(import_training_step(training_step(name)))
+        row: dict[str, Any] = {"model": name, "mesh": mesh, "ops": found["tensor_ops"]}
+        row["replicated"] = ", ".join(f"{n}x {op}" for op, n in found["replicated"].items())
         for each in mine:
             dtype = str(each.case.dtype).removeprefix("torch.")
             row[dtype] = max((worst.error for worst in each.errors), default=float("inf"))
@@ -96,8 +89,9 @@ def strategies(count: int) -> list[dict[str, Any]]:
         drawn = RandomStrategies(name, parse_mesh(mesh))
         errors = [drawn.error(seed) for seed in range(place, count, len(pairs))]
         worst = max(errors, key=lambda each: each.error)
-        row = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
-        rows.append({**row, "of": f"{worst.kind} {worst.name}", "over 1e-10": sum(e.error > 1e-10 for e in errors)})
+        row: dict[str, Any] = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
+        row |= {"of": f"{worst.kind} {worst.name}", "over 1e-10": sum(each.error > 1e-10 for each in errors)}
+        rows.append(told(row))
     return rows
 
 
@@ -116,7 +110,7 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
             row["import s"] = plan["pass_seconds"]["import"] if plan else row.get("import s", float("nan"))
             row[f"{mesh}: step s"] = plan.get("predicted_step_s", float("nan"))
             row[f"{mesh}: peak GiB"] = max(plan.get("peak_bytes", [float("nan")])) / 2**30
-        rows.append(row)
+        rows.append(told(row))
     return rows
 
 
