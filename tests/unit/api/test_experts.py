@@ -104,3 +104,37 @@ def test_tokens_go_to_the_experts_and_come_back(place: str):
         assert op.signature is not None
         assert all(sharding.dims[0].axes for sharding in op.signature.operands)
     assert any(op.name == "spmd.start" and "all_to_all" in str(op) for op in module.walk())
+
+
+class SortedRows(nn.Module):
+    """Rows in groups of fixed sizes, multiplied by the op that Hugging Face's mixtures call."""
+
+    ends: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.empty(4, WIDTH, CLASSES))
+        self.register_buffer("ends", torch.tensor([1, 1, 5, BATCH]))
+        nn.init.normal_(self.experts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import transformers.integrations.moe  # noqa: F401  it registers the op
+
+        return torch.ops.transformers.grouped_mm_fallback(x, self.experts, self.ends)
+
+
+def sorted_rows() -> TrainingStep:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(BATCH, WIDTH, generator=generator)
+    labels = torch.randint(CLASSES, (BATCH,), generator=generator)
+    return TrainingStep(SortedRows, nn.functional.cross_entropy, partial(torch.optim.AdamW, lr=1e-2), (x, labels))
+
+
+def test_the_op_of_transformers_is_ours_and_can_be_split():
+    pytest.importorskip("transformers")
+    pins = pin("batch.0", "a0", "") + pin("experts", "a1", "", "") + pin("experts.grad", "a1", "", "")
+    mesh = parse_mesh("2x2")
+    split = CheckCase(sorted_rows, mesh, pins, torch.float64, steps=2, cluster=split_cluster(mesh))
+    assert check_interpreted(split).passed
+    overloads = [op.overload for op in imported(split).walk() if isinstance(op, ComputeOp)]
+    assert overloads.count("grouped_mm") == overloads.count("grouped_mm_backward") == 1

@@ -145,3 +145,6 @@ def test_flops_are_a_product_over_factors():
     added = rule("add.Tensor", [(4, 6), (6,)], [(4, 6)])
     assert op_table()["add.Tensor"].flop_count(added, added.sizes) == 24
     assert op_table()["view"].flop_count(added, added.sizes) == 0
+    grouped = rule("grouped_mm", [(6, 4), (3, 4, 5), (3,)], [(6, 5)])
+    assert op_table()["grouped_mm"].flop_count(grouped, grouped.sizes) == 2 * 6 * 4 * 5
+    assert op_table()["grouped_mm"].flop_count(grouped, {**grouped.sizes, "e": 1}) == 2 * 6 * 4 * 5 / 3
