@@ -94,7 +94,7 @@ def load_step(spec: str | None) -> Any:
     The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
 
     Args:
-        spec: a shipped model's name, or ``package.module:callable``.
+        spec: a shipped model's name, ``hf:`` and what `shardwright.from_hf` takes, or ``package.module:callable``.
 
     Raises:
         PlanError: there is none, or it cannot be imported.
@@ -104,6 +104,9 @@ def load_step(spec: str | None) -> Any:
     if ":" not in spec:
         return importlib.import_module(f"{_PACKAGE}.models.registry").training_step(spec)
     module, _, name = spec.partition(":")
+    if module == "hf":
+        with drawn_alike():
+            return importlib.import_module(f"{_PACKAGE}.models.hf.step").hf_step(name)
     sys.path.append(os.getcwd())
     try:
         make = getattr(importlib.import_module(module), name)

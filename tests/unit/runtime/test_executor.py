@@ -181,3 +181,8 @@ def test_a_model_that_cannot_be_found(spec: str | None, message: str):
 
 def test_shipped_models_by_name():
     assert load_step("mlp-tiny").batch[0].shape == (8, 12)
+
+
+def test_the_step_of_a_plan_may_be_of_hugging_face():
+    pytest.importorskip("transformers")
+    assert load_step("hf:llama-tiny?rows=4").batch["input_ids"].shape == (4, 12)
