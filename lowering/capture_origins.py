@@ -89,13 +89,18 @@ class SiteRecorder(TorchFunctionMode):
             raise CaptureError(
                 f"{site}: autocast is on, and mixed precision is not supported; run the model in one dtype"
             )
-        func = rewritten(func, args)
+        with self.noting(site):
+            return rewritten(func, args)(*args, **(kwargs or {}))
+
+    @contextlib.contextmanager
+    def noting(self, site: Site) -> Iterator[None]:
+        """Give what is called while the body runs, and its gradients, to a place."""
+        self.latest = site
         first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         with torch.fx.traceback.annotate({ORIGIN: site}):
-            result = func(*args, **(kwargs or {}))
+            yield
         for number in range(first, torch.autograd._get_sequence_nr()):  # type: ignore[attr-defined]
             self.by_sequence[number] = site
-        return result
 
     def _enter(self, module: nn.Module) -> None:
         self._running.append(self._paths.get(id(module), self._running[-1]))
@@ -117,7 +122,7 @@ class SiteRecorder(TorchFunctionMode):
         fallback: FrameType | None = None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code is not self._root:
-            kind = _kind_of(frame.f_code.co_filename)
+            kind = kind_of(frame.f_code.co_filename)
             if kind == "model" and found is None:
                 found = frame
             elif kind == "torch.nn" and fallback is None:
@@ -132,7 +137,8 @@ class SiteRecorder(TorchFunctionMode):
 
 
 @functools.cache
-def _kind_of(filename: str) -> str:
+def kind_of(filename: str) -> str:
+    """Whose code a file is: ``model``, ``torch.nn``, ``checkpoint``, or ``plumbing`` that a user does not look at."""
     if filename == _CHECKPOINT:
         return "checkpoint"
     if filename.startswith(os.path.join(_TORCH, "nn")):

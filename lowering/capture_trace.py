@@ -14,8 +14,10 @@ import torch.fx
 from torch import nn
 from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from .calling import Batch, CallError, compute_loss
+from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
 from .capture_origins import SiteRecorder, attach_origins
 from .captured import CaptureError
@@ -46,27 +48,17 @@ MODEL, LOSS = "model", "loss"
 """The attributes of a `_Step`; its parameters and buffers are named under them."""
 
 
-class _Step(nn.Module):
+class _Call(nn.Module):
     """A model and its loss as one module, from batch tensors to the scalar loss."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
-        self.recorder = SiteRecorder(model)
         self._batch = batch
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        drawn = _drawn_elsewhere()
-        with self.recorder.recording():
-            loss = compute_loss(self.model, self.loss, self._with(tensors))
-        if _drawn_elsewhere() != drawn:
-            raise CaptureError(
-                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
-                "step; draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: "
-                "apply_spec_augment=False, layerdrop=0)"
-            )
-        return loss
+        return compute_loss(self.model, self.loss, self._with(tensors))
 
     def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
         """The batch with its tensors replaced; its other values are part of the captured program."""
@@ -74,6 +66,26 @@ class _Step(nn.Module):
         if isinstance(self._batch, dict):
             return {key: _replaced(item, rest) for key, item in self._batch.items()}
         return tuple(_replaced(item, rest) for item in self._batch)
+
+
+class _Step(_Call):
+    """The same, which notes where each call is from."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> None:
+        super().__init__(model, loss, batch)
+        self.recorder = SiteRecorder(model)
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        drawn = _drawn_elsewhere()
+        with self.recorder.recording():
+            loss = super().forward(*tensors)
+        if _drawn_elsewhere() != drawn:
+            raise CaptureError(
+                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
+                "step; draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: "
+                "apply_spec_augment=False, layerdrop=0)"
+            )
+        return loss
 
 
 def _drawn_elsewhere() -> tuple[object, ...]:
@@ -104,20 +116,37 @@ def trace_joint(
         loss = fakes.module(loss)
     step = _Step(model, loss, batch)
     try:
-        with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
-            stack.enter_context(_told_that_it_is_traced())
-            joint = aot_export_joint_with_descriptors(
-                stack,
-                step,
-                tuple(tensors),
-                decompositions=dict(get_decompositions(DECOMPOSED)),  # type: ignore[arg-type]
-            )
-            module = joint.graph_module
+        return _traced(step, tensors, fakes)
     except Exception as error:
         reason = _reason(error, step.recorder, fakes.mode.needed_by)
+        if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
+            again = _traced_from_export(_Call(model, loss, batch), tensors, fakes)
+            if again is not None:
+                return again
         raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
+
+
+def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
+    with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
+        stack.enter_context(_told_that_it_is_traced())
+        joint = aot_export_joint_with_descriptors(
+            stack,
+            step,
+            tuple(tensors),
+            decompositions=dict(get_decompositions(DECOMPOSED)),  # type: ignore[arg-type]
+        )
+        module = joint.graph_module
     attach_origins(module.graph, step.recorder)
     return module
+
+
+def _traced_from_export(step: _Call, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
+    """The joint graph by way of `torch.export`; None where that fails too, for the first error tells more."""
+    try:
+        return _traced(ExportedStep(step, tensors), tensors, fakes)
+    # It runs the model's own code, and may raise anything.
+    except Exception:
+        return None
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def from_hf(
             raise HFError(f"a {type(source).__name__} exists already: change its config before it is made")
         return TrainingStep(source, loss, optimizer, batch or _batch_of_model(source, task, sizes))
     config = _overridden(source, overrides)
-    config.use_cache = False  # of keys and values, which generation has and training does not
+    _complete(config)
     if dropout is not None:
         _set_dropout(config, dropout)
     task, name = class_for(config, task)
@@ -183,12 +183,21 @@ def _check_known(config: Any, overrides: dict[str, Any]) -> None:
             raise HFError(f"the config of {config.model_type!r} has no {path!r}; it has {known}")
 
 
+def _complete(config: Any) -> None:
+    """Set what training needs and many configs leave open."""
+    config.use_cache = False  # of keys and values, which generation has and training does not
+    if config.is_encoder_decoder:
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if getattr(config, name, None) is None:
+                setattr(config, name, getattr(config, "pad_token_id", None) or 0)
+
+
 def _set_dropout(config: Any, p: float) -> None:
     """Set every probability of dropping, in configs within a config too."""
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _set_dropout(value, p)
-        elif ("drop" in name or name.endswith("pdrop")) and isinstance(value, float):
+        elif "drop" in name and isinstance(value, float):
             setattr(config, name, float(p))
 
 

@@ -124,7 +124,6 @@ _CONFIGS: Mapping[str, dict[str, Any]] = {
         "num_decoder_layers": 2,
         "num_heads": 4,
         "dropout_rate": 0.0,
-        "decoder_start_token_id": 0,
     },
     "bart": {**_SEQ2SEQ, "max_position_embeddings": 32},
     "vit": _VISION,

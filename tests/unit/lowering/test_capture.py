@@ -247,6 +247,12 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def _check_and_reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
+    torch._check(h.max().item() < 1e3)
+    self.seen = h.detach().mean(0)
+    return h
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -267,6 +273,7 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
             r"activation checkpointing",
         ),
         (lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=True), r"activation checkpointing"),
+        (_check_and_reassign, rf"{HERE}:\d+.*_local_scalar_dense"),
         (_reassign, rf"{HERE}:\d+.*assigns a new tensor to the buffer 'seen'.*copy_"),
         (_write_parameter, r"writes into the parameter 'fc.weight'"),
         (lambda self, h: h.view(5, 5), rf"{HERE}:\d+.*invalid for input.*eager PyTorch"),
@@ -285,6 +292,7 @@ def _write_parameter(self: Does, h: torch.Tensor) -> torch.Tensor:
         "autocast",
         "checkpoint",
         "checkpoint-reentrant",
+        "checked-and-reassigned-buffer",
         "reassigned-buffer",
         "written-parameter",
         "eager-error",

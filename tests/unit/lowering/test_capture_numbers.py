@@ -353,7 +353,7 @@ def test_a_model_may_look_at_values_when_it_is_not_traced() -> None:
 
 def test_checks_of_values_leave_nothing_behind() -> None:
     def between(h: torch.Tensor) -> torch.Tensor:
-        torch._assert_async(h.isfinite().all(), "not finite")
+        torch.ops.aten._assert_async(h.isfinite().all())
         return h
 
     step = check(Net(between), F.cross_entropy, (X, Y))
@@ -407,3 +407,18 @@ def _assign(h: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
 )
 def test_writes_by_a_mask(between: Callable[..., torch.Tensor]) -> None:
     check(Net(between), F.cross_entropy, (X, Y))
+
+
+def test_a_check_of_values_is_left_aside() -> None:
+    def between(h: torch.Tensor) -> torch.Tensor:
+        lengths = (X > 0).sum(-1)
+        torch._check(lengths.max().item() <= 6)
+        return h * torch.arange(5)
+
+    net = Net(between)
+    net.spare = nn.Linear(2, 2)
+    step = check(net, F.cross_entropy, (X, Y))
+    origins = [node.meta[ORIGIN] for node in step.graph.nodes if node.op == "call_function"]
+    assert {origin.layer for origin in origins} == {"", "first", "second"}
+    assert all(origin.line for origin in origins if origin.layer)
+    assert "spare.weight" in {given.name for given in step.inputs}

@@ -65,6 +65,11 @@ def test_dropout_is_set_everywhere():
     assert not any(dropped.values())
 
 
+def test_what_training_needs_and_a_config_leaves_open_is_set():
+    config = sw.from_hf("t5-tiny").build_model().config
+    assert (config.decoder_start_token_id, config.use_cache) == (0, False)
+
+
 def test_a_model_is_trained_as_it_is():
     model = find_step("hf:gpt2-tiny").build_model()
     step = sw.from_hf(model, rows=2)
