@@ -65,9 +65,9 @@ def _binary_rows() -> Iterator[OpSpec]:
     yield from rows("complex", "real imag", linear="real+imag")
     yield from rows("clamp_min.Tensor", "self min")
     yield from rows("clamp_max.Tensor", "self max")
-    # What is overwritten gives its shape alone.
-    yield from rows("copy", "self src", linear="src")
-    yield from rows("fill.Tensor", "self value", linear="value")
+    # These round to the dtype of what they overwrite, so that no partial sum may pass.
+    yield from rows("copy", "self src")
+    yield from rows("fill.Tensor", "self value")
     yield from rows("masked_fill.Scalar", "self mask", linear_where_zero(pointwise, "value"))
 
 

@@ -119,7 +119,8 @@ class ThreadCommunicator:
         shown = [tensor.clone() for tensor in tensors]
         if donate and self.mesh.parts(axes) > 1:
             for tensor in tensors:
-                tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
+                whole = not tensor.is_floating_point() and not tensor.is_complex()
+                tensor.fill_(torch.iinfo(tensor.dtype).max if whole else torch.nan)
         return None if donate else tensors, shown, results
 
     def wait(self, token: Any) -> tuple[torch.Tensor, ...]:
