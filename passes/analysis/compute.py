@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from xdsl.ir import SSAValue
 
@@ -12,6 +12,7 @@ from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.ops.spec import OpSpec
+from ...ir.rules import Rule, Value
 from ...ir.sharding import Sharding, largest_local_shape, local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
 
@@ -47,11 +48,25 @@ def op_bytes(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None =
     """The bytes that the op reads and writes on `rank`, or with the largest share; none for a view."""
     if spec_of(op).view:
         return 0.0
-    pairs = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
+    pairs = list(zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True))
+    for index in _looked_up(op.rule()):
+        # Of a table that is looked up, as much is read as is found.
+        pairs[index] = pairs[len(op.args)]
     if rank is None:
         return float(sum(local_bytes(value, sharding, mesh) for value, sharding in pairs))
     shapes = ((value, local_shape(shape_of(value), sharding, mesh, rank)) for value, sharding in pairs)
     return float(sum(element_bytes(value) * math.prod(shape) for value, shape in shapes))
+
+
+def _looked_up(rule: Rule) -> tuple[int, ...]:
+    """The operands that have an indexed factor which is found in them alone."""
+    if not rule.indexed or any(_has(value, rule.indexed) for value in rule.results):
+        return ()
+    return tuple(index for index, value in enumerate(rule.operands) if _has(value, rule.indexed))
+
+
+def _has(value: Value, factors: Collection[str]) -> bool:
+    return any(factor in factors for dim in value for factor in dim)
 
 
 def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
