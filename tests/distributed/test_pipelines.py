@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
+import dropout_steps
 import pytest
 import torch
 from odd_steps import larger_gpt2
@@ -68,6 +70,9 @@ def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
 
 CASES = {name: each for world_size in SHAPES for name, each in cases(world_size)}
 CASES |= {f"together {inside} eager-1f1b float64": together(inside, torch.float64) for inside in TOGETHER}
+CASES["dropout 2,2 1f1b float64"] = replace(
+    case("gpt2-tiny", "2,2", "1f1b", torch.float64), step=dropout_steps.vit
+)
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 

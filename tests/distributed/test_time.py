@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import dropout_steps
 import pytest
 import time_steps
 import torch
@@ -71,6 +72,13 @@ def batch_norm(*, synchronised: bool) -> CheckCase:
 
 CASES = {", ".join(each): case(*each) for each in names()}
 CASES["batch-norm, duplex"] = batch_norm(synchronised=True)
+# Masks of parts are slices of the mask of the batch.
+CASES["gpt2 with dropout, duplex"] = replace(
+    case("gpt2", "duplex", "2x2 uneven", "float64"), step=dropout_steps.gpt2
+)
+CASES["bert with dropout, accumulation"] = replace(
+    case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
+)
 
 
 @pytest.fixture(scope="module")
