@@ -1,7 +1,7 @@
 """
 The shipped models train on four gloo processes as on one device.
 
-Here one of each kind, in float64, in which nothing but the sharding can make a difference of 1e-10; all models in both
+Here the larger kinds, in float64, in which nothing but the sharding can make a difference of 1e-10; all models in both
 precisions on both meshes: `python benchmarks/zoo.py`. Those of `test_equality.py` are not repeated.
 """
 
@@ -17,15 +17,13 @@ from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
 from shardwright.ir.mesh import parse_mesh
 
 MESHES = {
-    "bert-sgmoe-tiny": "2x2",
     "vit-switch-tiny": "4",
     "mixtral-tiny": "2x2",
-    "llama-tiny": "4",
     "resnet50-tiny": "4",
     "utransformer-tiny": "2x2",
     "transgan-tiny": "2x2",
 }
-STEPS = 3
+STEPS = 2
 
 
 @pytest.fixture(scope="module")

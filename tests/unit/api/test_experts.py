@@ -73,9 +73,9 @@ PLACES = {
     "all": ("4", "zero3"),
 }
 CASES = [
-    *product(["einsum"], PLACES),
-    *product(["scatter"], ["experts on 4", "data"]),
-    *product(["grouped"], ["experts on an axis of 2x2", "within experts", "data", "all"]),
+    *product(["einsum"], [place for place in PLACES if place != "data"]),
+    ("scatter", "data"),
+    *product(["grouped"], ["experts on an axis of 2x2", "within experts", "data"]),
     ("two groups", "experts on 2"),
 ]
 
@@ -93,7 +93,7 @@ def test_experts_train_as_one_device_does(config: str, place: str):
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith("experts on")])
+@pytest.mark.parametrize("place", ["experts on 4", "experts on an axis of 2x2"])
 def test_tokens_go_to_the_experts_and_come_back(place: str):
     module = imported(case("einsum", place))
     plan_case(case("einsum", place), module)
