@@ -1,0 +1,62 @@
+"""
+What splitting the vocabulary saves: GPT-2 small planned for four devices with and without `decompose-cross-entropy`.
+
+    python benchmarks/vocabulary.py
+
+Without the pass every row of scores must be in one place, so they are gathered or the head runs on parts of the batch
+with the whole table. All figures are predictions of the plans: the time of a step, bytes in collectives, and the most
+memory that a rank holds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from _report import publish
+
+from shardwright.api.compile import CompiledStep, PlanOptions, import_training_step, lower
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+
+_DEVICE = Device("gpu", (("float32", 2e13),), 1e12, 4e10, 5e-6)
+_LINKS = {"1 GB/s": 1e-9, "50 GB/s": 2e-11}
+_STEPS = {"1 x 512": (1, 512), "4 x 1024": (4, 1024)}
+_PASS = "decompose-cross-entropy,"
+
+
+def cluster(beta: float) -> Cluster:
+    """Four devices on a link of `beta` seconds per byte."""
+    mesh = Mesh.of(gpu=4)
+    return Cluster("four", mesh, (_DEVICE,), (0,) * 4, (Link("gpu", 1e-5, beta),))
+
+
+def figures(plan: CompiledStep) -> dict[str, Any]:
+    """What a plan is predicted to take, and which ops have a part of the vocabulary each."""
+    parts = sorted(set(re.findall(r"rt\.(\w+)_part\(", plan.program)))
+    return {
+        "step ms": 1e3 * plan.report["predicted_step_s"],
+        "sent MB": sum(plan.report["collective_bytes"].values()) / 1e6,
+        "peak GB": max(plan.report["peak_bytes"]) / 1e9,
+        "search s": plan.report["pass_seconds"]["search-strategy"],
+        "on parts of the vocabulary": ", ".join(parts),
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON."""
+    rows: list[dict[str, Any]] = []
+    for tokens, (batch, length) in _STEPS.items():
+        imported = import_training_step(gpt2_step(GPT2Config(), batch=batch, length=length))
+        for link, beta in _LINKS.items():
+            passes = PlanOptions().passes(cluster(beta))
+            for name, pipeline in (("fused", passes.replace(_PASS, "")), ("pieces", passes)):
+                options = PlanOptions(pipeline=pipeline)
+                plan = lower(imported.clone(), cluster(beta), options, name="gpt2", step_spec=None, seconds={})
+                rows.append({"tokens": tokens, "link": link, "cross-entropy": name, **figures(plan)})
+    publish("vocabulary", rows, command="python benchmarks/vocabulary.py")
+
+
+if __name__ == "__main__":
+    main()
