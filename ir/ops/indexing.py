@@ -217,6 +217,22 @@ def searched(op: OpInstance) -> Rule:
     return Rule(operands, (value,), sizes, replicated=frozenset({"n"}))
 
 
+def bags(op: OpInstance) -> Rule:
+    """Sums over bags of rows: of all that an embedding bag knows, only the columns of rows may be split."""
+    columns = op.operands[0][1]
+    sizes = {"e": columns}
+
+    def value(index: int, shape: Shape) -> Value:
+        own, more = named(shape, f"v{index}_")
+        of_rows = len(shape) == 2 and shape[1] == columns
+        sizes.update({factor: size for factor, size in more.items() if not (of_rows and factor.endswith("_1"))})
+        return (own[0], ("e",)) if of_rows else own
+
+    values = tuple(value(i, shape) for i, shape in enumerate((*op.operands, *op.results)))
+    fixed = frozenset(sizes) - {"e"}
+    return Rule(values[: len(op.operands)], values[len(op.operands) :], sizes, replicated=fixed)
+
+
 def indexing_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     yield from rows("gather", "self index", gathered, linear="self")
@@ -242,4 +258,22 @@ def indexing_rows() -> Iterator[OpSpec]:
     yield from rows("embedding", "weight indices", embedding, linear="weight")
     yield from rows(
         "embedding_dense_backward", "grad_output indices", embedding_backward, linear="grad_output"
+    )
+    yield from rows(
+        "_embedding_bag _embedding_bag_forward_only",
+        "weight indices offsets per_sample_weights",
+        bags,
+        results=4,
+    )
+    yield from rows(
+        "_embedding_bag_dense_backward",
+        "grad indices offset2bag bag_size maximum_indices per_sample_weights",
+        bags,
+        linear="grad",
+    )
+    yield from rows(
+        "_embedding_bag_backward",
+        "grad indices offsets offset2bag bag_size maximum_indices per_sample_weights",
+        bags,
+        linear="grad",
     )
