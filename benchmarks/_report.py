@@ -6,7 +6,7 @@ import json
 import platform
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,20 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 
 
-def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str) -> Path:
-    """Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`."""
+def publish(name: str, rows: Sequence[Mapping[str, Any]], *, command: str, hidden: Collection[str] = ()) -> Path:
+    """
+    Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`.
+
+    Args:
+        hidden: columns that are written but not printed.
+    """
     table = Table(title=f"{name}  ({command})")
-    for column in rows[0]:
+    columns = [column for column in rows[0] if column not in hidden]
+    for column in columns:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+        values = [row[column] for column in columns]
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
     Console(width=140).print(table)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -23,9 +23,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
 from ..dialects.step import BACKWARD
-from .captured import ORIGIN, Origin
+from .captured import ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
+
+aten = torch.ops.aten
 
 
 class NodeImporter:
@@ -50,6 +52,7 @@ class NodeImporter:
             self.values[node] = parts[index]
             return
         origin: Origin = node.meta[ORIGIN]
+        _refuse_memory(node, origin)
         bound = bind_arguments(node, origin)
         operands = [self.operand(item) for item in bound.tensors]
         op = self._op(node, bound, operands)
@@ -84,6 +87,22 @@ class NodeImporter:
         for result in op.results:
             result.name_hint = value_name(_KERNEL.sub("attention", origin.name or node.name))
         self.block.add_op(op)
+
+
+_BY_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+"""Ops that read where elements lie in memory: of values that is known only where they lie in order, from the start."""
+
+
+def _refuse_memory(node: Node, origin: Origin) -> None:
+    source = node.args[0] if node.target in _BY_MEMORY else None
+    if not isinstance(source, Node):
+        return
+    value = source.meta["val"]
+    if not value.is_contiguous() or value.storage_offset():
+        raise CaptureError(
+            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a view depends on how its memory"
+            " lies, which a distributed program does not keep; index the tensor, or call it on a .contiguous() one"
+        )
 
 
 def _location(origin: Origin) -> NameLoc:

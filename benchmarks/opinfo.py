@@ -1,0 +1,236 @@
+"""
+Every op of torch's own test database, sharded at random: what runs, what is wrong, what is split; beside DTensor.
+
+    python benchmarks/opinfo.py [--samples N] [--ops PATTERN] [--no-dtensor]
+
+For each op that takes float32 on the CPU, up to N samples of torch's, and N more of sizes that four divides, are
+traced to IR and run in the interpreter on four ranks (one axis of 4, and 2x2), every op of the trace with a signature
+drawn at random, splits that are uneven or leave a rank without a part among them; and must give what eager PyTorch
+gives. DTensor gets the N samples of sizes that four divides, as in torch's own tests of it, each with its inputs split
+evenly at random.
+
+An op counts as `run` if all its samples were; as `wrong` if one of them gave something else without an error; as
+`sharded` if at least one op of a trace has a signature, or under DTensor was run, with an operand or result in parts.
+Of random ops and of `empty` the values are not compared with torch's: random numbers are compared with those that one
+device draws here, and of `empty` shapes and dtypes alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import random
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from _report import publish
+from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.mesh_ops import MeshOp
+from shardwright.dialects.sharding_attrs import SignatureAttr
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.signatures import Signature
+from shardwright.lowering.import_function import ImportedFunction, import_function
+from shardwright.lowering.interpreter import find_function, interpret
+from shardwright.lowering.soundness import spread_signatures
+
+MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
+TOLERANCE = 1e-4
+"""Of the largest element, in float32."""
+
+ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
+EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
+"""Torch's own sizes, and those that its tests of DTensor put in their place, which four ranks divide."""
+
+_BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
+
+
+@dataclass
+class Outcome:
+    """What became of one op under one system."""
+
+    runs: int = 0
+    refused: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    sharded: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "wrong" if self.wrong else "refused" if self.refused else "run" if self.runs else "no samples"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A use of an op as a function of its tensors alone."""
+
+    function: Callable[..., list[torch.Tensor]]
+    inputs: list[torch.Tensor]
+
+
+def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sample]:
+    """Yield up to `most` samples of an op, with torch's dims of these sizes."""
+    vars(common_methods_invocations).update(sizes)
+    try:
+        found = list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
+    except (RuntimeError, IndexError):
+        # Some samples are written for torch's own sizes.
+        vars(common_methods_invocations).update(ODD_SIZES)
+        found = list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
+    for given in found:
+        leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
+        tensors = [leaf.detach().contiguous() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+        def function(*parts: torch.Tensor, leaves: Any = leaves, spec: Any = spec) -> list[torch.Tensor]:
+            rest = iter(parts)
+            filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            first, args, kwargs = pytree.tree_unflatten(filled, spec)
+            result = info.op(first, *args, **kwargs)
+            return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+        yield Sample(function, tensors)
+
+
+def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
+    """Run an op's samples, of sizes that divide and of sizes that do not, under random signatures."""
+    outcome = Outcome()
+    for sample in itertools.chain(samples_of(info, most, ODD_SIZES), samples_of(info, most, EVEN_SIZES)):
+        try:
+            imported = import_function(sample.function, sample.inputs)
+            expected = interpret(imported.module, imported.inputs)
+            if not imported.draws and not _BLANK.fullmatch(info.name):
+                eager = sample.function(*(each.clone() for each in sample.inputs))
+                _compare(outcome, "imported", expected, eager)
+            for mesh in MESHES:
+                module = sharded(imported, mesh, drawn, outcome)
+                found = interpret(module, imported.inputs, check_replicas=not _BLANK.fullmatch(info.name))
+                _compare(outcome, f"on {mesh}", found, expected, values=not _BLANK.fullmatch(info.name))
+            outcome.runs += 1
+        except Exception as error:
+            outcome.refused.append(_told(error))
+    return outcome
+
+
+def sharded(imported: ImportedFunction, mesh: Mesh, drawn: random.Random, outcome: Outcome) -> ModuleOp:
+    """Give every op a signature at random, mostly one that splits something."""
+    module = imported.module.clone()
+    module.body.block.insert_ops_before([MeshOp(mesh)], find_function(module))
+    for op in module.walk():
+        if isinstance(op, ComputeOp):
+            every = list(dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=True)))
+            split = [each for each in every if not _is_whole(each)]
+            outcome.sharded |= bool(split)
+            chosen = drawn.choice(split if split and drawn.random() < 0.8 else every)
+            op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, chosen)
+    return module
+
+
+def _is_whole(signature: Signature) -> bool:
+    return all(each.is_replicated for each in (*signature.operands, *signature.results))
+
+
+def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outcome:
+    """Run an op's samples on DTensors."""
+    outcome = Outcome()
+    runner.begin()
+    for sample in samples_of(info, most, EVEN_SIZES):
+        try:
+            torch.manual_seed(0)
+            expected = sample.function(*(each.clone() for each in sample.inputs))
+            for _ in MESHES:
+                torch.manual_seed(0)
+                found = runner.run(sample.function, [each.clone() for each in sample.inputs], drawn)
+                _compare(outcome, "dtensor", found, expected, values=not _BLANK.fullmatch(info.name))
+            outcome.runs += 1
+        except Exception as error:
+            outcome.refused.append(_told(error))
+    outcome.sharded = runner.sharded
+    return outcome
+
+
+def _compare(
+    outcome: Outcome, what: str, found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], *, values: bool = True
+) -> None:
+    if len(found) != len(expected):
+        outcome.wrong.append(f"{what}: {len(found)} results of {len(expected)}")
+    for one, other in zip(found, expected, strict=False):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            outcome.wrong.append(f"{what}: {list(one.shape)} {one.dtype}, expected {list(other.shape)} {other.dtype}")
+        elif values and not _close(one, other):
+            outcome.wrong.append(f"{what}: other values")
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not (other.is_floating_point() or other.is_complex()):
+        return torch.equal(one, other)
+    finite = other[other.isfinite()]
+    size = finite.abs().max().item() if finite.numel() else 0.0
+    return torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * max(size, 1e-2), equal_nan=True)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def main() -> None:
+    """Run both systems over the database and publish the counts, and what is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=6)
+    parser.add_argument("--ops", default="", help="a regular expression of names")
+    parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    runner = None
+    if options.dtensor:
+        from _dtensor_ops import DTensorRunner
+
+        runner = DTensorRunner()
+    floats = (info for info in op_db if torch.float32 in info.supported_dtypes("cpu"))
+    infos = [info for info in floats if re.search(options.ops, info.name)]
+    outcomes: dict[str, dict[str, Outcome]] = {"shardwright": {}, "DTensor": {}}
+    seconds = Counter[str]()
+    for number, info in enumerate(infos):
+        name = f"{info.name}.{info.variant_test_name}".rstrip(".")
+        start = perf_counter()
+        outcomes["shardwright"][name] = run_ours(info, options.samples, random.Random(number))
+        seconds["shardwright"] += perf_counter() - start
+        if runner is not None:
+            start = perf_counter()
+            outcomes["DTensor"][name] = run_dtensor(runner, info, options.samples, random.Random(number))
+            seconds["DTensor"] += perf_counter() - start
+    rows: list[dict[str, Any]] = []
+    for system, found in outcomes.items():
+        if found:
+            counts = Counter(each.verdict for each in found.values())
+            sharded_ops = sum(each.sharded and each.verdict == "run" for each in found.values())
+            rows.append(
+                {
+                    "system": system,
+                    "ops": len(found),
+                    **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
+                    "run and sharded": sharded_ops,
+                    "samples run": sum(each.runs for each in found.values()),
+                    "s": round(seconds[system]),
+                    "not run": {n: (o.wrong or o.refused)[0] for n, o in found.items() if o.wrong or o.refused},
+                }
+            )
+    for name, each in outcomes["shardwright"].items():
+        if each.verdict != "run":
+            print(name, each.verdict, (each.wrong or each.refused or [""])[0])
+    publish("opinfo", rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
+
+
+if __name__ == "__main__":
+    main()
