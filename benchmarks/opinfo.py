@@ -90,7 +90,7 @@ def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sampl
         found = list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
     for given in found:
         leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
-        tensors = [leaf.detach().contiguous() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = [_by_value(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
         def function(*parts: torch.Tensor, leaves: Any = leaves, spec: Any = spec) -> list[torch.Tensor]:
             rest = iter(parts)
@@ -100,6 +100,10 @@ def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sampl
             return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
         yield Sample(function, tensors)
+
+
+def _by_value(given: torch.Tensor) -> torch.Tensor:
+    return given.detach().contiguous() if given.layout is torch.strided else given.detach()
 
 
 def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:

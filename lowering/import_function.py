@@ -38,15 +38,24 @@ class ImportedFunction:
 
 
 def import_function(
-    function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], *, probe: bool = True
+    function: Callable[..., Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
+    *,
+    functional: bool = True,
+    probe: bool = True,
 ) -> ImportedFunction:
     """
     Trace `function` on `inputs`, which keep their values, and convert what it called.
 
+    Args:
+        functional: whether ops that write in place are replaced; a function that asks autograd for gradients, of which
+            the ops write to nothing, must be traced as it is.
+        probe: whether the rules of ops that the table lacks are inferred.
+
     Raises:
         CaptureError: it calls what the IR has no form for.
     """
-    traced = make_fx(torch.func.functionalize(function))(*_by_value(inputs))
+    traced = make_fx(torch.func.functionalize(function) if functional else function)(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
     for node in graph.nodes:

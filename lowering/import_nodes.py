@@ -90,18 +90,15 @@ class NodeImporter:
 
 
 _BY_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
-"""Ops that read where elements lie in memory: of values that is known only where they lie in order, from the start."""
+"""Ops that read where elements lie in memory, which is in order for inputs alone."""
 
 
 def _refuse_memory(node: Node, origin: Origin) -> None:
     source = node.args[0] if node.target in _BY_MEMORY else None
-    if not isinstance(source, Node):
-        return
-    value = source.meta["val"]
-    if not value.is_contiguous() or value.storage_offset():
+    if isinstance(source, Node) and source.op != "placeholder":
         raise CaptureError(
-            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a view depends on how its memory"
-            " lies, which a distributed program does not keep; index the tensor, or call it on a .contiguous() one"
+            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on how its"
+            " memory lies, which a distributed program does not keep; use slices, unfold or indices in its place"
         )
 
 

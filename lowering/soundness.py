@@ -69,6 +69,7 @@ def check_op(
     meshes: Sequence[Mesh] = MESHES,
     thorough: bool = True,
     defined: bool = True,
+    known: Rule | None = None,
 ) -> Verdict:
     """
     Check the rule of the one op in a module of one function.
@@ -77,6 +78,7 @@ def check_op(
         inputs: one tensor per argument of the function.
         thorough: whether every mesh is tried with uneven and empty parts, or only the mesh of three devices.
         defined: whether the op's results have values; those of `empty` have a shape and a dtype only.
+        known: another rule of the op, the signatures of which need not be run.
 
     Raises:
         InterpreterError: the op cannot be run on one device.
@@ -88,7 +90,10 @@ def check_op(
         placed.body.block.insert_ops_before([MeshOp(mesh)], find_function(placed))
         op = next(op for op in placed.walk() if isinstance(op, ComputeOp))
         uneven = thorough or mesh.device_count == 3
+        skipped = set(spread_signatures(known, mesh, uneven=uneven)) if known is not None else ()
         for found in dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=uneven)):
+            if found in skipped:
+                continue
             problem = _problem(placed, op, inputs, expected, mesh, found, defined)
             checked += 1
             if problem is not None:

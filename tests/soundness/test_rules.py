@@ -65,6 +65,14 @@ def test_splits_are_even_rising_and_with_an_empty_part():
         ("add.Tensor", "([i], [i]) -> ([i]) linear={0, 1}", ["6", "6", "6"]),
         ("t.default", "([i, j]) -> ([i, j])", ["6x6", "6x6"]),
         ("var.correction", "([i, k]) -> ([i]) reduction={max k}", ["6x5", "6"]),
+        # HAP's released einsum splits the output along the factor that it sums over.
+        ("bmm", "([b, i, k], [b, k, j]) -> ([b, i, k])", ["4x6x5", "4x5x5", "4x6x5"]),
+        # HiDup's released attention splits queries, keys and values along the sequence alike.
+        (
+            "scaled_dot_product_attention.default",
+            "([b, h, s, d], [b, h, s, d], [b, h, s, d]) -> ([b, h, s, d]) replicated={d}",
+            ["4x6x5x2", "4x6x5x2", "4x6x5x2", "4x6x5x2"],
+        ),
     ],
 )
 def test_a_wrong_rule_is_noticed(target: str, rule: str, types: list[str]):

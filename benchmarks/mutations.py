@@ -1,0 +1,91 @@
+"""
+Planted faults: of the rules with one thing wrong, how many the proof of the rules notices.
+
+    python benchmarks/mutations.py [OP ...]
+
+The proof is what `tests/soundness/test_rules.py` runs; `tests/support/mutations.py` says what a mutant is, and which
+are no faults. Mutants that are missed are listed; so are those that turned out to be true, to be looked at.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from _report import publish
+from mutations import Fate, fates
+from op_samples import OpSample, op_samples
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def main(wanted: list[str]) -> None:
+    """Print the table, and write it with the names of what was not noticed."""
+    by_row: dict[str, list[OpSample]] = defaultdict(list)
+    for sample in op_samples():
+        if not wanted or sample.overload in wanted:
+            by_row[sample.overload].append(sample)
+    counts: dict[str, Counter[Fate]] = defaultdict(Counter)
+    listed: dict[Fate, list[str]] = {Fate.MISSED: [], Fate.TRUE: []}
+    start = perf_counter()
+    for overload, samples in by_row.items():
+        for name, fate in _in_processes(samples).items():
+            counts[_kind(name)][fate] += 1
+            if fate in listed:
+                listed[fate].append(f"{overload}: {name}")
+                print(fate, overload, name, flush=True)
+    total: Counter[Fate] = sum(counts.values(), Counter())
+    rows = [_row(kind, found) for kind, found in sorted(counts.items())] + [_row("all", total)]
+    rows[-1] |= {"s": round(perf_counter() - start), "rows": len(by_row), **listed}
+    complete = [{column: row.get(column, "") for column in rows[-1]} for row in rows]
+    publish("mutations", complete, command="python benchmarks/mutations.py", hidden=("s", "rows", *listed))
+
+
+def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:
+    """What `fates` gives, where a fault may kill the process: some kernels do not look at their operands' sizes."""
+    found: dict[str, Fate] = {}
+    while True:
+        receiver, sender = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_send_fates, args=(samples, frozenset(found), sender))
+        process.start()
+        sender.close()
+        latest: str | None = None
+        try:
+            while True:
+                name, fate = receiver.recv()
+                latest = name
+                if fate is not None:
+                    found[name] = fate
+                    latest = None
+        except EOFError:
+            process.join()
+        if latest is None:
+            return found
+        found[latest] = Fate.NOTICED
+
+
+def _send_fates(samples: Sequence[OpSample], known: frozenset[str], sender: Connection) -> None:
+    fates(samples, known, lambda name, fate: sender.send((name, fate)))
+
+
+def _kind(name: str) -> str:
+    kinds = ("exchanged", "without", "dropped", "changed", "removed", "everywhere", "not indexed", "linear")
+    return next(kind for kind in kinds if kind in name)
+
+
+def _row(kind: str, found: Counter[Fate]) -> dict[str, object]:
+    faults = found[Fate.NOTICED] + found[Fate.MISSED]
+    share = found[Fate.NOTICED] / faults if faults else 1.0
+    counts = {f"count {fate}": found[fate] for fate in Fate}
+    return {"mutation": kind, "faults": faults, **counts, "noticed share": share}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

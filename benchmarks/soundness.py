@@ -1,0 +1,114 @@
+"""
+The proof of every rule: all signatures of all samples on meshes of 2, 3, 4 and 2x2, with even, uneven and empty parts.
+
+    python benchmarks/soundness.py [OP ...]
+
+Forward in float64 on the samples of `tests/support/op_samples.txt`, each with several draws of numbers, and on the
+shapes of torch's samples by `benchmarks/opinfo.py`. Where autograd has a gradient of the op, its backward ops run on
+shards with signatures at random and are compared with autograd on the whole. Operands in another order in memory must
+give the same. Writes `results/soundness.json` and the table of `docs/soundness.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from _report import publish
+from ir_files import context, parse
+from op_samples import UNDEFINED, OpSample, op_samples
+from proofs import backward_fault, strides_matter
+
+from shardwright.ir.ops.table import op_table
+from shardwright.lowering.captured import CaptureError
+from shardwright.lowering.interpreter import find_function
+from shardwright.lowering.random_inputs import random_inputs
+from shardwright.lowering.soundness import check_op
+
+SEEDS = (0, 1)
+DRAWS = 8
+"""Assignments of signatures to the ops of a backward."""
+
+_BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+
+
+def main(wanted: list[str]) -> None:
+    """Check, and write the table; what is refuted is printed."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    by_row: dict[str, list[OpSample]] = defaultdict(list)
+    for sample in op_samples():
+        if not wanted or sample.overload in wanted:
+            by_row[sample.overload].append(sample)
+    start = perf_counter()
+    rows = [prove(overload, samples) for overload, samples in by_row.items()]
+    counts = {column: sum(int(row[column]) for row in rows) for column in rows[0] if column != "op"}
+    total: dict[str, str | int] = {"op": f"all {len(rows)}, in {perf_counter() - start:.0f} s", **counts}
+    if not wanted:
+        missing = op_table().keys() - by_row.keys()
+        assert not missing, f"rows without a sample: {', '.join(sorted(missing))}"
+        write_table([*rows, total])
+        publish("soundness", [*rows, total], command="python benchmarks/soundness.py")
+
+
+def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
+    """Run what there is to run of one row."""
+    row: dict[str, str | int] = {"op": overload, "samples": len(samples)}
+    counts = dict.fromkeys(("signatures", "refuted", "backward", "backward refuted", "by strides"), 0)
+    parser = context()
+    for sample in samples:
+        for seed in SEEDS:
+            module = parse(sample.module, parser)
+            inputs = random_inputs(find_function(module), seed)
+            verdict = check_op(module, inputs, defined=overload not in UNDEFINED)
+            counts["signatures"] += verdict.checked
+            counts["refuted"] += not verdict.holds
+            if verdict.counterexample is not None:
+                print(verdict.counterexample, file=sys.stderr)
+        run, fault = _backward(sample)
+        counts["backward"] += run
+        counts["backward refuted"] += fault is not None
+        if fault is not None:
+            print(fault, file=sys.stderr)
+        counts["by strides"] += overload not in UNDEFINED and _by_strides(sample)
+    return row | counts
+
+
+def _backward(sample: OpSample) -> tuple[int, str | None]:
+    try:
+        return backward_fault(sample, DRAWS)
+    except (CaptureError, NotImplementedError, RuntimeError) as error:
+        # Autograd says that there is no gradient, or only of some operands, in many ways.
+        known = ("derivative", "differentiable", "invalid gradient", "as_strided")
+        if any(each in str(error) for each in known):
+            return 0, None
+        raise
+
+
+def _by_strides(sample: OpSample) -> bool:
+    try:
+        return strides_matter(sample)
+    except RuntimeError:
+        # An op may refuse strides, which is no wrong result.
+        return False
+
+
+def write_table(rows: list[dict[str, str | int]]) -> None:
+    """Put the table into the manual."""
+    page = Path(__file__).parents[1] / "docs" / "soundness.md"
+    before, _, rest = page.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    columns = list(rows[0])
+    lines = [columns, ["---", *("---:" for _ in columns[1:])], *([str(row[c]) for c in columns] for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    page.write_text(f"{before}{_BEGIN}{table}{_END}{after}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

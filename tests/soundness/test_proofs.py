@@ -1,0 +1,45 @@
+"""What is proved of rules beside their signatures: backward ops, order in memory, and that faults are noticed."""
+
+from collections import defaultdict
+
+import pytest
+from mutations import Fate, fates
+from op_samples import UNDEFINED, OpSample, op_samples
+from proofs import backward_fault, strides_matter
+
+_SAMPLES: dict[str, list[OpSample]] = defaultdict(list)
+for _each in op_samples():
+    _SAMPLES[_each.overload].append(_each)
+
+_BY_MEMORY = {"as_strided", "as_strided_scatter"}
+_STRICT = {"view_as_complex"}
+"""Refuses strides that are not those of its result."""
+
+
+def test_results_do_not_depend_on_the_order_of_operands_in_memory():
+    found = {
+        overload
+        for overload, samples in _SAMPLES.items()
+        if overload not in UNDEFINED | _STRICT and any(map(strides_matter, samples))
+    }
+    assert found == _BY_MEMORY
+
+
+@pytest.mark.parametrize(
+    "overload",
+    ["addmm", "baddbmm", "_softmax", "gelu", "cumsum", "max.dim", "native_layer_norm", "convolution", "gather", "cat"],
+)
+def test_backward_ops_on_parts_give_what_autograd_gives(overload: str):
+    for sample in _SAMPLES[overload]:
+        run, fault = backward_fault(sample, draws=4)
+        assert run
+        assert fault is None, fault
+
+
+@pytest.mark.parametrize("overload", ["addmm", "add.Tensor", "sum.dim_IntList", "amax", "_softmax", "view", "cat"])
+def test_planted_faults_are_noticed(overload: str):
+    found = fates(_SAMPLES[overload])
+    assert Fate.NOTICED in found.values()
+    assert not [name for name, fate in found.items() if fate in (Fate.MISSED, Fate.TRUE)]
+
+

@@ -1,0 +1,109 @@
+"""What is proved of an op on one sample beside its signatures: its strides, and its backward on shards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from ir_files import context, parse
+from op_samples import OpSample
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.dialects.aten import AtenOp
+from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.mesh_ops import MeshOp
+from shardwright.dialects.sharding_attrs import SignatureAttr
+from shardwright.ir.mesh import Mesh
+from shardwright.lowering.calls import call_of
+from shardwright.lowering.import_function import import_function
+from shardwright.lowering.interpreter import find_function, interpret
+from shardwright.lowering.local_calls import make_call
+from shardwright.lowering.random_inputs import random_inputs
+from shardwright.lowering.soundness import MESHES, first_difference, spread_signatures
+
+_CONTEXT = context()
+
+
+def sample_op(sample: OpSample) -> tuple[AtenOp, list[torch.Tensor]]:
+    """Return the op of a sample, and inputs for it."""
+    module = parse(sample.module, _CONTEXT)
+    return next(op for op in module.walk() if isinstance(op, AtenOp)), random_inputs(find_function(module))
+
+
+def strides_matter(sample: OpSample) -> bool:
+    """Return whether the op gives other results where its operands lie in memory in another order."""
+    op, inputs = sample_op(sample)
+    results = (make_call(call_of(op), given) for given in (inputs, list(map(_turned, inputs))))
+    pairs = ((one, other) for one, other in zip(*results, strict=True) if one is not None and other is not None)
+    return any(first_difference(one, other) is not None for one, other in pairs)
+
+
+def _turned(value: torch.Tensor) -> torch.Tensor:
+    """Return the same values in another order in memory."""
+    if value.dim() >= 2:
+        return value.mT.contiguous().mT
+    return value.repeat_interleave(2)[::2] if value.dim() else value
+
+
+def with_random_signatures(module: ModuleOp, mesh: Mesh, drawn: random.Random) -> ModuleOp:
+    """
+    Return the module on `mesh`, every op with a signature at random, of those that split operands.
+
+    Partial operands are left out: they are rounded when they are put together, which a comparison that follows (as in
+    the gradient of a maximum) takes for another value.
+    """
+    placed = module.clone()
+    placed.body.block.insert_ops_before([MeshOp(mesh)], find_function(placed))
+    for op in placed.walk():
+        if isinstance(op, ComputeOp):
+            every = spread_signatures(op.rule(), mesh, uneven=True)
+            whole = [each for each in every if not any(sharding.partial for sharding in each.operands)]
+            op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, drawn.choice(whole))
+    return placed
+
+
+def backward_fault(sample: OpSample, draws: int, seed: int = 0) -> tuple[int, str | None]:
+    """
+    Compare the gradients that torch's autograd gives with those of the backward ops on shards.
+
+    Returns:
+        How many random assignments of signatures were run, 0 for an op without a gradient; and what is wrong.
+    """
+    op, inputs = sample_op(sample)
+    call = call_of(op)
+    floats = [i for i, each in enumerate(inputs) if each.is_floating_point()]
+    if not floats:
+        return 0, None
+
+    def forward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        operands = list(inputs)
+        for i, value in zip(floats, given, strict=True):
+            operands[i] = value
+        return tuple(each for each in make_call(call, operands) if each is not None and each.is_floating_point())
+
+    wanted = [inputs[i] for i in floats]
+    tracked = [each.clone().requires_grad_() for each in wanted]
+    outs = [out for out in forward(*tracked) if out.requires_grad]
+    if not outs:
+        return 0, None
+    generator = torch.Generator().manual_seed(seed)
+    tangents = [torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) for out in outs]
+    expected = torch.autograd.grad(outs, tracked, tangents, allow_unused=True, materialize_grads=True)
+
+    def backward(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+        tracked = [each.detach().requires_grad_() for each in given[: len(wanted)]]
+        outs = [out for out in forward(*tracked) if out.requires_grad]
+        found = torch.autograd.grad(outs, tracked, given[len(wanted) :], allow_unused=True, materialize_grads=True)
+        return list(found)
+
+    imported = import_function(backward, [*wanted, *tangents], functional=False)
+    drawn = random.Random(seed)
+    for number in range(draws):
+        mesh = MESHES[number % len(MESHES)]
+        module = with_random_signatures(imported.module, mesh, drawn)
+        found = interpret(module, imported.inputs)
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            if one.shape != other.shape or first_difference(one, other) is not None:
+                return number + 1, f"{sample.line}: gradient {index} on {mesh}\n{module}"
+    return draws, None
