@@ -23,7 +23,7 @@ import logging
 import random
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -36,7 +36,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.dialects.compute import SIGNATURE, ComputeOp, dtype_of
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
@@ -81,13 +81,11 @@ class Sample:
 
 def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sample]:
     """Yield up to `most` samples of an op, with torch's dims of these sizes."""
-    vars(common_methods_invocations).update(sizes)
     try:
-        found = list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
+        found = _drawn(info, most, sizes)
     except (RuntimeError, IndexError):
         # Some samples are written for torch's own sizes.
-        vars(common_methods_invocations).update(ODD_SIZES)
-        found = list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
+        found = _drawn(info, most, ODD_SIZES)
     for given in found:
         leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
         tensors = [_by_value(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -100,6 +98,12 @@ def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sampl
             return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
         yield Sample(function, tensors)
+
+
+def _drawn(info: Any, most: int, sizes: Mapping[str, int]) -> list[Any]:
+    for name, size in sizes.items():
+        setattr(common_methods_invocations, name, size)
+    return list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
 
 
 def _by_value(given: torch.Tensor) -> torch.Tensor:
@@ -132,12 +136,18 @@ def sharded(imported: ImportedFunction, mesh: Mesh, drawn: random.Random, outcom
     module.body.block.insert_ops_before([MeshOp(mesh)], find_function(module))
     for op in module.walk():
         if isinstance(op, ComputeOp):
-            every = list(dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=True)))
+            every = [each for each in spread_signatures(op.rule(), mesh, uneven=True) if _is_legal(op, each)]
             split = [each for each in every if not _is_whole(each)]
             outcome.sharded |= bool(split)
             chosen = drawn.choice(split if split and drawn.random() < 0.8 else every)
             op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, chosen)
     return module
+
+
+def _is_legal(op: ComputeOp, signature: Signature) -> bool:
+    """Whether it makes sums of numbers only: a boolean is no sum of booleans."""
+    pairs = zip(op.args, signature.operands, strict=True)
+    return not any(sharding.partial and dtype_of(value) == "bool" for value, sharding in pairs)
 
 
 def _is_whole(signature: Signature) -> bool:
@@ -204,7 +214,7 @@ def main() -> None:
     floats = (info for info in op_db if torch.float32 in info.supported_dtypes("cpu"))
     infos = [info for info in floats if re.search(options.ops, info.name)]
     outcomes: dict[str, dict[str, Outcome]] = {"shardwright": {}, "DTensor": {}}
-    seconds = Counter[str]()
+    seconds: dict[str, float] = defaultdict(float)
     for number, info in enumerate(infos):
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
         start = perf_counter()
