@@ -20,12 +20,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import multiprocessing
 import random
 import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -53,6 +55,7 @@ ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 """Torch's own sizes, and those that its tests of DTensor put in their place, which four ranks divide."""
 
+_FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
 
 
@@ -173,6 +176,23 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
     return outcome
 
 
+def apart(run: Callable[..., Outcome], *given: Any) -> Outcome:
+    """The outcome of a run in a process of its own, for a kernel may kill that."""
+    receiver, sender = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=lambda: sender.send(run(*given)))
+    process.start()
+    sender.close()
+    outcome = Outcome(refused=["killed after a minute"])
+    if receiver.poll(60):
+        try:
+            outcome = receiver.recv()
+        except EOFError:
+            outcome = Outcome(refused=["the process died"])
+    process.kill()
+    process.join()
+    return outcome
+
+
 def _compare(
     outcome: Outcome, what: str, found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], *, values: bool = True
 ) -> None:
@@ -218,11 +238,14 @@ def main() -> None:
     for number, info in enumerate(infos):
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
         start = perf_counter()
-        outcomes["shardwright"][name] = run_ours(info, options.samples, random.Random(number))
+        outcomes["shardwright"][name] = apart(run_ours, info, options.samples, random.Random(number))
         seconds["shardwright"] += perf_counter() - start
+        if outcomes["shardwright"][name].verdict != "run":
+            print(name, outcomes["shardwright"][name], flush=True)
         if runner is not None:
             start = perf_counter()
-            outcomes["DTensor"][name] = run_dtensor(runner, info, options.samples, random.Random(number))
+            beside = partial(run_dtensor, runner)
+            outcomes["DTensor"][name] = apart(beside, info, options.samples, random.Random(number))
             seconds["DTensor"] += perf_counter() - start
     rows: list[dict[str, Any]] = []
     for system, found in outcomes.items():
@@ -240,9 +263,6 @@ def main() -> None:
                     "not run": {n: (o.wrong or o.refused)[0] for n, o in found.items() if o.wrong or o.refused},
                 }
             )
-    for name, each in outcomes["shardwright"].items():
-        if each.verdict != "run":
-            print(name, each.verdict, (each.wrong or each.refused or [""])[0])
     publish("opinfo", rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
 
 

@@ -76,13 +76,19 @@ def import_function(
             nodes.values[node] = block.insert_arg(kind, len(block.args))
             values.append(value)
         elif node.op == "call_function":
-            if node.target is not operator.getitem and "val" not in node.meta:
-                raise CaptureError(f"{node.target} gives something else than tensors")
+            _check(node)
             nodes.add(node)
     results = _results(graph.output_node(), nodes)
     block.add_op(ReturnOp(*results))
     types = ([argument.type for argument in block.args], [result.type for result in results])
     return ImportedFunction(ModuleOp([FuncOp("op", types, Region(block))]), tuple(values), seed is not None)
+
+
+def _check(node: Node) -> None:
+    if node.target is not operator.getitem and "val" not in node.meta:
+        raise CaptureError(f"{node.target} gives something else than tensors")
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        raise CaptureError(f"{node.target} draws random numbers in a way that is not supported")
 
 
 def _by_value(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
