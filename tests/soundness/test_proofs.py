@@ -15,6 +15,8 @@ _BY_MEMORY = {"as_strided", "as_strided_scatter"}
 """What reads memory by definition; import refuses it of computed values."""
 
 _KERNELS = {
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
     "_linalg_det",
     "_linalg_slogdet",
     "_weight_norm_interface",
