@@ -66,7 +66,7 @@ def test_dropout_is_set_everywhere():
 
 
 def test_what_training_needs_and_a_config_leaves_open_is_set():
-    config = sw.from_hf("t5-tiny").build_model().config
+    config: Any = sw.from_hf("t5-tiny").build_model().config
     assert (config.decoder_start_token_id, config.use_cache) == (0, False)
 
 
