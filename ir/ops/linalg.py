@@ -43,5 +43,6 @@ def linalg_rows() -> Iterator[OpSpec]:
     yield from rows("_linalg_solve_ex", "A B", batched, results=4)
     yield from rows("linalg_solve_triangular", "self B", batched, linear="B")
     yield from rows("cholesky_solve", "self input2", batched, linear="self")
+    yield from rows("linalg_lu_solve", "LU pivots B", batched, linear="B")
     yield from rows("linalg_matrix_exp", "self", batched)
     yield from rows("_fft_r2c _fft_c2c _fft_c2r", "self", transformed, linear="self")
