@@ -51,6 +51,9 @@ MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4
 """Of the largest element, in float32."""
 
+COARSE = 2e-2
+"""The same in half precision."""
+
 ODD_SIZES = {"L": 20, "M": 10, "S": 5, "XS": 3}
 EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 """Torch's own sizes, and those that its tests of DTensor put in their place, which four ranks divide."""
@@ -208,9 +211,10 @@ def _compare(
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not (other.is_floating_point() or other.is_complex()):
         return torch.equal(one, other)
+    tolerance = TOLERANCE if other.dtype not in (torch.float16, torch.bfloat16) else COARSE
     finite = other[other.isfinite()]
     size = finite.abs().max().item() if finite.numel() else 0.0
-    return torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * max(size, 1e-2), equal_nan=True)
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(size, 1e-2), equal_nan=True)
 
 
 def _told(error: Exception) -> str:
@@ -222,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--ops", default="", help="a regular expression of names")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth op alone, from op I, to run N at once")
     parser.add_argument("--no-dtensor", dest="dtensor", action="store_false")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -232,7 +237,8 @@ def main() -> None:
 
         runner = DTensorRunner()
     floats = (info for info in op_db if torch.float32 in info.supported_dtypes("cpu"))
-    infos = [info for info in floats if re.search(options.ops, info.name)]
+    part, parts = map(int, options.part.split("/"))
+    infos = [info for info in floats if re.search(options.ops, info.name)][part::parts]
     outcomes: dict[str, dict[str, Outcome]] = {"shardwright": {}, "DTensor": {}}
     seconds: dict[str, float] = defaultdict(float)
     for number, info in enumerate(infos):
@@ -263,7 +269,8 @@ def main() -> None:
                     "not run": {n: (o.wrong or o.refused)[0] for n, o in found.items() if o.wrong or o.refused},
                 }
             )
-    publish("opinfo", rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
+    name = "opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}"
+    publish(name, rows, command=f"python benchmarks/opinfo.py --samples {options.samples}", hidden=("not run",))
 
 
 if __name__ == "__main__":
