@@ -92,7 +92,8 @@ def unsqueeze(op: OpInstance) -> Rule:
 def squeeze(op: OpInstance) -> Rule:
     """The dims of size 1 named by `dim` (all where it is not given) taken out."""
     value, sizes = named(op.operands[0])
-    dims = set(wrapped(op.argument("dim"), len(value)))
+    # An empty list names none.
+    dims = set(wrapped(op.argument("dim"), len(value))) if op.argument("dim") != [] else set[int]()
     kept = tuple(d for i, d in enumerate(value) if not (i in dims and sizes[d[0]] == 1))
     return Rule((value,), (kept,), sizes)
 
