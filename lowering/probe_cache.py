@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from ..dialects.aten import OpaqueOp
+from .apart import run_apart
 from .calls import resolve
-from .probe import Use, believed, infer_rule
+from .probe import Use, believed, infer_rule, small_use
 from .probed_rule import ProbedRule
 
 _FORMAT = 1
+_MOST_SECONDS = 30.0
 
 
 def user_cache() -> Path:
@@ -36,13 +39,28 @@ class ProbeCache:
         self._known: dict[str, ProbedRule] = {}
         self._stored: dict[str, Any] | None = None
 
-    def rule(self, use: Use) -> ProbedRule:
-        """The rule of the op on this use: known, stored, or inferred now."""
+    def rule(self, op: OpaqueOp) -> ProbedRule | None:
+        """
+        The rule of this use of an op: known, stored, or inferred now; None where it cannot be probed.
+
+        Raises:
+            DiedError: the op ended the process that it was tried in.
+        """
+        self._load()
+        if (found := run_apart(lambda: self._found(op), _MOST_SECONDS)) is None:
+            return None
+        key, rule = found
+        self._known[key] = rule
+        return rule
+
+    def _found(self, op: OpaqueOp) -> tuple[str, ProbedRule] | None:
+        if (use := small_use(op)) is None:
+            return None
         key = _key(use)
-        if key not in self._known:
-            stored = self._load().get(key)
-            self._known[key] = infer_rule(use) if stored is None else believed(use, _read(stored))
-        return self._known[key]
+        if (known := self._known.get(key)) is not None:
+            return key, known
+        stored = self._load().get(key)
+        return key, infer_rule(use) if stored is None else believed(use, _read(stored))
 
     def save(self) -> None:
         """Add to the file what this run found."""

@@ -13,8 +13,8 @@ from ..dialects.compute import shape_of
 from ..dialects.sharding_attrs import RuleAttr
 from ..ir.ops.registered import Ranks, registered_rules
 from ..ir.rules import Notation
+from .apart import DiedError
 from .captured import ORIGIN, CaptureError, Origin
-from .probe import small_use
 from .probe_cache import CACHE
 
 log = logging.getLogger("shardwright")
@@ -60,9 +60,12 @@ class UnknownOps:
             return None
         key = op.use_key()
         if key not in self._found:
-            use = small_use(op)
             shapes = ([shape_of(value) for value in values] for values in (op.args, op.outs))
-            rule = CACHE.rule(use) if use is not None else None
+            try:
+                rule = CACHE.rule(op)
+            except DiedError as error:
+                log.warning("%s could not be probed for a sharding rule: %s; register one for it", op.overload, error)
+                rule = None
             self._found[key] = rule.notation(*shapes) if rule else None
         return self._found[key]
 

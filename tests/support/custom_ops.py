@@ -1,5 +1,7 @@
 """Ops that no table knows, as a user's library would define them, and a training step that uses one."""
 
+import os
+import signal
 from functools import partial
 
 import torch
@@ -108,3 +110,11 @@ def whole(x: torch.Tensor) -> torch.Tensor:
     """Each element and where it stands among all."""
     order = torch.arange(x.numel(), dtype=x.dtype).reshape(x.shape)
     return x * order / x.numel()
+
+
+@torch.library.custom_op("odd::deadly", mutates_args=())
+def deadly(x: torch.Tensor) -> torch.Tensor:
+    """Die of double precision."""
+    if x.dtype == torch.float64:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x.clone()

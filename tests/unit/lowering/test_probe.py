@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import time
 from pathlib import Path
 
 import custom_ops
@@ -15,12 +17,14 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
+from shardwright.lowering.apart import DiedError, run_apart
 from shardwright.lowering.import_arguments import attribute_of
 from shardwright.lowering.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
 from shardwright.lowering.probe import believed, infer_rule, small_use
 from shardwright.lowering.probe_cache import ProbeCache
 from shardwright.lowering.probe_shapes import small_sizes
 from shardwright.lowering.probed_rule import ProbedFactor, ProbedRule
+from shardwright.lowering.unknown_ops import UnknownOps
 from shardwright.passes.analysis.coverage import coverage
 
 FLOAT, INDEX = torch.float32, torch.int64
@@ -115,18 +119,35 @@ def test_a_model_trains_by_inferred_rules_as_on_one_device(caplog: pytest.LogCap
 
 def test_what_was_found_is_kept_and_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "deep" / "rules.json"
-    use = small_use(opaque("product", [(6, 5), (5, 7)]))
-    assert use is not None
+    op = opaque("product", [(6, 5), (5, 7)])
     first = ProbeCache(path)
-    rule = first.rule(use)
+    rule = first.rule(op)
     first.save()
     monkeypatch.setattr("shardwright.lowering.probe_cache.infer_rule", lambda _: ProbedRule(()))
-    assert ProbeCache(path).rule(use) == rule
+    assert ProbeCache(path).rule(op) == rule
     (key,) = stored = json.loads(path.read_text())
     stored[key]["factors"][0][3] = [1]
     stored[key]["linear"] = [[0, 1]]
     path.write_text(json.dumps(stored))
-    assert (0, 1) not in ProbeCache(path).rule(use).linear
+    mended = ProbeCache(path).rule(op)
+    assert mended is not None
+    assert (0, 1) not in mended.linear
     path.write_text("{")
-    assert not ProbeCache(path).rule(use)
+    assert not ProbeCache(path).rule(op)
     assert custom_ops.PRODUCT in key
+
+
+def test_an_op_that_ends_its_process_runs_replicated(caplog: pytest.LogCaptureFixture):
+    ops = UnknownOps(probe=True)
+    with caplog.at_level(logging.WARNING, "shardwright"):
+        attributes = ops.attributes_of(opaque("deadly", [(16, 5)]), torch.fx.Graph().placeholder("x"))
+        ops.warn()
+    assert attributes == {}
+    assert "odd::deadly.default could not be probed for a sharding rule: it ended with exit code -9" in caplog.text
+    assert "no sharding rule for odd::deadly.default" in caplog.text
+
+
+def test_an_endless_probe_is_given_up():
+    with pytest.raises(DiedError, match=r"no result after 0\.2 s"):
+        run_apart(lambda: time.sleep(60), 0.2)
+    assert run_apart(lambda: os.getpid(), 20) != os.getpid()
