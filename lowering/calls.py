@@ -31,9 +31,10 @@ from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
 
 @dataclass(frozen=True)
 class Operand:
-    """The op's operand number `index`."""
+    """The op's operand number `index`, put in the order of its dims where it must lie so in memory (`ordered`)."""
 
     index: int
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _operands(op: ComputeOp, parameters: tuple[_Parameter, ...], given: Mapping[
     names = op.operand_names()
     listed = {parameter.name for parameter in parameters if parameter.takes_list}
     for name in dict.fromkeys(names):
-        places = tuple(Operand(i) for i, other in enumerate(names) if other == name)
+        places = tuple(Operand(i, op.spec.ordered) for i, other in enumerate(names) if other == name)
         yield name, places if name in listed else places[0]
 
 
@@ -211,10 +212,10 @@ def _opaque_operands(operands: int, free: Sequence[_Parameter]) -> Iterator[tupl
     at = 0
     for parameter in tensors:
         if parameter.takes_list:
-            yield parameter.name, tuple(Operand(i) for i in range(at, at + max(spare, 0)))
+            yield parameter.name, tuple(Operand(i, ordered=True) for i in range(at, at + max(spare, 0)))
             at += max(spare, 0)
         elif at < operands:
-            yield parameter.name, Operand(at)
+            yield parameter.name, Operand(at, ordered=True)
             at += 1
 
 

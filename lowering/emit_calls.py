@@ -51,8 +51,9 @@ class Calls:
 
     def _argument(self, op: ComputeOp, key: str, by_device: Sequence[Arg], copied: frozenset[int]) -> Doc:
         match by_device[0]:
-            case Operand(index):
-                return self._names[op.args[index]] + (".clone()" if index in copied else "")
+            case Operand(index, ordered):
+                suffix = ".clone()" if index in copied else ".contiguous()" if ordered else ""
+                return self._names[op.args[index]] + suffix
             case Dtype(name):
                 return f"torch.{name}"
             case tuple() as items if any(isinstance(item, Operand) for item in items):

@@ -36,8 +36,8 @@ def make_call(
 
     def value(arg: Arg) -> Any:
         match arg:
-            case Operand(index):
-                return operands[index]
+            case Operand(index, ordered):
+                return operands[index].contiguous() if ordered else operands[index]
             case Dtype(name):
                 return working_dtype(name, precision)
             case tuple():

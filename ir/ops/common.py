@@ -124,9 +124,10 @@ def rows(
     localize: dict[str, str] | None = None,
     view: bool = False,
     results: int = 1,
+    ordered: bool = False,
 ) -> Iterator[OpSpec]:
     """One row per name; operands and linear sets are given as words."""
     for name in names.split():
         yield OpSpec(
-            name, tuple(operands.split()), rule, tuple(linear.split()), flops, localize, view, results
+            name, tuple(operands.split()), rule, tuple(linear.split()), flops, localize, view, results, ordered
         )

@@ -264,6 +264,7 @@ def indexing_rows() -> Iterator[OpSpec]:
         "weight indices offsets per_sample_weights",
         bags,
         results=4,
+        ordered=True,
     )
     yield from rows(
         "_embedding_bag_dense_backward",
@@ -276,4 +277,5 @@ def indexing_rows() -> Iterator[OpSpec]:
         "grad indices offsets offset2bag bag_size maximum_indices per_sample_weights",
         bags,
         linear="grad",
+        ordered=True,
     )

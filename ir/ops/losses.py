@@ -77,7 +77,9 @@ def losses_rows() -> Iterator[OpSpec]:
     ):
         yield from rows(f"{name}_forward", "self target weight", forward, results=2)
         operands = "grad_output self target weight total_weight"
-        yield from rows(f"{name}_backward", operands, backward, linear="grad_output")
+        yield from rows(
+            f"{name}_backward", operands, backward, linear="grad_output", ordered=name == "nll_loss2d"
+        )
     for names, operands in (
         ("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "self target"),
         ("binary_cross_entropy", "self target weight"),

@@ -152,7 +152,12 @@ def normalisation_rows() -> Iterator[OpSpec]:
         results=3,
     )
     yield from rows(
-        "native_group_norm", "input weight bias", group_norm, localize=_GROUP_ARGUMENTS, results=3
+        "native_group_norm",
+        "input weight bias",
+        group_norm,
+        localize=_GROUP_ARGUMENTS,
+        results=3,
+        ordered=True,
     )
     yield from rows(
         "native_group_norm_backward",
@@ -161,12 +166,14 @@ def normalisation_rows() -> Iterator[OpSpec]:
         linear="grad_out",
         localize=_GROUP_ARGUMENTS,
         results=3,
+        ordered=True,
     )
-    yield from rows("_weight_norm_interface", "v g", weight_norm, results=2)
+    yield from rows("_weight_norm_interface", "v g", weight_norm, results=2, ordered=True)
     yield from rows(
         "_weight_norm_interface_backward",
         "grad_w saved_v saved_g saved_norms",
         weight_norm_backward,
         linear="grad_w",
         results=2,
+        ordered=True,
     )

@@ -54,6 +54,7 @@ class OpSpec:
                `operand0.start[1]`, `result0.whole`
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
+    ordered    torch's kernel takes it for granted that its operands lie in memory in the order of their dims
     """
 
     name: str
@@ -64,6 +65,7 @@ class OpSpec:
     localize: Mapping[str, str] | None = None
     view: bool = False
     results: int = 1
+    ordered: bool = False
 
     def bind(self, op: OpInstance) -> Rule:
         """The sharding rule of one use of the op; ValueError where its shapes do not go together."""

@@ -128,7 +128,7 @@ def views_rows() -> Iterator[OpSpec]:
         "squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True
     )
     yield from rows("view_as_real", "self", as_real, linear="self", view=True)
-    yield from rows("view_as_complex", "self", as_complex, linear="self", view=True)
+    yield from rows("view_as_complex", "self", as_complex, linear="self", view=True, ordered=True)
     yield from rows("rot90", "self", rotated, linear="self")
     # Strides say nothing of a part's: import writes these as reads and writes by position.
     yield from rows("as_strided", "self", whole, view=True)

@@ -77,6 +77,7 @@ def _max_pool_rows() -> Iterator[OpSpec]:
             "grad_output self indices",
             windows(dims),
             linear="grad_output",
+            ordered=dims == 3,
         )
 
 

@@ -14,22 +14,11 @@ for _each in op_samples():
 _BY_MEMORY = {"as_strided", "as_strided_scatter"}
 """What reads memory by definition; import refuses it of computed values."""
 
-_KERNELS = {
-    "_embedding_bag",
-    "_embedding_bag_forward_only",
-    "_linalg_det",
-    "_linalg_slogdet",
-    "_weight_norm_interface",
-    "adaptive_max_pool3d_backward",
-    "native_group_norm_backward",
-}
-"""Kernels of torch 2.13 that take it for granted, unasked, that operands lie in order (or factor what lies there)."""
 
 def test_results_do_not_depend_on_the_order_of_operands_in_memory():
     rows = _SAMPLES.items()
     found = {overload for overload, given in rows if overload not in UNDEFINED and any(map(strides_matter, given))}
-    assert found <= _BY_MEMORY | _KERNELS
-    assert found >= _BY_MEMORY
+    assert found == _BY_MEMORY
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.lowering.calls import Call, Dtype, Operand, call_of
 
 _X, _Y, _Z = map(Operand, range(3))
+_IN_ORDER = tuple(Operand(i, ordered=True) for i in range(2))
 _MESH = Mesh.of(x=4)
 
 
@@ -72,9 +73,9 @@ F, G = "tensor<6x4xf32>", "tensor<4x5xf32>"
             '%y = aten.opaque "aten::index.Tensor" %a, %b',
             "tensor<6x4xf32>, tensor<3xi64>",
             "tensor<3x4xf32>",
-            Call("aten.index.Tensor", (_X, (_Y,))),
+            Call("aten.index.Tensor", (_IN_ORDER[0], (_IN_ORDER[1],))),
         ),
-        ('%y = aten.opaque "aten::relu" %a', F, F, Call("aten.relu.default", (_X,))),
+        ('%y = aten.opaque "aten::relu" %a', F, F, Call("aten.relu.default", (_IN_ORDER[0],))),
         ("%y = train.increment %a", "tensor<f32>", "tensor<f32>", Call("increment", (_X,))),
     ],
 )

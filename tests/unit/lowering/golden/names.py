@@ -42,7 +42,7 @@ def step(comm, lambda_, q, l_):
     mask = aten.lt.Scalar(l_, 0.0)
     MESH_ = aten.masked_fill.Scalar(lambda_, mask, float("-inf"))
     whole = comm.all_gather(MESH_, dim=0, axes=("dp",))
-    v1 = aten.logcumsumexp.default(whole, 1)
+    v1 = aten.logcumsumexp.default(whole.contiguous(), 1)
     v2 = aten._to_copy.default(v1, dtype=torch.float64)
     v3 = aten._to_copy.default(v2, dtype=torch.float32)
     v4 = aten.amax.default(v3, (0,))
