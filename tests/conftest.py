@@ -17,6 +17,16 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="shardwright-tests-")
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the flag that accepts emitted programs as they are now."""
+    """Add the flags that accept emitted programs as they are now, and that leave nothing out."""
     parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
+    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked thorough unless it is asked for."""
+    if not config.getoption("--thorough"):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)

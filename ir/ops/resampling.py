@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ..rules import Rule, Value
+from ..sharding import Reduction
 from .common import named, rows, together, windows
 from .spec import OpInstance, OpSpec, Shape
 
@@ -90,20 +91,42 @@ def _padding_rows() -> Iterator[OpSpec]:
         )
 
 
+def grid_sampler(op: OpInstance) -> Rule:
+    """(input [n, c, ..h], grid [n, ..y, p]) -> [n, c, ..y]: what the grid points to may be anywhere in the image."""
+    image, grid, sampled, sizes = _grid(op.operands[0], op.operands[1])
+    return Rule((image, grid), (sampled,), sizes, replicated=_places(image))
+
+
+def grid_sampler_backward(op: OpInstance) -> Rule:
+    """(grad_output, input, grid) -> (grad_input, grad_grid), of which one may not be asked for."""
+    image, grid, sampled, sizes = _grid(op.operands[1], op.operands[2])
+    results = tuple(value if shape else () for value, shape in zip((image, grid), op.results, strict=True))
+    reductions = dict.fromkeys(["c", *(dim[0] for dim in grid[1:-1])], Reduction.SUM)
+    return Rule((sampled, image, grid), results, sizes, reductions, _places(image))
+
+
+def _grid(image: Shape, grid: Shape) -> tuple[Value, Value, Value, dict[str, int]]:
+    """The values of image, grid and result, and the factors' sizes."""
+    space, before = named(image[2:], "h")
+    places, after = named(grid[1:-1], "y")
+    sizes = {"n": image[0], "c": image[1], "p": grid[-1], **before, **after}
+    return (("n",), ("c",), *space), (("n",), *places, ("p",)), (("n",), ("c",), *places), sizes
+
+
+def _places(image: Value) -> frozenset[str]:
+    return frozenset({"p", *(dim[0] for dim in image[2:])})
+
+
 def _grid_rows() -> Iterator[OpSpec]:
-    for dims, (source, target) in {2: ("h, w", "y, x"), 3: ("d, h, w", "z, y, x")}.items():
-        image, grid, result = f"[n, c, {source}]", f"[n, {target}, p]", f"[n, c, {target}]"
-        fixed = f"replicated={{{source}, p}}"
-        yield from rows(
-            f"grid_sampler_{dims}d", "input grid", f"({image}, {grid}) -> ({result}) {fixed}", linear="input"
-        )
-        yield from rows(
-            f"grid_sampler_{dims}d_backward",
-            "grad_output input grid",
-            f"({result}, {image}, {grid}) -> ({image}, {grid}) reduction={{c, {target}}} {fixed}",
-            linear="grad_output",
-            results=2,
-        )
+    names = "grid_sampler_2d grid_sampler_3d"
+    yield from rows(names, "input grid", grid_sampler, linear="input")
+    yield from rows(
+        " ".join(f"{name}_backward" for name in names.split()),
+        "grad_output input grid",
+        grid_sampler_backward,
+        linear="grad_output",
+        results=2,
+    )
 
 
 def resampling_rows() -> Iterator[OpSpec]:
