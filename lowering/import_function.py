@@ -48,14 +48,15 @@ def import_function(
     Trace `function` on `inputs`, which keep their values, and convert what it called.
 
     Args:
-        functional: whether ops that write in place are replaced; a function that asks autograd for gradients, of which
-            the ops write to nothing, must be traced as it is.
+        functional: whether ops that write in place are replaced at once; a function that asks autograd for gradients
+            is traced as it is, and the ops that this found are replaced.
         probe: whether the rules of ops that the table lacks are inferred.
 
     Raises:
         CaptureError: it calls what the IR has no form for.
     """
-    traced = make_fx(torch.func.functionalize(function) if functional else function)(*_by_value(inputs))
+    plain = function if functional else make_fx(function)(*_by_value(inputs))
+    traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
     for node in graph.nodes:

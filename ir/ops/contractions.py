@@ -37,9 +37,9 @@ def distances(op: OpInstance) -> Rule:
 
 
 def distances_backward(op: OpInstance) -> Rule:
-    """(grad, x1, x2, distances) -> the gradient of x1, a sum over the points of x2."""
+    """(grad, x1, x2, distances) -> the gradient of x1 [.., p, m], of every batch: a sum over the points of x2."""
     x1, x2, out, sizes = _points(op.operands[1], op.operands[2], op.operands[0])
-    return Rule((out, x1, x2, out), (x1,), sizes, {"r": Reduction.SUM}, frozenset({"m"}))
+    return Rule((out, x1, x2, out), ((*out[:-1], ("m",)),), sizes, {"r": Reduction.SUM}, frozenset({"m"}))
 
 
 def _points(x1: Shape, x2: Shape, out: Shape) -> tuple[Value, Value, Value, dict[str, int]]:
