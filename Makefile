@@ -49,7 +49,7 @@ filecheck: setup ## The IR tests: one small file per behaviour, run by lit
 # One run, so that one closing line counts everything; a file stays on one worker, so that what its tests share
 # (a launch of several processes, above all) is made once.
 unit: setup ## The Python tests, those on several processes included
-	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations 15 tests
 
 bench: setup ## The measurements; each writes its table and plot
 	set -e; for script in benchmarks/[!_]*.py; do $(BIN)/python $$script; done
