@@ -7,17 +7,16 @@ them. The cluster makes splitting pay, so that searched plans split too. `pytest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import pytest
 import torch
+from launches import trained
 from split_cluster import split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_on_ranks, compile_case, imported
+from shardwright.api.check import CheckCase, CheckResult, compile_case, imported
 from shardwright.ir.mesh import parse_mesh
-from shardwright.runtime.spawn import RankError
 
 MODELS = ("mlp-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny", "vgg19-tiny")
 MESHES = {2: ("2", "2x1"), 4: ("4", "2x2"), 8: ("8", "2x4")}
@@ -63,32 +62,15 @@ NAMES = [name if is_quick(each) else pytest.param(name, marks=pytest.mark.thorou
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[int], Mapping[str, CheckResult]]:
-    """By number of ranks, the results by name of those cases that are to be tested here."""
-    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
-
-    @cache
-    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
-        mine = [CASES[name] for name in CASES if name in wanted and CASES[name].mesh.device_count == world_size]
-        try:
-            return {str(each.case): each for each in check_on_ranks(mine, world_size)}
-        except RankError as error:
-            return error
-
-    def results_of(world_size: int) -> Mapping[str, CheckResult]:
-        found = launch(world_size)
-        if isinstance(found, RankError):
-            pytest.fail(str(found))
-        return found
-
-    return results_of
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_program_trains_as_one_device_does(name: str, results: Callable[[int], Mapping[str, CheckResult]]):
-    result = results(CASES[name].mesh.device_count)[name]
+def test_a_program_trains_as_one_device_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
     assert result.passed, str(result)
 
 

@@ -9,17 +9,17 @@ every micro-batch in turns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 
 import dropout_steps
 import pytest
 import torch
+from launches import trained
 from odd_steps import larger_gpt2
 from split_cluster import split_cluster, unequal_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
 from shardwright.ir.mesh import Mesh
 
 MODELS = ("gpt2-tiny", "unet-tiny")
@@ -76,18 +76,16 @@ CASES["dropout 2,2 1f1b float64"] = replace(
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 
-@cache
-def results(world_size: int) -> Mapping[str, CheckResult]:
-    names = [name for name, each in CASES.items() if each.mesh.device_count == world_size]
-    found = check_on_ranks([CASES[name] for name in names], world_size)
-    return dict(zip(names, found, strict=True))
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CASES)
-def test_a_pipeline_trains_as_one_device_does(name: str):
-    result = results(CASES[name].mesh.device_count)[name]
+def test_a_pipeline_trains_as_one_device_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
     assert result.passed, str(result)
 
 

@@ -6,21 +6,20 @@ Even and uneven shares, on one axis and on two, on gloo processes (one launch pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import dropout_steps
 import pytest
 import time_steps
 import torch
+from launches import trained
 from split_cluster import split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.errors import PassError
-from shardwright.runtime.spawn import RankError
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
 FORMS = {"duplex": ("split-batch{parts=2}", "duplex"), "accumulation": ("split-batch{parts=4}", "accumulate")}
@@ -82,32 +81,15 @@ CASES["bert with dropout, accumulation"] = replace(
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[int], Mapping[str, CheckResult]]:
-    """By number of ranks, the results by name of those cases that are to be tested here."""
-    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
-
-    @cache
-    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
-        mine = [name for name in CASES if name in wanted and CASES[name].mesh.device_count == world_size]
-        try:
-            return dict(zip(mine, check_on_ranks([CASES[name] for name in mine], world_size), strict=True))
-        except RankError as error:
-            return error
-
-    def results_of(world_size: int) -> Mapping[str, CheckResult]:
-        found = launch(world_size)
-        if isinstance(found, RankError):
-            pytest.fail(str(found))
-        return found
-
-    return results_of
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[int], Mapping[str, CheckResult]]):
-    result = results(CASES[name].mesh.device_count)[name]
+def test_parts_train_as_the_whole_batch_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
     assert result.passed, str(result)
 
 

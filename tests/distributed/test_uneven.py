@@ -8,19 +8,18 @@ runs all of its cases on gloo; more of them run in the interpreter, all ranks in
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
+from launches import trained
 from split_cluster import mixed_cluster, split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.ir.ratios import rounded
 from shardwright.passes.errors import PassError
-from shardwright.runtime.spawn import RankError
 
 MODELS = ("mlp-tiny", "gpt2-tiny", "vgg19-tiny", "vit-tiny")
 FIXED = {4: ("0.4,0.3,0.2,0.1", "0.7,0.1,0.1,0.1", "0.5,0.0,0.3,0.2"), 3: ("0.5,0.3,0.2", "0.8,0.1,0.1", "0.6,0.0,0.4")}
@@ -75,32 +74,15 @@ INTERPRETED = {str(each): each for each in interpreted()}
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[int], Mapping[str, CheckResult]]:
-    """By number of ranks, the results by name of those cases that are to be tested here."""
-    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
-
-    @cache
-    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
-        mine = [CASES[name] for name in CASES if name in wanted and CASES[name].mesh.device_count == world_size]
-        try:
-            return {str(each.case): each for each in check_on_ranks(mine, world_size)}
-        except RankError as error:
-            return error
-
-    def results_of(world_size: int) -> Mapping[str, CheckResult]:
-        found = launch(world_size)
-        if isinstance(found, RankError):
-            pytest.fail(str(found))
-        return found
-
-    return results_of
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[int], Mapping[str, CheckResult]]):
-    result = results(CASES[name].mesh.device_count)[name]
+def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
     assert result.passed, str(result)
 
 

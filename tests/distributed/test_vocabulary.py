@@ -8,16 +8,16 @@ gloo, one launch per number of ranks; the interpreter runs what needs no process
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import vocabulary_steps
+from launches import trained
 from split_cluster import split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks, compile_case, imported
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
 from shardwright.ir.mesh import Mesh
 
 FILE = Path(__file__).parents[1] / "support" / "vocabulary_pins.toml"
@@ -66,17 +66,16 @@ CASES = {
 }
 
 
-@cache
-def results(world_size: int) -> Mapping[str, CheckResult]:
-    names = [name for name, each in CASES.items() if each.mesh.device_count == world_size]
-    return dict(zip(names, check_on_ranks([CASES[name] for name in names], world_size), strict=True))
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_a_split_vocabulary_trains_as_a_whole_one_does(name: str):
-    result = results(CASES[name].mesh.device_count)[name]
+def test_a_split_vocabulary_trains_as_a_whole_one_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
     assert result.passed, str(result)
 
 

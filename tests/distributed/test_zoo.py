@@ -7,13 +7,14 @@ precisions on both meshes: `python benchmarks/zoo.py`. Those of `test_equality.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import pytest
 import torch
+from launches import trained
 from split_cluster import split_cluster
 
-from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
+from shardwright.api.check import CheckCase, CheckResult
 from shardwright.ir.mesh import parse_mesh
 
 MESHES = {
@@ -23,23 +24,20 @@ MESHES = {
     "utransformer-tiny": "2x2",
     "transgan-tiny": "2x2",
 }
-STEPS = 2
+CASES = {
+    name: CheckCase(name, parse_mesh(mesh), dtype=torch.float64, steps=2, cluster=split_cluster(parse_mesh(mesh)))
+    for name, mesh in MESHES.items()
+}
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Mapping[str, CheckResult]:
-    """By model; one launch runs all that are to be tested."""
-    wanted = {item.name.partition("[")[2].removesuffix("]") for item in request.session.items}
-    cases = [
-        CheckCase(name, parse_mesh(mesh), dtype=torch.float64, steps=STEPS, cluster=split_cluster(parse_mesh(mesh)))
-        for name, mesh in MESHES.items()
-        if name in wanted
-    ]
-    return {each.case.name: each for each in check_on_ranks(cases, 4)}
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", MESHES)
-def test_a_shipped_model_trains_as_one_device_does(name: str, results: Mapping[str, CheckResult]):
-    assert results[name].passed, str(results[name])
+@pytest.mark.parametrize("name", CASES)
+def test_a_shipped_model_trains_as_one_device_does(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
+    assert result.passed, str(result)

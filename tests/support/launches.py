@@ -1,0 +1,38 @@
+"""Cases that train on gloo processes: one launch per number of ranks runs all of them that are to be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import pytest
+
+from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
+from shardwright.runtime.spawn import RankError
+
+
+def trained(request: pytest.FixtureRequest, cases: Mapping[str, CheckCase]) -> Callable[[str], CheckResult]:
+    """
+    Return the function that gives the result of a case by its name.
+
+    The first that asks for one launches all cases on as many ranks that this session tests: those that are a parameter
+    of a test with the fixture of `request`. Where the launch fails, so do all of them.
+    """
+    asking = (item for item in request.session.items if request.fixturename in getattr(item, "fixturenames", ()))
+    wanted = {item.name.partition("[")[2].removesuffix("]") for item in asking}
+
+    @cache
+    def launch(world_size: int) -> Mapping[str, CheckResult] | RankError:
+        mine = [name for name in cases if name in wanted and cases[name].mesh.device_count == world_size]
+        try:
+            return dict(zip(mine, check_on_ranks([cases[name] for name in mine], world_size), strict=True))
+        except RankError as error:
+            return error
+
+    def result(name: str) -> CheckResult:
+        found = launch(cases[name].mesh.device_count)
+        if isinstance(found, RankError):
+            pytest.fail(str(found))
+        return found[name]
+
+    return result
