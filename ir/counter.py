@@ -72,13 +72,24 @@ class Stream:
 
     def number(self, whole: Sequence[int], place: Sequence[int], lanes: int) -> int:
         """The signed number in ``64 / lanes`` bits of the element at `place` of a tensor of shape `whole`."""
-        row = 0
-        for size, at in zip(whole[:-1], place[:-1], strict=True):
-            row = row * size + at
+        row = flat_index(whole[:-1], place[:-1])
         block, lane = divmod(place[-1] if place else 0, lanes)
         width = 64 // lanes
         bits = self.block(row * blocks_of_row(whole, lanes) + block) << 64 - (lane + 1) * width
         return signed(bits) >> 64 - width
+
+
+    def seed_of_part(self, whole: Sequence[int], start: Sequence[int]) -> int:
+        """The seed, an int64, of another generator for the part of a tensor of shape `whole` that begins at `start`."""
+        return signed(self.block(flat_index(whole, start)))
+
+
+def flat_index(shape: Sequence[int], place: Sequence[int]) -> int:
+    """The number of the element at `place`, counted along the last dim first."""
+    index = 0
+    for size, at in zip(shape, place, strict=True):
+        index = index * size + at
+    return index
 
 
 def blocks_of_row(whole: Sequence[int], lanes: int) -> int:

@@ -211,7 +211,5 @@ def _generator(
     seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None
 ) -> torch.Generator:
     """Torch's generator for a part."""
-    at = 0
-    for extent, first in zip(whole or size, start or (0,) * len(size), strict=True):
-        at = at * extent + first
-    return torch.Generator().manual_seed(signed(Stream.of(int(seed), stream).block(at)))
+    part = Stream.of(int(seed), stream).seed_of_part(whole or size, start or (0,) * len(size))
+    return torch.Generator().manual_seed(part)

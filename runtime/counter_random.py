@@ -61,10 +61,7 @@ class _Part(NamedTuple):
 
     def generator(self) -> torch.Generator:
         """Torch's generator for this part."""
-        at = 0
-        for size, first in zip(self.whole, self.start, strict=True):
-            at = at * size + first
-        seed = signed(Stream.of(int(self.seed), self.stream).block(at))
+        seed = Stream.of(int(self.seed), self.stream).seed_of_part(self.whole, self.start)
         return torch.Generator(self.device).manual_seed(seed)
 
     def empty(self, dtype: torch.dtype) -> torch.Tensor:
