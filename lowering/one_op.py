@@ -104,6 +104,7 @@ def run(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor] | No
     """The results of a call; None where it refuses these operands, or gives something else than tensors."""
     try:
         found = make_call(call, operands)
+    # All that ops are seen to raise of operands that they do not take; a fault of ours would be another.
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError, AssertionError):
         return None
     return [each for each in found if each is not None] if all(_is_tensor(each) for each in found) else None

@@ -21,7 +21,8 @@ def test_stages_are_returned() -> None:
 
 
 def test_main_is_not_run() -> None:
-    load_text('PLAN = 3\ndef step(comm): pass\nif __name__ == "__main__":\n    1 / 0\n', "<program>")
+    text = 'PLAN = 3\ndef step(comm): pass\nif __name__ == "__main__":\n    1 / 0\n'
+    assert [plan for plan, _ in load_text(text, "<program>")] == [3]
 
 
 def test_traceback_shows_lines_of_a_text_without_file() -> None:
