@@ -45,7 +45,9 @@ class VGGConfig:
 def _block(inputs: int, outputs: int, convolutions: int, *, batch_norm: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
     for index in range(convolutions):
-        layers.append(nn.Conv2d(inputs if index == 0 else outputs, outputs, kernel_size=3, padding=1))
+        # A batch norm takes the mean off: a bias before it has no effect, and its gradient is rounding alone.
+        channels = inputs if index == 0 else outputs
+        layers.append(nn.Conv2d(channels, outputs, kernel_size=3, padding=1, bias=not batch_norm))
         if batch_norm:
             layers.append(nn.BatchNorm2d(outputs))
         layers.append(nn.ReLU())
