@@ -48,6 +48,9 @@ nothing and compute everything everywhere.
 HEADROOM = 0.1
 """The part of a device's memory that the search leaves to the buffers of collectives."""
 
+_BRANCHES = 20
+"""How much the search may try out at each price of memory, where bounds alone do not decide."""
+
 
 @dataclass(frozen=True)
 class SearchStrategyPass(ModulePass):
@@ -150,18 +153,19 @@ def search(
     found = solve_within(
         view,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
-        lambda problem: _solved(problem, algorithm),
+        lambda problem, allowance: _solved(problem, algorithm, allowance),
         (1.0 - HEADROOM) * cluster.memory if memory is None else memory,
     )
     _write(view, found.problem, found.solution)
     return found
 
 
-def _solved(problem: StrategyProblem, algorithm: Algorithm) -> Solution:
-    from .search.eliminate import solve
+def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) -> Solution:
+    from .search.eliminate import Limits, solve
 
+    limits = Limits(allowance=allowance, branches=_BRANCHES) if allowance else Limits()
     try:
-        return brute_force(problem.problem) if algorithm == "exhaustive" else solve(problem.problem)
+        return brute_force(problem.problem) if algorithm == "exhaustive" else solve(problem.problem, limits=limits)
     except Infeasible as error:
         names = [_subject_name(problem, node) for node in error.nodes[:4]]
         raise PassFailedException(

@@ -47,7 +47,8 @@ class Limits:
 
     One bucket elimination keeps at most `entries` numbers and forms `cheap_work` without a try to do with
     less; all those that form more form `work` together. `sweeps` of dual ascent, one entry at least, go
-    before each try to prune.
+    before each try to prune. What costs at most `allowance` more than an optimum is good enough: bounds
+    need not come closer to the best that is known.
     """
 
     entries: int = 20_000_000
@@ -55,6 +56,7 @@ class Limits:
     work: int = 3_000_000_000
     sweeps: tuple[int, ...] = (45, 15, 15, 30)
     branches: int = 200
+    allowance: float = 0.0
 
 
 class LimitReached(RuntimeError):
@@ -102,10 +104,14 @@ class _Outcome:
     bound: float
     chosen: dict[int, int]
 
-    def settle(self, rest: _Outcome) -> _Outcome:
-        """Return the better of two, where all that this one left open was searched with result `rest`."""
+    def settle(self, rest: _Outcome, ceiling: float = np.inf) -> _Outcome:
+        """Return the better of two, where all that this one left open below `ceiling` was searched: `rest`."""
         cheaper = rest if rest.cost < self.cost else self
-        return _Outcome(cheaper.cost, min(rest.bound, cheaper.cost), cheaper.chosen)
+        return _Outcome(cheaper.cost, min(rest.bound, cheaper.cost, ceiling), cheaper.chosen)
+
+    def at_least(self, bound: float) -> _Outcome:
+        """Return this outcome, where all else that there is costs at least `bound`."""
+        return _Outcome(self.cost, min(self.cost, bound), self.chosen)
 
 
 _NOTHING = _Outcome(np.inf, np.inf, {})
@@ -128,6 +134,10 @@ class _Search:
     def slack(self, cost: float) -> float:
         """Return the difference that `tolerance` allows at `cost`."""
         return self.tolerance * abs(cost) + ROUNDING * self.scale if np.isfinite(cost) else 0.0
+
+    def ceiling(self, known: float) -> float:
+        """Return the cost from which on nothing is worth finding, where one of `known` is."""
+        return known + self.slack(known) - self.limits.allowance
 
     def run(self) -> _Outcome:
         """Solve the whole problem."""
@@ -167,12 +177,12 @@ class _Search:
             floors = ascent.floors()
             beam, found = self.by_restriction(graph, floors)
             best = min(best, found, key=lambda outcome: outcome.cost)
-            ceiling = min(best.cost, cutoff) + self.slack(min(best.cost, cutoff))
+            ceiling = self.ceiling(min(best.cost, cutoff))
             if max(beam, ascent.bound) > ceiling:
-                return best
+                return best.at_least(max(beam, ascent.bound))
             pruned = graph.below(floors, ceiling)
             if pruned.total_states() <= PROGRESS * graph.total_states():
-                return best.settle(self.minimise(pruned, min(best.cost, cutoff), "pruned", ascent))
+                return best.settle(self.minimise(pruned, min(best.cost, cutoff), "pruned", ascent), ceiling)
         exact = self.by_buckets(graph, self.work)
         return exact or best.settle(self.by_branching(graph, ascent, min(best.cost, cutoff)))
 

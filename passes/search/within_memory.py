@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects.compute import ComputeOp
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
+from ..analysis.compute import local_bytes
 from .memory import Lifetimes, Prices, bytes_over_time, holdings
 from .problem import Solution
 from .step_view import StepView
@@ -24,11 +25,18 @@ from .strategy import StrategyProblem
 _ROUNDS = 12
 """How often prices are tried after the first that does not fit."""
 
+_PATIENCE, _STALL = 3, 0.999
+"""How many prices in a row may bring the least peak no lower than this part of it before nothing is taken to fit."""
+
 _CLOSE = 0.01
 """A gap, relative to the cost, at which no more prices are tried."""
 
+_ALLOWANCE = 0.002
+"""How much more than the optimum at some prices a strategy may cost, relative to the cheapest of all."""
+
 Build = Callable[[Prices], StrategyProblem]
-Solve = Callable[[StrategyProblem], Solution]
+Solve = Callable[[StrategyProblem, float], Solution]
+"""Solves a problem; the seconds are how far from its optimum the solution may be."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,13 @@ def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Fo
     """
     lifetimes = Lifetimes(view)
     free = build(Prices())
-    first = _found(view, lifetimes, free, free, solve(free), bound=None)
+    if (least := _least_kept(view, free)) > limit:
+        raise PassFailedException(
+            "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
+            f" finely as can be, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
+            " much; use more devices or a smaller model"
+        )
+    first = _found(view, lifetimes, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first
     return _Pricing(view, lifetimes, build, solve, limit, free, first).run()
@@ -82,10 +96,14 @@ class _Pricing:
         self.least = first.peak_bytes
 
     def run(self) -> Found:
-        low, high = 0.0, None
+        low, high, stalled = 0.0, None, 0
         price = max(self.first.cost, 1e-9) / self.limit
         for _ in range(_ROUNDS):
+            least = self.least
             tried = self._try(price)
+            stalled = stalled + 1 if self.least > _STALL * least else 0
+            if self.best is None and stalled > _PATIENCE:
+                break
             if tried.peak_bytes <= self.limit:
                 high = price
             elif self._new_point(tried):
@@ -112,7 +130,7 @@ class _Pricing:
     def _try(self, price: float) -> Found:
         prices = Prices({point: price / len(self.points) for point in self.points})
         problem = self.build(prices)
-        solution = self.solve(problem)
+        solution = self.solve(problem, _ALLOWANCE * self.first.cost)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
         found = _found(self.view, self.lifetimes, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, found.peak_bytes)
@@ -127,6 +145,17 @@ class _Pricing:
             return False
         self.points.append(point)
         return True
+
+
+def _least_kept(view: StepView, problem: StrategyProblem) -> float:
+    """The bytes that no strategy can do without: those of the arguments, each in its smallest parts."""
+    return float(
+        sum(
+            min(local_bytes(decision.subject, form, view.mesh) for form in decision.states if isinstance(form, Sharding))
+            for decision in problem.decisions
+            if isinstance(decision.subject, BlockArgument) and not decision.copy
+        )
+    )
 
 
 def _peak_point(view: StepView, lifetimes: Lifetimes, found: Found) -> int:
