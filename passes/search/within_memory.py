@@ -149,13 +149,13 @@ class _Pricing:
 
 def _least_kept(view: StepView, problem: StrategyProblem) -> float:
     """The bytes that no strategy can do without: those of the arguments, each in its smallest parts."""
-    return float(
-        sum(
-            min(local_bytes(decision.subject, form, view.mesh) for form in decision.states if isinstance(form, Sharding))
-            for decision in problem.decisions
-            if isinstance(decision.subject, BlockArgument) and not decision.copy
-        )
-    )
+    kept = 0.0
+    for decision in problem.decisions:
+        value = decision.subject
+        if isinstance(value, BlockArgument) and not decision.copy:
+            forms = (form for form in decision.states if isinstance(form, Sharding))
+            kept += min(local_bytes(value, form, view.mesh) for form in forms)
+    return kept
 
 
 def _peak_point(view: StepView, lifetimes: Lifetimes, found: Found) -> int:
