@@ -50,7 +50,7 @@ def results_without_call(op: ComputeOp, mesh: Mesh, rank: int) -> tuple[Constant
     results = _local_shapes(op.outs, signature.results, mesh, rank)
     operands = _local_shapes(op.args, signature.operands, mesh, rank)
     pairs = zip((*results, *operands), (*op.outs, *op.args), strict=True)
-    if not any(0 in shape and 0 not in shape_of(value) for shape, value in pairs):
+    if not any(part == 0 < size for shape, value in pairs for part, size in zip(shape, shape_of(value), strict=True)):
         return None
     # Results that the op is told not to compute are placeholders.
     wanted = op.arguments().get("output_mask", [True] * len(results))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -57,9 +58,14 @@ def import_function(
     """
     plain = function if functional else make_fx(function)(*_by_value(inputs))
     traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
+    if any(map(_writes, traced.graph.nodes)):
+        # What an op writes that is made of others (`pad` in circles) shows only in its trace.
+        traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
     for node in graph.nodes:
+        if node.op == "call_function":
+            _check(node)
         node.meta[ORIGIN] = Origin("", "", 0, "forward", node.name)
         node.target = SPELLED.get(node.target, node.target)
     index_first_dims(graph)
@@ -77,7 +83,6 @@ def import_function(
             nodes.values[node] = block.insert_arg(kind, len(block.args))
             values.append(value)
         elif node.op == "call_function":
-            _check(node)
             nodes.add(node)
     results = _results(graph.output_node(), nodes)
     block.add_op(ReturnOp(*results))
@@ -85,7 +90,17 @@ def import_function(
     return ImportedFunction(ModuleOp([FuncOp("op", types, Region(block))]), tuple(values), seed is not None)
 
 
+def _writes(node: Node) -> bool:
+    """Whether a call writes into an operand; not where it gives an argument its new value, at the end."""
+    schema = getattr(node.target, "_schema", None)
+    if node.target is torch.ops.aten.copy_.default and cast(Node, node.args[0]).op == "placeholder":
+        return False
+    return schema is not None and schema.is_mutable
+
+
 def _check(node: Node) -> None:
+    if _writes(node):
+        raise CaptureError(f"{node.target} writes into an operand, which values of the IR do not allow")
     if node.target is not operator.getitem and "val" not in node.meta:
         raise CaptureError(f"{node.target} gives something else than tensors")
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

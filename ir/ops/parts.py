@@ -115,15 +115,14 @@ def diagonal(sides: str, first: int | None = None, second: int | None = None) ->
 
 def repeated(op: OpInstance) -> Rule:
     """Each dim some times over: the times are split, or, where it is once, the dim."""
-    if 0 in op.results[0]:
-        return whole(op)
     value, sizes = named(op.operands[0])
     result: list[Dim] = []
     for i, times in enumerate(op.argument("repeats")):
         sizes[f"r{i}"] = times
         own = i - (len(op.results[0]) - len(value))
         result.append((f"r{i}", *(value[own] if own >= 0 else ())))
-    return Rule((value,), (tuple(result),), sizes)
+    nothing = 0 in op.results[0]
+    return Rule((value,), (tuple(result),), sizes, replicated=frozenset(sizes) if nothing else frozenset())
 
 
 def joined(op: OpInstance) -> Rule:
