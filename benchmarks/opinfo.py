@@ -60,6 +60,8 @@ EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 
 _FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
+_FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding_bag"})
+"""Ops of whose samples some have offsets or indices written for torch's sizes: with others they read past the end."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sampl
 
 
 def _drawn(info: Any, most: int, sizes: Mapping[str, int]) -> list[Any]:
-    for name, size in sizes.items():
+    for name, size in (ODD_SIZES if info.name in _FOR_TORCHS_SIZES else sizes).items():
         setattr(common_methods_invocations, name, size)
     return list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
 
