@@ -13,24 +13,48 @@ from dataclasses import dataclass, field
 
 from .collectives import CollectiveKind
 from .mesh import Mesh
+from .op_cost import OpRate
 
 
 @dataclass(frozen=True)
 class Device:
     """
-    One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), and the
-    fixed seconds that starting one op costs."""
+    One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), the fixed
+    seconds that starting one op costs, and that a step costs; where it was profiled, fitted rates of families of ops,
+    and the measured seconds of single ones by `OpWork.key`.
+    """
 
     kind: str
     flops: tuple[tuple[str, float], ...]
     memory_bandwidth: float
     memory: float
     launch: float = 0.0
+    rates: tuple[OpRate, ...] = ()
+    table: tuple[tuple[str, float], ...] = field(default=(), hash=False)
+    overhead: float = 0.0
+    _fitted: Mapping[tuple[str, str], OpRate] = field(
+        default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
+    )
+    _measured: Mapping[str, float] = field(
+        default_factory=dict[str, float], init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_fitted", {(rate.family, rate.dtype): rate for rate in self.rates})
+        object.__setattr__(self, "_measured", dict(self.table))
 
     def rate(self, dtype: str) -> float:
         """FLOP/s in `dtype`; the lowest listed rate where it is not listed."""
         rates = dict(self.flops)
         return rates.get(dtype, min(rates.values()))
+
+    def fitted(self, family: str, dtype: str) -> OpRate | None:
+        """The fitted rate that is listed for exactly this family and dtype."""
+        return self._fitted.get((family, dtype))
+
+    def measured(self, key: str) -> float | None:
+        """The measured seconds of an op."""
+        return self._measured.get(key)
 
 
 @dataclass(frozen=True)

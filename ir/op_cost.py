@@ -1,0 +1,94 @@
+"""
+What an op costs on one device: a measured time, a fitted roofline of its family, or the plain roofline.
+
+The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted one has rates of
+its own for a family of ops and a dtype, and says what part of them is reached at which size: a batch of 32 does not
+cost 32 batches of 1. Units are SI.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .cluster import Device
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """
+    What one op does on one device, with its own part.
+
+    family   the file of `ir/ops` that the op has its row in, which is its class of cost
+    dtype    of its first operand, by name
+    flops    floating-point operations
+    bytes    read and written
+    key      the op with its local shapes and arguments, for measured times: `mm(float32[64x32], float32[32x16])`;
+             empty where nobody asks
+    """
+
+    family: str
+    dtype: str
+    flops: float
+    bytes: float
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class OpRate:
+    """
+    The fitted roofline of one family and dtype on a kind of device.
+
+    family     the class of cost; empty: all others
+    dtype      by name; empty: all others
+    flops      FLOP/s where ops are large
+    bandwidth  bytes/s where ops are large
+    launch     the fixed seconds of an op
+    curve      (size, efficiency), ascending in size: in FLOPs where operations are the larger term, else in bytes.
+               Linear in the logarithm of the size between, constant beyond. It exceeds 1 where caches help.
+    """
+
+    family: str
+    dtype: str
+    flops: float
+    bandwidth: float
+    launch: float
+    curve: tuple[tuple[float, float], ...] = ()
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The time of an op of so many operations that reads and writes `moved` bytes."""
+        computing, moving = flops / self.flops, moved / self.bandwidth
+        size = flops if computing > moving else moved
+        return max(computing, moving) / efficiency(self.curve, size) + self.launch
+
+
+def efficiency(curve: Sequence[tuple[float, float]], size: float) -> float:
+    """The part of its rates that an op of `size` reaches; all of them where there is no curve."""
+    if not curve:
+        return 1.0
+    above = bisect_right(curve, size, key=lambda point: point[0])
+    if above in (0, len(curve)):
+        return curve[max(above - 1, 0)][1]
+    (small, low), (large, high) = curve[above - 1], curve[above]
+    return low + (high - low) * math.log(size / small) / math.log(large / small)
+
+
+def op_seconds(device: Device, work: OpWork) -> float:
+    """The time of `work` on a device: as measured, else by the fitted rate, else the roofline. Nothing takes none."""
+    if not (work.flops or work.bytes):
+        return 0.0
+    if work.key and (measured := device.measured(work.key)) is not None:
+        return measured
+    return op_rate(device, work.family, work.dtype).seconds(work.flops, work.bytes)
+
+
+def op_rate(device: Device, family: str, dtype: str) -> OpRate:
+    """The fitted rate of a family and dtype, else of all others, else the plain roofline of the device."""
+    for asked in ((family, dtype), (family, ""), ("", dtype), ("", "")):
+        if (rate := device.fitted(*asked)) is not None:
+            return rate
+    return OpRate(family, dtype, device.rate(dtype), device.memory_bandwidth, device.launch)

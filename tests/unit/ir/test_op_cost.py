@@ -1,0 +1,55 @@
+"""What ops cost on a device: from a table, by a fitted rate with its curve, or by the plain roofline."""
+
+import pytest
+
+from shardwright.ir.cluster import Device
+from shardwright.ir.op_cost import OpRate, OpWork, efficiency, op_seconds
+
+PLAIN = Device("x", (("float32", 1e12), ("float64", 5e11)), 1e11, 1e9, launch=1e-6)
+FITTED = Device(
+    "y",
+    (("float32", 1e12),),
+    1e11,
+    1e9,
+    launch=1e-6,
+    rates=(
+        OpRate("contractions", "float32", 2e12, 1e11, 0.0, ((1e6, 0.25), (1e10, 1.0))),
+        OpRate("elementwise", "", 1e12, 5e10, 3e-6),
+    ),
+    table=(("mm(float32[2x2], float32[2x2])", 7.0),),
+)
+
+
+def work(family: str, flops: float, moved: float, dtype: str = "float32", key: str = "") -> OpWork:
+    return OpWork(family, dtype, flops, moved, key)
+
+
+@pytest.mark.parametrize(
+    ("device", "of", "seconds"),
+    [
+        (PLAIN, work("contractions", 1e9, 1e7), 1e-3 + 1e-6),
+        (PLAIN, work("contractions", 1e9, 1e9), 1e-2 + 1e-6),
+        (PLAIN, work("contractions", 1e9, 1e7, "float64"), 2e-3 + 1e-6),
+        (PLAIN, work("views", 0, 0), 0.0),
+        (FITTED, work("contractions", 1e10, 1e7), 5e-3),
+        (FITTED, work("contractions", 1e8, 1e5), 5e-5 / 0.625),
+        (FITTED, work("contractions", 1e8, 1e5, "float64"), 1e-4 + 1e-6),
+        (FITTED, work("elementwise", 1e6, 5e7, "int64"), 1e-3 + 3e-6),
+        (FITTED, work("reductions", 1e6, 1e7), 1e-4 + 1e-6),
+        (FITTED, work("contractions", 16, 48, key="mm(float32[2x2], float32[2x2])"), 7.0),
+        (FITTED, work("contractions", 1e10, 1e7, key="mm(float32[9x9], float32[9x9])"), 5e-3),
+    ],
+)
+def test_table_then_fitted_rate_then_roofline(device: Device, of: OpWork, seconds: float):
+    assert op_seconds(device, of) == pytest.approx(seconds)
+
+
+def test_a_curve_is_linear_in_the_logarithm_of_the_size_and_constant_beyond():
+    curve = ((1e2, 0.2), (1e4, 0.6), (1e5, 1.2))
+    sizes = (1.0, 1e2, 1e3, 1e4, 10**4.5, 1e5, 1e9)
+    assert [efficiency(curve, size) for size in sizes] == pytest.approx([0.2, 0.2, 0.4, 0.6, 0.9, 1.2, 1.2])
+
+
+def test_the_rate_of_all_other_families_comes_before_the_roofline():
+    others = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(OpRate("", "", 1e10, 1e9, 0.0),))
+    assert op_seconds(others, work("attention", 1e10, 0)) == pytest.approx(1.0)
