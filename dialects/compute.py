@@ -72,7 +72,8 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         """This use of the op as pure data."""
         shapes = (tuple(shape_of(value) for value in values) for values in (self.args, self.outs))
         operands, results = shapes
-        return OpInstance(self.overload, operands, results, self.operand_names(), self.arguments())
+        masks = frozenset(index for index, value in enumerate(self.args) if dtype_of(value) == "bool")
+        return OpInstance(self.overload, operands, results, self.operand_names(), self.arguments(), masks)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are not tensors, under their schema names, as Python values."""

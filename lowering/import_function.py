@@ -63,9 +63,9 @@ def import_function(
         traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
+    for node in filter(_writes, graph.nodes):
+        raise CaptureError(f"{node.target} writes into an operand, which values of the IR do not allow")
     for node in graph.nodes:
-        if node.op == "call_function":
-            _check(node)
         node.meta[ORIGIN] = Origin("", "", 0, "forward", node.name)
         node.target = SPELLED.get(node.target, node.target)
     index_first_dims(graph)
@@ -83,6 +83,7 @@ def import_function(
             nodes.values[node] = block.insert_arg(kind, len(block.args))
             values.append(value)
         elif node.op == "call_function":
+            _check(node)
             nodes.add(node)
     results = _results(graph.output_node(), nodes)
     block.add_op(ReturnOp(*results))
@@ -99,8 +100,6 @@ def _writes(node: Node) -> bool:
 
 
 def _check(node: Node) -> None:
-    if _writes(node):
-        raise CaptureError(f"{node.target} writes into an operand, which values of the IR do not allow")
     if node.target is not operator.getitem and "val" not in node.meta:
         raise CaptureError(f"{node.target} gives something else than tensors")
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

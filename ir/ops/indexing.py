@@ -166,13 +166,17 @@ class _FirstDims:
 
 
 def picked(op: OpInstance) -> Rule:
-    """`x[i]` or `x[i, j]`."""
+    """`x[i]` or `x[i, j]`; a mask, which says how many by its values, is applied to the whole."""
+    if op.masks & set(range(1, len(op.operands))):
+        return whole(op)
     dims = _FirstDims(op, op.operands[1:])
     return dims.rule((dims.value, *dims.indices), dims.picked, "v")
 
 
 def put(op: OpInstance) -> Rule:
     """`x[i] = y`; or with `accumulate` `x[i] += y`, the first operand once and a sum over the indices."""
+    if op.masks & set(range(1, len(op.operands) - 1)):
+        return whole(op)
     dims = _FirstDims(op, op.operands[1:-1])
     operands = (dims.value, *dims.indices, broadcast(op.operands[-1], dims.picked, dims.sizes))
     if op.argument("accumulate", False):

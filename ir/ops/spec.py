@@ -16,6 +16,8 @@ Shape = tuple[int, ...]
 class OpInstance:
     """
     One use of an op: the shapes of its tensor operands and results, and its other arguments as Python values.
+
+    `masks` are the positions of the operands that are boolean.
     """
 
     name: str
@@ -23,6 +25,7 @@ class OpInstance:
     results: tuple[Shape, ...]
     operand_names: tuple[str, ...] = ()
     arguments: Mapping[str, Any] | None = None
+    masks: frozenset[int] = frozenset()
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The value of the argument `name` of the schema, where it is not a tensor."""

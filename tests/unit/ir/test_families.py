@@ -148,3 +148,14 @@ def test_flops_are_a_product_over_factors():
     grouped = rule("grouped_mm", [(6, 4), (3, 4, 5), (3,)], [(6, 5)])
     assert op_table()["grouped_mm"].flop_count(grouped, grouped.sizes) == 2 * 6 * 4 * 5
     assert op_table()["grouped_mm"].flop_count(grouped, {**grouped.sizes, "e": 1}) == 2 * 6 * 4 * 5 / 3
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "result"),
+    [("index.Tensor", ((6, 4), (6,)), (3, 4)), ("index_put", ((6, 4), (6,), (3, 4)), (6, 4))],
+)
+def test_a_mask_is_no_index(name: str, operands: tuple[Shape, ...], result: Shape):
+    given = ("self", "indices", "values")[: len(operands)]
+    found = rule_of(OpInstance(name, operands, (result,), given, masks=frozenset({1})))
+    assert found.replicated == found.sizes.keys()
+    assert not found.indexed
