@@ -16,10 +16,10 @@ from ..dialects.step import BALANCE
 from ..ir.cluster import Cluster
 from ..ir.ratios import EVEN, Ratios
 from ..ir.signatures import Split, choices_of, needs_all_parts
+from .analysis.durations import ComputeSeconds
 from .analysis.factors import Factors
 from .analysis.memory import size_text
 from .analysis.phases import PhaseModel, shares_of
-from .analysis.timeline import ComputeSeconds
 from .errors import fail
 from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
 from .search.step_view import StepView, step_functions, step_views

@@ -14,7 +14,7 @@ from ...dialects.step import BACKWARD, sharding_of
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
-from ..analysis.timeline import communication_of
+from ..analysis.durations import communication_of
 from .flow import Flow, Role
 from .pace import Pace
 

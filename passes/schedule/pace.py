@@ -14,7 +14,7 @@ from ...dialects.pipe import FragmentOp
 from ...dialects.sharding_attrs import SignatureAttr
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
-from ..analysis.timeline import ComputeSeconds
+from ..analysis.durations import ComputeSeconds
 
 _USUAL_BYTES = 25 * 2**20
 _LATENCIES = 8

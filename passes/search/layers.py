@@ -17,7 +17,7 @@ from ...dialects import train
 from ...dialects.aten import OpaqueOp
 from ...dialects.compute import INDEPENDENT, ComputeOp
 from ...dialects.step import BACKWARD
-from ..analysis.timeline import layer_of
+from ..analysis.durations import layer_of
 from .step_view import StepView
 
 _EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT, train.SEED)

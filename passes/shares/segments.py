@@ -11,7 +11,7 @@ from ...dialects.compute import ComputeOp
 from ...dialects.ratios import SEGMENT
 from ...dialects.step import BACKWARD
 from ...dialects.train import TrainOp
-from ..analysis.timeline import ComputeSeconds, layer_of
+from ..analysis.durations import ComputeSeconds, layer_of
 from ..search.step_view import StepView
 
 

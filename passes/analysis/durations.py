@@ -1,0 +1,87 @@
+"""How long the ops and collectives of a step take, each by itself, and which module of the model they are from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import NameLoc
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.spmd import CollectiveOp, StartOp
+from ...dialects.step import sharding_of
+from ...ir.cluster import Cluster
+from ...ir.collective_cost import Method, handled_share, has_methods
+from ...ir.collectives import CollectiveKind, Step, find_step
+from ...ir.mesh import Mesh
+from ...ir.signatures import Signature
+from ..errors import fail
+from .compute import local_bytes, op_seconds
+
+
+@dataclass(frozen=True)
+class Communication:
+    """
+    A collective; `whole_bytes` is what a rank handles of the values, gathered or not yet scattered, with the padding
+    of its `method`.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    whole_bytes: float
+    method: Method = "padded"
+
+    def seconds(self, cluster: Cluster) -> float:
+        """How long it takes."""
+        if self.method == "grouped_broadcast":
+            alpha, beta = cluster.broadcast_costs(self.axes)
+            return alpha * cluster.mesh.parts(self.axes) + beta * self.whole_bytes
+        return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes)
+
+
+def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
+    """What a collective op communicates."""
+    if isinstance(op, CollectiveOp):
+        steps = [op.step(sharding_of(op.operand), mesh)]
+    else:
+        steps = [_started(op, index, mesh) for index in range(len(op.args))]
+    method: Method = "padded"
+    if op.method is not None and op.method.data == "grouped_broadcast":
+        method = "grouped_broadcast"
+    pairs = zip(op.operands, steps, strict=True)
+    sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
+    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method)
+
+
+def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:
+    if has_methods(step):
+        return handled_share(step, mesh, method) * value_bytes(value)
+    return local_bytes(value, step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
+
+
+def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
+    source, target = sharding_of(op.args[index]), op.out_shardings.data[index].sharding
+    step = find_step(op.collective, source, target, mesh)
+    if step is None:
+        fail(op, f"no {op.collective} leads from {source} to {target}")
+    return step
+
+
+class ComputeSeconds:
+    """The roofline times of ops on a cluster, each found once for equal uses of an op with equal signatures."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[object, Signature], float] = {}
+
+    def __call__(self, op: ComputeOp, signature: Signature) -> float:
+        """The time of `op`."""
+        key = (op.use_key(), signature)
+        if key not in self._known:
+            self._known[key] = op_seconds(op, signature, self.cluster)
+        return self._known[key]
+
+
+def layer_of(op: Operation) -> str:
+    """The module of the user's model that `op` is from; empty where not known."""
+    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
