@@ -45,10 +45,7 @@ def step_costs(
     `share` gives the part of a dim that its largest part is, where that is not what its boundaries say.
     """
     handled = handled_share(step, cluster.mesh, method, share)
-    if method == "grouped_broadcast":
-        alpha, beta = cluster.broadcast_costs(step.axes)
-        return alpha * cluster.mesh.parts(step.axes), beta * handled
-    alpha, beta = cluster.collective_costs(step.kind, step.axes)
+    alpha, beta = cluster.collective_costs(step.kind, step.axes, method)
     return alpha, beta * handled
 
 

@@ -33,10 +33,7 @@ class Communication:
 
     def seconds(self, cluster: Cluster) -> float:
         """How long it takes."""
-        if self.method == "grouped_broadcast":
-            alpha, beta = cluster.broadcast_costs(self.axes)
-            return alpha * cluster.mesh.parts(self.axes) + beta * self.whole_bytes
-        return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes)
+        return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
 
 def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
