@@ -58,6 +58,7 @@ class OpSpec:
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     ordered    torch's kernel takes it for granted that its operands lie in memory in the order of their dims
+    family     the class of cost: the name of the file that has the row (the table fills it in)
     """
 
     name: str
@@ -69,6 +70,7 @@ class OpSpec:
     view: bool = False
     results: int = 1
     ordered: bool = False
+    family: str = ""
 
     def bind(self, op: OpInstance) -> Rule:
         """The sharding rule of one use of the op; ValueError where its shapes do not go together."""

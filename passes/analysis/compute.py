@@ -1,20 +1,26 @@
-"""What an op costs on a device: the roofline, by signature."""
+"""What an op does and costs on a device, by signature."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from xdsl.ir import SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
-from ...ir.cluster import Cluster, Device
+from ...dialects.train import TrainOp
+from ...ir import op_cost
+from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
+from ...ir.op_cost import OpWork
 from ...ir.ops.spec import OpSpec
 from ...ir.rules import Rule, Value
 from ...ir.sharding import Sharding, largest_local_shape, local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
+
+UPDATE, OPAQUE = "update", "opaque"
+"""The classes of cost of the updates of parameters, and of ops without a row."""
 
 _UNKNOWN = OpSpec("", (), "() -> ()")
 
@@ -69,40 +75,42 @@ def _has(value: Value, factors: Collection[str]) -> bool:
     return any(factor in factors for dim in value for factor in dim)
 
 
+def op_work(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> OpWork:
+    """What the op does on `rank` with its own part; None: on the device with the largest share."""
+    flops, moved = op_flops(op, signature, mesh, rank), op_bytes(op, signature, mesh, rank)
+    return OpWork(family_of(op), work_dtype(op), flops, moved)
+
+
+def family_of(op: ComputeOp) -> str:
+    """The op's class of cost: the family of its row, `update` of a parameter, or `opaque`."""
+    return UPDATE if isinstance(op, TrainOp) else spec_of(op).family or OPAQUE
+
+
+def work_dtype(op: ComputeOp) -> str:
+    """The dtype that an op is taken to compute in: its first operand's."""
+    values = op.args or op.outs
+    return dtype_of(values[0]) if values else "float32"
+
+
 def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
     """
-    The roofline time, max(flops / rate, bytes / bandwidth) + launch, until the last rank is done.
+    The time of an op until the last rank is done.
 
     Of an even split every rank is taken to have the largest part.
     """
-    if spec_of(op).view:
-        return 0.0
     if is_uneven(signature):
         return max(rank_seconds(op, signature, cluster))
-    flops, moved = op_flops(op, signature, cluster.mesh), op_bytes(op, signature, cluster.mesh)
-    return max(
-        _device_seconds(device, flops, moved, _dtype(op.args or op.outs)) for device in cluster.kinds_used
-    )
+    work = op_work(op, signature, cluster.mesh)
+    return max(op_cost.op_seconds(device, work) for device in cluster.kinds_used)
 
 
 def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> list[float]:
-    """The roofline time of each rank, with its own part on its own device; a rank without a part takes none."""
-    mesh, dtype = cluster.mesh, _dtype(op.args or op.outs)
-    seconds: list[float] = []
-    for rank in range(mesh.device_count):
-        flops, moved = op_flops(op, signature, mesh, rank), op_bytes(op, signature, mesh, rank)
-        seconds.append(_device_seconds(cluster.device(rank), flops, moved, dtype) if flops or moved else 0.0)
-    return seconds
+    """The time of each rank, with its own part on its own device; a rank without a part takes none."""
+    ranks = range(cluster.mesh.device_count)
+    return [op_cost.op_seconds(cluster.device(rank), op_work(op, signature, cluster.mesh, rank)) for rank in ranks]
 
 
 def is_uneven(signature: Signature) -> bool:
     """Whether some dim is split at boundaries of its own."""
     return any(d.offsets is not None for s in (*signature.operands, *signature.results) for d in s.dims)
 
-
-def _dtype(values: Sequence[SSAValue]) -> str:
-    return dtype_of(values[0]) if values else "float32"
-
-
-def _device_seconds(device: Device, flops: float, moved: float, dtype: str) -> float:
-    return max(flops / device.rate(dtype), moved / device.memory_bandwidth) + device.launch
