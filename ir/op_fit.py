@@ -1,0 +1,221 @@
+"""
+Fitting the roofline of a family of ops to measured times.
+
+The model is `max(flops / F, bytes / B) / efficiency(size) + launch` (`OpRate`). Errors are of logarithms, for times
+span orders of magnitude, and so are the parameters, which keeps them above zero. Measurements that no rate explains (a
+process was taken off its core) count less: Huber's loss, by iteratively reweighted least squares, with the steps of
+Levenberg and Marquardt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .op_cost import OpRate
+
+Sample = tuple[float, float, float]
+"""FLOPs, bytes and seconds of one op."""
+
+_HUBER = 0.05
+"""The error, as a part of the time, from which a measurement counts less."""
+
+_STEPS = 60
+_PER_KNOT, _KNOTS = 4, 8
+_STIFFNESS = 0.3
+"""How much a bend of the curve counts beside the error of a measurement, where few tell its height."""
+
+_WORTH = 0.9
+"""A curve is kept where it brings the loss below this part of what it is without."""
+
+_WORKING = 0.2
+"""The part of its time that an op must work, by the rates known so far, to tell of the curve."""
+
+_MATTERS = 0.05
+"""The part of a sample's time that a cost must explain to be known by it."""
+
+
+def fit_rate(family: str, dtype: str, samples: Sequence[Sample]) -> tuple[OpRate, tuple[float, ...]]:
+    """
+    The rate of a family and dtype that explains measured times, and by what part it misses each, in their order.
+
+    A rate that bounds no sample is the highest that one reached. ValueError where there is no sample, or one that did
+    nothing or took no time.
+    """
+    what = f"{family or 'ops'} in {dtype or 'any dtype'}"
+    if not samples:
+        raise ValueError(f"no measurements of {what} to fit a rate to")
+    if wrong := [each for each in samples if each[2] <= 0 or max(each[:2]) <= 0 or min(each[:2]) < 0]:
+        raise ValueError(
+            f"a measurement of {what} has (FLOPs, bytes, seconds) = {wrong[0]}; expected some work in a time above 0"
+        )
+    plain = min((_fitted(start, samples) for start in _starts(samples)), key=lambda model: _loss(model, samples))
+    bent = [_fitted(start, samples) for start in _with_curves(plain, samples)]
+    best = min(bent, key=lambda model: _loss(model, samples), default=plain)
+    if _loss(best, samples) >= _WORTH * _loss(plain, samples):
+        best = plain
+    rate = _rate(family, dtype, best, samples)
+    return rate, tuple(rate.seconds(flops, moved) / seconds - 1.0 for flops, moved, seconds in samples)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """
+    The logarithms of what is fitted: seconds per FLOP, per byte and of a launch, and efficiencies at the knots.
+
+    The last knot's is held at 0: the largest ops reach the rates.
+    """
+
+    constants: tuple[float, float, float]
+    knots: tuple[float, ...] = ()
+    heights: tuple[float, ...] = ()
+
+    def moved_by(self, step: Sequence[float]) -> _Model:
+        """With a step added to all that is fitted, nothing by more than a factor of e: further off it is not linear."""
+        step = [min(max(value, -1.0), 1.0) for value in step]
+        flop, byte, launch = (c + s for c, s in zip(self.constants, step[:3], strict=True))
+        heights = (h + s for h, s in zip(self.heights, [*step[3:], 0.0], strict=False))
+        return replace(self, constants=(flop, byte, launch), heights=tuple(heights))
+
+    def explain(self, sample: Sample) -> tuple[float, dict[int, float]]:
+        """The error of the logarithm of a sample's time, and its derivatives by number of parameter."""
+        flops, moved, seconds = sample
+        flop, byte, launch = map(math.exp, self.constants)
+        term = 0 if flops * flop > moved * byte else 1
+        shares = self._shares(math.log(sample[term])) if self.knots else {}
+        reached = sum(share * math.exp(self.heights[k]) for k, share in shares.items()) or 1.0
+        working = max(flops * flop, moved * byte) / reached
+        total = working + launch
+        slopes = {term: working / total, 2: launch / total}
+        for k, share in shares.items():
+            if k < len(self.heights) - 1:
+                slopes[3 + k] = -working / total * share * math.exp(self.heights[k]) / reached
+        return math.log(total / seconds), slopes
+
+    def _shares(self, size: float) -> dict[int, float]:
+        """By number of knot, its part in the efficiency at a size (a logarithm)."""
+        if size <= self.knots[0]:
+            return {0: 1.0}
+        above = next((k for k, knot in enumerate(self.knots) if knot > size), None)
+        if above is None:
+            return {len(self.knots) - 1: 1.0}
+        share = (size - self.knots[above - 1]) / (self.knots[above] - self.knots[above - 1])
+        return {above - 1: 1.0 - share, above: share}
+
+    def bends(self) -> Iterator[tuple[float, dict[int, float]]]:
+        """Like errors of measurements: how far the heights of neighbours differ, made small."""
+        for k, (one, other) in enumerate(zip(self.heights, self.heights[1:], strict=False)):
+            slopes = {3 + k: -_STIFFNESS}
+            if k + 1 < len(self.heights) - 1:
+                slopes[4 + k] = _STIFFNESS
+            yield _STIFFNESS * (other - one), slopes
+
+
+def _loss(model: _Model, samples: Sequence[Sample]) -> float:
+    """Huber's: quadratic in small errors, linear in large ones."""
+    sizes = (abs(model.explain(sample)[0]) for sample in samples)
+    return sum(e * e if e < _HUBER else _HUBER * (2 * e - _HUBER) for e in sizes) + sum(
+        bend * bend for bend, _ in model.bends()
+    )
+
+
+def _fitted(model: _Model, samples: Sequence[Sample]) -> _Model:
+    """The model with the least loss that is downhill from `model`."""
+    loss, damping = _loss(model, samples), 1e-2
+    for _ in range(_STEPS):
+        step = _step(model, samples, damping)
+        tried = model.moved_by(step)
+        if (now := _loss(tried, samples)) >= loss:
+            damping *= 10
+            if damping > 1e6:
+                break
+            continue
+        gained, model, loss, damping = loss - now, tried, now, max(damping / 10, 1e-9)
+        if gained < 1e-6 * loss:
+            break
+    return model
+
+
+def _step(model: _Model, samples: Sequence[Sample], damping: float) -> list[float]:
+    """Where the model, taken as linear, has the least sum of weighted squares; damped."""
+    count = 3 + max(len(model.heights) - 1, 0)
+    squares = [[0.0] * count for _ in range(count)]
+    downhill = [0.0] * count
+    errors = [(error, slopes, min(1.0, _HUBER / (abs(error) + 1e-12))) for error, slopes in map(model.explain, samples)]
+    for error, slopes, weight in (*errors, *((bend, slopes, 1.0) for bend, slopes in model.bends())):
+        for i, slope in slopes.items():
+            downhill[i] -= weight * slope * error
+            for j, other in slopes.items():
+                squares[i][j] += weight * slope * other
+    for i in range(count):
+        # What no sample tells of stays as it is.
+        squares[i][i] = squares[i][i] * (1.0 + damping) + 1e-12
+    return _solved(squares, downhill)
+
+
+def _solved(matrix: list[list[float]], wanted: list[float]) -> list[float]:
+    """The solution of a small symmetric positive definite system."""
+    count = len(wanted)
+    rows = [[*row, value] for row, value in zip(matrix, wanted, strict=True)]
+    for i in range(count):
+        for k in range(i + 1, count):
+            times = rows[k][i] / rows[i][i]
+            rows[k] = [x - times * y for x, y in zip(rows[k], rows[i], strict=True)]
+    solution = [0.0] * count
+    for i in reversed(range(count)):
+        known = sum(rows[i][j] * solution[j] for j in range(i + 1, count))
+        solution[i] = (rows[i][count] - known) / rows[i][i]
+    return solution
+
+
+def _starts(samples: Sequence[Sample]) -> Iterator[_Model]:
+    """Where to begin: the launch of the fastest sample, the costs of fast ones or of middling ones."""
+    per_flop, per_byte = (sorted(s[2] / s[term] for s in samples if s[term]) for term in (0, 1))
+    launch = math.log(min(sample[2] for sample in samples) / 2)
+    for low, high in ((0.05, 0.05), (0.05, 0.5), (0.5, 0.05)):
+        flop, byte = (
+            math.log(costs[int(part * len(costs))] if costs else math.exp(-100.0))
+            for costs, part in ((per_flop, low), (per_byte, high))
+        )
+        yield _Model((flop, byte, launch))
+
+
+def _with_curves(plain: _Model, samples: Sequence[Sample]) -> Iterator[_Model]:
+    """The plain model and ones of smaller launches, with a flat curve over the sizes that tell of one."""
+    flop, byte, launch = plain.constants
+    for less in (1.0, 4.0, 16.0):
+        model = _Model((flop, byte, launch - math.log(less)))
+        sizes = sorted(size for sample in samples if (size := _telling(model, sample)) is not None)
+        if len(knots := _knots(sizes)) > 1:
+            yield replace(model, knots=knots, heights=(0.0,) * len(knots))
+
+
+def _knots(sizes: Sequence[float]) -> tuple[float, ...]:
+    """Some of the ascending sizes, each at least twice the one before: the least, and equally many between others."""
+    count = min(_KNOTS, len(sizes) // _PER_KNOT)
+    knots: list[float] = []
+    for i in range(count if count > 1 else 0):
+        size = sizes[round(i * (len(sizes) - 1) / (count - 1))]
+        if not knots or size - knots[-1] >= math.log(2):
+            knots.append(size)
+    return tuple(knots)
+
+
+def _telling(model: _Model, sample: Sample) -> float | None:
+    """The logarithm of a sample's size, if it is more than a launch."""
+    slopes = model.explain(sample)[1]
+    term = 0 if 0 in slopes else 1
+    return math.log(sample[term]) if slopes[term] > _WORKING else None
+
+
+def _rate(family: str, dtype: str, model: _Model, samples: Sequence[Sample]) -> OpRate:
+    """The model as a rate; a cost that matters for no sample is as low as it was seen to be."""
+    flop, byte, launch = map(math.exp, model.constants)
+    slopes = [model.explain(sample)[1] for sample in samples]
+    bound = [term for term in (0, 1) if any(each.get(term, 0.0) > _MATTERS for each in slopes)]
+    seen = [max(s[term] / max(s[2] - launch, _MATTERS * s[2]) for s in samples) for term in (0, 1)]
+    flops, bandwidth = (1.0 / cost if term in bound else seen[term] for term, cost in enumerate((flop, byte)))
+    curve = tuple((math.exp(k), math.exp(h)) for k, h in zip(model.knots, model.heights, strict=True))
+    # Work of one sort alone says nothing of the other: an operation is then as good as a byte.
+    return OpRate(family, dtype, flops or bandwidth, bandwidth or flops, launch, curve)
