@@ -26,8 +26,8 @@ _PER_KNOT, _KNOTS = 4, 8
 _STIFFNESS = 0.3
 """How much a bend of the curve counts beside the error of a measurement, where few tell its height."""
 
-_WORTH = 0.9
-"""A curve is kept where it brings the loss below this part of what it is without."""
+_WORTH = 0.01
+"""How much less a curve must make the loss, per knot, to be kept: noise alone makes it a little less."""
 
 _WORKING = 0.2
 """The part of its time that an op must work, by the rates known so far, to tell of the curve."""
@@ -53,7 +53,7 @@ def fit_rate(family: str, dtype: str, samples: Sequence[Sample]) -> tuple[OpRate
     plain = min((_fitted(start, samples) for start in _starts(samples)), key=lambda model: _loss(model, samples))
     bent = [_fitted(start, samples) for start in _with_curves(plain, samples)]
     best = min(bent, key=lambda model: _loss(model, samples), default=plain)
-    if _loss(best, samples) >= _WORTH * _loss(plain, samples):
+    if _loss(plain, samples) - _loss(best, samples) < _WORTH * len(best.knots):
         best = plain
     rate = _rate(family, dtype, best, samples)
     return rate, tuple(rate.seconds(flops, moved) / seconds - 1.0 for flops, moved, seconds in samples)
