@@ -96,7 +96,7 @@ def test_a_rate_that_bounds_nothing_is_the_highest_that_was_seen(
 
 @given(
     st.lists(
-        st.tuples(st.floats(1, 1e12), st.floats(0, 1e10), st.floats(1e-7, 1e2)), min_size=1, max_size=12
+        st.tuples(st.floats(1, 1e12), st.just(0.0) | st.floats(1, 1e10), st.floats(1e-7, 1e2)), min_size=1, max_size=12
     )
 )
 def test_whatever_was_measured_the_rate_is_positive_and_finite(samples: list[Sample]):
