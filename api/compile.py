@@ -27,8 +27,7 @@ from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import peak_memory
-from ..passes.analysis.pipeline_time import longest, predict_pipeline
-from ..passes.analysis.timeline import predict
+from ..passes.analysis.timeline import longest, predict, predict_pipeline
 from ..passes.pipeline import run_pipeline
 from ..passes.search.step_view import cluster_of_module, step_views
 from .files import write_atomically

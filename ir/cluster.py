@@ -206,7 +206,8 @@ class Cluster:
             return Route(0.0, math.inf, ())
         slowest = max(links, key=lambda link: link.beta)
         ports = (f"rank{sender}.{slowest.axis}.out", f"rank{receiver}.{slowest.axis}.in")
-        return Route(max(link.alpha for link in links), 1.0 / slowest.beta, ports)
+        bandwidth = 1.0 / slowest.beta if slowest.beta else math.inf
+        return Route(max(link.alpha for link in links), bandwidth, ports)
 
     def _link(self, name: str) -> Link | None:
         return next((link for link in self.links if link.axis == name), None)

@@ -1,35 +1,28 @@
 """
-When each op of a scheduled step runs, and so how long the step takes.
+How long a step is predicted to take: its simulation, as the compute stream of one rank sees it.
 
 A device has a compute stream, and a communication stream for each group of axes. Ops take their streams in program
-order: an op that computes takes its roofline time on the compute stream; a collective holds up both; a fragment takes
-its time once for every part of its axis; `spmd.start` hands its collective to the communication stream and goes on,
-and `spmd.wait` holds up the compute stream until that collective is over. Every rank runs the same program, so one
-timeline, that of the slowest device with the largest share, stands for all.
+order: an op that computes takes its time on the compute stream; a collective holds up both; a fragment takes its time
+once for every part of its axis; `spmd.start` hands its collective to the communication stream and goes on, and
+`spmd.wait` holds up the compute stream until that collective is over. Every stage of a pipeline goes through its own
+ops and, in the place of its fragments, through its schedule.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
-from ...dialects.compute import ComputeOp
-from ...dialects.pipe import FragmentOp
-from ...dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
-from ...dialects.staged import Stages
-from ...ir.cluster import Cluster, sent_bytes
+from ...dialects.spmd import StartOp
+from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
-from ...ir.sharding import Sharding
-from ..errors import fail
-from .compute import local_bytes
-from .durations import ComputeSeconds, communication_of, layer_of
-
-COMPUTE = "compute"
-"""The name of the compute stream; a communication stream is named after its axes."""
+from .durations import layer_of
+from .simulation.network import TRANSFER
+from .simulation.results import COMPUTE, Simulation
+from .simulation.simulate import places_of, simulate
 
 
 @dataclass(frozen=True)
@@ -46,12 +39,12 @@ class Event:
 @dataclass(frozen=True)
 class Timeline:
     """
-    The predicted course of one step, in seconds and bytes.
+    The predicted course of one step, in seconds and bytes, on the ranks that compute longest.
 
     seconds                from the first op to the last
     compute_seconds        how long the compute stream works
     communication_seconds  how long collectives run, summed
-    exposed_seconds        how long the compute stream waits for collectives
+    exposed_seconds        how long the compute stream waits for collectives, transfers and other ranks
     collective_bytes       by kind of collective, what each rank sends
     """
 
@@ -63,109 +56,57 @@ class Timeline:
     events: tuple[Event, ...]
 
 
-def predict(func: FuncOp, cluster: Cluster, stage: int | None = None) -> Timeline:
+def predict(func: FuncOp, cluster: Cluster) -> Timeline:
     """
-    The timeline of a step function on `cluster`; of a pipeline, of `stage` alone, whose cluster it is.
+    The timeline of a step function without stages on `cluster`.
 
     OpFailure where an op has no signature, or a resharding no collective yet.
     """
-    clock, stages = Clock(cluster), Stages(func)
-    for op in func.body.block.ops:
-        if stage is None or stages.of_op(op) == stage:
-            clock.run(op)
-    return clock.timeline()
+    return timeline(simulate(func, places_of(func, [cluster], cluster)), None)
 
 
-class Clock:
-    """Runs ops in program order; one use."""
+def predict_pipeline(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Timeline]:
+    """
+    The timelines of the stages of a function, from the begin of the step.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.free: dict[str, float] = {COMPUTE: 0.0}
-        self.done: dict[SSAValue, float] = {}
-        self.events: list[Event] = []
-        self.sent: defaultdict[CollectiveKind, float] = defaultdict(float)
-        self.compute_seconds = ComputeSeconds(cluster)
-        self.launch = max(device.launch for device in cluster.kinds_used)
-        self.bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
+    Args:
+        clusters: of the stages, in order.
+        whole: of all ranks of the job, whose links lead from stage to stage.
 
-    def run(self, op: Operation) -> None:
-        """Take the streams that `op` needs for as long as it needs them."""
-        match op:
-            case ComputeOp():
-                self._take(op, (COMPUTE,), self._compute_seconds(op))
-            case SliceOp():
-                pass
-            case PartialOp():
-                self._move(op, op.result, op.sharding, 1)
-            case FragmentOp():
-                for _ in range(self.cluster.mesh.axis(op.axis.data).size):
-                    for inner in op.body.block.ops:
-                        self.run(inner)
-            case CollectiveOp() if not self._communicates(op):
-                parts = self.cluster.mesh.parts(axis for axes in op.axes.data for axis in axes)
-                self._move(op, op.result, op.sharding, 3 * (parts - 1))
-            case AccumulateOp():
-                self._move(op, op.result, op.out_sharding.sharding, 3)
-            case CollectiveOp():
-                self._communicate(op, blocking=True)
-            case StartOp():
-                self._take(op, (COMPUTE,), self.launch)
-                self.done[op.token] = self._communicate(op, blocking=False)
-            case WaitOp():
-                self.wait_until(self.done[op.token])
-            case ReshardOp():
-                fail(op, "has no collective yet; run select-collectives before predicting the time")
-            case _:
-                pass
+    Raises:
+        OpFailure: an op without a signature, or a resharding without a collective.
+    """
+    simulation = simulate(func, places_of(func, clusters, whole))
+    return [timeline(simulation, stage) for stage in range(len(clusters))]
 
-    @property
-    def now(self) -> float:
-        """When the compute stream is free."""
-        return self.free[COMPUTE]
 
-    def wait_until(self, time: float) -> None:
-        """Hold up the compute stream."""
-        self.free[COMPUTE] = max(self.free[COMPUTE], time)
+def timeline(simulation: Simulation, stage: int | None) -> Timeline:
+    """A stage's part of a simulation, from the begin of the step until that stage has ended."""
+    number = simulation.busiest(stage).number
+    computed = [Event(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE) for run in simulation.ops(number)]
+    sent = [
+        Event(_name(run.traffic.op), layer_of(run.traffic.op), run.start, run.end, run.channel.name)
+        for run in simulation.traffic(number)
+        if run.traffic.kind != TRANSFER
+    ]
+    numbers = [each.number for each in simulation.classes if each.stage == stage]
+    ends = [entry.end for each in numbers for entry in simulation.course.entries[each]]
+    arrived = [run.end for each in numbers for run in simulation.traffic(each) if run.traffic.kind != TRANSFER]
+    seconds, busy = max((*ends, *arrived), default=0.0), simulation.compute_seconds(number)
+    talking = sum(event.end - event.start for event in sent)
+    kinds = {CollectiveKind(k): v for k, v in simulation.sent_bytes(number).items() if k != TRANSFER}
+    events = sorted((*computed, *sent), key=lambda event: event.start)
+    return Timeline(seconds, busy, talking, seconds - busy, kinds, tuple(events))
 
-    def _communicates(self, op: CollectiveOp) -> bool:
-        """Whether a collective is over space: over time a rank has all that it takes."""
-        axes = {axis for axes in op.axes.data for axis in axes}
-        return any(axis.name in axes for axis in self.cluster.mesh.spatial)
 
-    def _move(self, op: Operation, value: SSAValue, sharding: Sharding, times: int) -> None:
-        """Read or write the local part of a value as often as that."""
-        moved = times * local_bytes(value, sharding, self.cluster.mesh)
-        self._take(op, (COMPUTE,), self.launch + moved / self.bandwidth)
-
-    def _compute_seconds(self, op: ComputeOp) -> float:
-        if (signature := op.signature) is None:
-            fail(op, "has no signature; run search-strategy before predicting the time")
-        return self.compute_seconds(op, signature)
-
-    def _communicate(self, op: CollectiveOp | StartOp, *, blocking: bool) -> float:
-        """When the collective is over."""
-        what = communication_of(op, self.cluster.mesh)
-        stream = " ".join(what.axes)
-        self.sent[what.kind] += sent_bytes(what.kind, self.cluster.mesh.parts(what.axes), what.whole_bytes)
-        self.free[stream] = max(self.free.get(stream, 0.0), self.free[COMPUTE])
-        self._take(op, (stream, COMPUTE) if blocking else (stream,), what.seconds(self.cluster))
-        return self.free[stream]
-
-    def _take(self, op: Operation, streams: tuple[str, ...], seconds: float) -> None:
-        """Occupy `streams` from when the first of them is free; the event is on that one."""
-        if not seconds:
-            return
-        start = self.free[streams[0]]
-        self.free.update(dict.fromkeys(streams, start + seconds))
-        self.events.append(Event(_name(op), layer_of(op), start, start + seconds, streams[0]))
-
-    def timeline(self) -> Timeline:
-        """What was recorded."""
-        seconds = max(self.free.values())
-        busy = sum(event.end - event.start for event in self.events if event.stream == COMPUTE)
-        talking = sum(event.end - event.start for event in self.events if event.stream != COMPUTE)
-        return Timeline(seconds, busy, talking, seconds - busy, dict(self.sent), tuple(self.events))
+def longest(timelines: Sequence[Timeline]) -> Mapping[str, float]:
+    """
+    The seconds of a step and how they are spent: computing, on the stage that computes most, and waiting for
+    collectives, transfers and other stages there.
+    """
+    seconds = max(timeline.seconds for timeline in timelines)
+    busiest = max(timeline.compute_seconds for timeline in timelines)
+    return {"step": seconds, "compute": busiest, "exposed": seconds - busiest}
 
 
 def _name(op: Operation) -> str:

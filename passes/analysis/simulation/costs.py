@@ -1,0 +1,86 @@
+"""What single ops cost each class of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from xdsl.ir import Operation, SSAValue
+
+from ....dialects.compute import ComputeOp, dtype_of
+from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp
+from ....ir.cluster import Cluster
+from ....ir.op_cost import OpWork, op_seconds
+from ....ir.sharding import Sharding
+from ....ir.signatures import Signature
+from ...errors import fail
+from ..compute import is_uneven, local_bytes, op_work
+
+Seconds: TypeAlias = tuple[float, ...]
+"""By class."""
+
+_MOVES = "elementwise"
+"""What reads and writes a value costs as ops of this family do."""
+
+
+class OpCosts:
+    """
+    The seconds for which ops keep a compute stream busy, by class; found once for equal uses of an op.
+
+    Args:
+        ranks: one of each class, of the cluster's mesh.
+    """
+
+    def __init__(self, cluster: Cluster, ranks: Sequence[int]) -> None:
+        self.cluster, self.ranks = cluster, tuple(ranks)
+        self.devices = [cluster.device(rank) for rank in ranks]
+        self.launches = tuple(device.launch for device in self.devices)
+        self.none = (0.0,) * len(self.ranks)
+        self._known: dict[tuple[object, Signature], Seconds] = {}
+
+    def __call__(self, op: Operation) -> Seconds:
+        """The time of `op`; nothing for one that only communicates, or does nothing."""
+        match op:
+            case ComputeOp():
+                return self._computed(op)
+            case SliceOp():
+                return self.none
+            case PartialOp():
+                return self._moved(op.result, op.sharding, 1)
+            case CollectiveOp() if not is_over_space(op, self.cluster):
+                parts = self.cluster.mesh.parts(axis for axes in op.axes.data for axis in axes)
+                return self._moved(op.result, op.sharding, 3 * (parts - 1))
+            case AccumulateOp():
+                return self._moved(op.result, op.out_sharding.sharding, 3)
+            case StartOp():
+                return self.launches
+            case ReshardOp():
+                fail(op, "has no collective yet; run select-collectives before predicting the time")
+            case _:
+                return self.none
+
+    def _computed(self, op: ComputeOp) -> Seconds:
+        if (signature := op.signature) is None:
+            fail(op, "has no signature; run search-strategy before predicting the time")
+        key = (op.use_key(), signature)
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = self._roofline(op, signature)
+        return found
+
+    def _roofline(self, op: ComputeOp, signature: Signature) -> Seconds:
+        """Of an even split every rank is taken to have the largest part."""
+        mesh, uneven = self.cluster.mesh, is_uneven(signature)
+        works = (op_work(op, signature, mesh, rank if uneven else None) for rank in self.ranks)
+        return tuple(op_seconds(device, work) for device, work in zip(self.devices, works, strict=True))
+
+    def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Seconds:
+        """Reading or writing the local part of a value as often as that."""
+        moved = float(times * local_bytes(value, sharding, self.cluster.mesh))
+        work = OpWork(_MOVES, dtype_of(value), 0.0, moved)
+        return tuple(op_seconds(device, work) for device in self.devices)
+
+
+def is_over_space(op: CollectiveOp, cluster: Cluster) -> bool:
+    """Whether a collective is between ranks: over time a rank has all that it takes."""
+    axes = {axis for names in op.axes.data for axis in names}
+    return any(axis.name in axes for axis in cluster.mesh.spatial)

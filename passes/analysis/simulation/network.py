@@ -1,0 +1,214 @@
+"""
+What ranks send one another, in which queues it waits, and how it shares the ports of the network.
+
+Collectives over the same axes between the same ranks go one after the other, and so do transfers from one stage to
+another. What goes at once through one port shares its bandwidth: all proceed at one rate until a port is full, then
+the others faster (max-min fairness). A collective in all of its groups at once fills its busiest port just so: what
+its groups take from one another is in its cost already. While latency passes no port is used.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from xdsl.ir import Operation
+
+from ....dialects.compute import element_bytes, value_bytes
+from ....dialects.pipe import TransferOp
+from ....dialects.staged import Stages
+from ....ir.mesh import AxisKind
+from .places import Division, Place
+
+TRANSFER = "transfer"
+"""The kind of traffic between stages; that within one is a kind of collective."""
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """
+    A collective in all of its groups, or a transfer from one stage to another.
+
+    Args:
+        kind: of collective, or `transfer`.
+        ends: the ranks of the place that it is in; of a transfer, of both places.
+        axes: of a collective, the axes of the mesh.
+        seconds: how long it takes where nothing disturbs it.
+        latency: how many of these pass before bytes flow.
+        sent: the bytes that the rank sends that sends most.
+        edges: of a transfer, between ranks of the job: sender, receiver, bytes.
+    """
+
+    op: Operation
+    kind: str
+    ends: tuple[Division, ...]
+    axes: tuple[str, ...]
+    seconds: float
+    latency: float
+    sent: float
+    edges: tuple[tuple[int, int, float], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Channel:
+    """A queue of traffic between ranks of the classes `members`; its `name` says over which axes or stages."""
+
+    name: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """
+    Traffic in one channel.
+
+    Args:
+        loads: the part of each port that it fills while it flows at full speed; only ports that others use too.
+    """
+
+    channel: Channel
+    loads: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Network:
+    """The channels and ports of a step."""
+
+    def __init__(self, traffic: Iterable[Traffic]) -> None:
+        self._flows: dict[object, dict[int, Flow]] = {}
+        between: dict[tuple[Division, ...], Channel] = {}
+        for each in dict.fromkeys(traffic):
+            if (key := _key(each)) not in self._flows:
+                self._flows[key] = _crossing(each, between) if each.edges else _grouped(each.ends[0], each.axes)
+        self._flows = _contended(self._flows)
+
+    def flow(self, traffic: Traffic, number: int) -> Flow:
+        """The flow that ranks of a class take part in."""
+        return self._flows[_key(traffic)][number]
+
+
+def _key(traffic: Traffic) -> object:
+    """What traffic of equal flows has in common."""
+    return traffic if traffic.edges else (traffic.ends[0].first, traffic.axes)
+
+
+def _crossing(traffic: Traffic, between: dict[tuple[Division, ...], Channel]) -> dict[int, Flow]:
+    source, target = traffic.ends
+    members = (*source.numbers, *target.numbers)
+    name = f"stage {source.place.stage} to {target.place.stage}"
+    channel = between.setdefault(traffic.ends, Channel(name, members))
+    times = _port_seconds(source.place, traffic.edges)
+    most = max(times.values(), default=0.0) or 1.0
+    flow = Flow(channel, {port: seconds / most for port, seconds in times.items()})
+    return dict.fromkeys(members, flow)
+
+
+def _grouped(division: Division, axes: tuple[str, ...]) -> dict[int, Flow]:
+    """The flows of a collective: one for the groups of each set of classes."""
+    place = division.place
+    alike: defaultdict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for group in place.cluster.mesh.groups(axes):
+        alike[tuple(sorted(division.class_of[rank] for rank in group))].append(group)
+    loads = {classes: _port_seconds(place, _rings(place, groups)) for classes, groups in alike.items()}
+    total: defaultdict[str, float] = defaultdict(float)
+    for each in loads.values():
+        for port, seconds in each.items():
+            total[port] += seconds
+    most = max(total.values(), default=0.0) or 1.0
+    flows: dict[int, Flow] = {}
+    for classes, each in loads.items():
+        members = tuple(dict.fromkeys(classes))
+        flow = Flow(Channel(" ".join(axes), members), {port: seconds / most for port, seconds in each.items()})
+        flows |= dict.fromkeys(members, flow)
+    return flows
+
+
+def _rings(place: Place, groups: Iterable[Sequence[int]]) -> Iterable[tuple[int, int, float]]:
+    for group in groups:
+        yield from ((place.ranks[a], place.ranks[b], 1.0) for a, b in place.ring(group) if a != b)
+
+
+def _port_seconds(place: Place, edges: Iterable[tuple[int, int, float]]) -> dict[str, float]:
+    """For how long each port is busy with what ranks of the job send one another."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for sender, receiver, sent in edges:
+        route = place.routes.between(sender, receiver)
+        for port in route.ports or (f"{sender} to {receiver}",):
+            found[port] += sent / route.bandwidth
+    return found
+
+
+def _contended(flows: Mapping[object, Mapping[int, Flow]]) -> dict[object, dict[int, Flow]]:
+    """The flows with those ports alone that several channels use, and one of those that all load alike."""
+    loads: defaultdict[str, dict[Flow, float]] = defaultdict(dict)
+    for flow in dict.fromkeys(flow for by_class in flows.values() for flow in by_class.values()):
+        for port, load in flow.loads.items():
+            loads[port][flow] = load
+    alike = {
+        tuple(by_flow.items()): port
+        for port, by_flow in loads.items()
+        if len({flow.channel for flow in by_flow}) > 1
+    }
+    kept = set(alike.values())
+    made: dict[Flow, Flow] = {}
+    found: dict[object, dict[int, Flow]] = {}
+    for key, by_class in flows.items():
+        found[key] = {}
+        for number, flow in by_class.items():
+            if flow not in made:
+                made[flow] = replace(flow, loads={port: load for port, load in flow.loads.items() if port in kept})
+            found[key][number] = made[flow]
+    return found
+
+
+def fair_rates(loads: Sequence[Mapping[str, float]]) -> list[float]:
+    """How fast flows with these loads proceed at once, 1 being undisturbed."""
+    rates = [1.0] * len(loads)
+    left = dict.fromkeys((port for each in loads for port in each), 1.0)
+    free = set(range(len(loads)))
+    while free:
+        wanted: defaultdict[str, float] = defaultdict(float)
+        for index in free:
+            for port, load in loads[index].items():
+                wanted[port] += load
+        level, full = min(((left[port] / load, port) for port, load in wanted.items() if load), default=(1.0, ""))
+        if level >= 1.0:
+            break
+        stopped = {index for index in free if loads[index].get(full)}
+        for index in stopped:
+            rates[index] = level
+            for port, load in loads[index].items():
+                left[port] -= level * load
+        free -= stopped
+    return rates
+
+
+def transfer_traffic(op: TransferOp, known: Stages, divisions: Sequence[Division]) -> Traffic:
+    """What a transfer sends for one part of the loop; where that differs, for the part that takes longest."""
+    by_stage = {division.place.stage: division for division in divisions}
+    source, target = by_stage[known.of_value(op.operand)], by_stage[known.of_value(op.result)]
+    place = source.place
+    whole = [(source.place.ranks[0], target.place.ranks[0], value_bytes(op.operand) / _parts(place))]
+    by_part = _edges_by_part(op) or {0: whole}
+    edges = max(by_part.values(), key=lambda each: max(_port_seconds(place, each).values()))
+    latency = max(place.routes.between(sender, receiver).latency for sender, receiver, _ in edges)
+    sent: defaultdict[int, float] = defaultdict(float)
+    for sender, _, size in edges:
+        sent[sender] += size
+    seconds = latency + max(_port_seconds(place, edges).values())
+    return Traffic(op, TRANSFER, (source, target), (), seconds, latency, max(sent.values()), tuple(edges))
+
+
+def _edges_by_part(op: TransferOp) -> dict[int, list[tuple[int, int, float]]]:
+    """By part, who sends how many bytes to whom: a slice is handed on from receiver to receiver."""
+    found: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    for task in (each.data for each in op.tasks or ()):
+        size = float(task.elements * element_bytes(op.operand))
+        for sender, receiver in zip((task.sender, *task.receivers), task.receivers, strict=False):
+            found[task.part].append((sender, receiver, size))
+    return found
+
+
+def _parts(place: Place) -> int:
+    mesh = place.cluster.mesh
+    return mesh.parts(axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL)

@@ -1,0 +1,164 @@
+"""
+Where a step runs: its stages with their ranks, and which ranks do the same.
+
+Ranks of one stage are alike if they have the same kind of device, parts of the same sizes, and neighbours, along each
+axis of the mesh and at each port of the network, that are alike in turn (the coarsest such division is found by
+refinement). Alike ranks are at the same point at any time, so that one of them stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from ....dialects.compute import ComputeOp
+from ....dialects.placed import GivesShardings, sharding_of
+from ....dialects.staged import Stages
+from ....ir.cluster import Cluster
+from ....ir.sharding import DimSharding, Sharding
+from ....ir.topology import Route
+
+
+class Routes:
+    """The ways between the ranks of a job, each found once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[int, int], Route] = {}
+
+    def between(self, sender: int, receiver: int) -> Route:
+        """The way from one rank of the job to another."""
+        if (sender, receiver) not in self._known:
+            self._known[sender, receiver] = self.cluster.route(sender, receiver)
+        return self._known[sender, receiver]
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    A stage, or the whole of a step without stages.
+
+    Args:
+        stage: its number; None is the whole.
+        cluster: its devices and links.
+        ranks: by rank of its mesh, the rank of the job.
+        routes: the ways between all ranks of the job.
+    """
+
+    stage: int | None
+    cluster: Cluster
+    ranks: tuple[int, ...]
+    routes: Routes
+
+    def ring(self, group: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Who sends to whom where a group passes parts round."""
+        yield from pairwise((*group, group[0]))
+
+    @cached_property
+    def neighbours(self) -> list[tuple[int, ...]]:
+        """Sets of ranks that wait for one another or share a port: the groups along each axis, the users of ports."""
+        groups = [group for axis in self.cluster.mesh.spatial for group in self.cluster.mesh.groups((axis.name,))]
+        users: dict[str, list[int]] = {}
+        for group in groups:
+            for sender, receiver in self.ring(group) if len(group) > 1 else ():
+                for port in self.routes.between(self.ranks[sender], self.ranks[receiver]).ports:
+                    users.setdefault(port, []).append(sender)
+        return [*groups, *(tuple(ranks) for ranks in users.values())]
+
+
+@dataclass(frozen=True)
+class Division:
+    """
+    The classes of the ranks of a place.
+
+    Args:
+        first: the number of its first class among those of all places.
+        classes: the ranks, of its mesh, of each class.
+    """
+
+    place: Place
+    first: int
+    classes: tuple[tuple[int, ...], ...]
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its classes."""
+        return range(self.first, self.first + len(self.classes))
+
+    @cached_property
+    def class_of(self) -> dict[int, int]:
+        """The number of the class of each rank."""
+        return {rank: number for number, ranks in zip(self.numbers, self.classes, strict=True) for rank in ranks}
+
+
+def divided(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) -> tuple[Division, ...]:
+    """The classes of the ranks of all places; with `every_rank` each rank is one."""
+    found: list[Division] = []
+    first = 0
+    for place in places:
+        ranks = range(place.cluster.mesh.device_count)
+        kinds: list[Hashable] = list(ranks) if every_rank else _kinds(func, place)
+        classes = refined(kinds, place.neighbours)
+        found.append(Division(place, first, classes))
+        first += len(classes)
+    return tuple(found)
+
+
+def refined(kinds: Sequence[Hashable], neighbours: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The coarsest division of the ranks into classes of one kind, and with neighbours of the same classes."""
+    sets = list(neighbours)
+    colours, count = _numbered(kinds), 0
+    while (now := len(set(colours))) > count:
+        count = now
+        around: list[list[tuple[int, ...]]] = [[] for _ in colours]
+        for each in sets:
+            seen = tuple(sorted(colours[rank] for rank in each))
+            for rank in each:
+                around[rank].append(seen)
+        colours = _numbered([(mine, tuple(sorted(seen))) for mine, seen in zip(colours, around, strict=True)])
+    classes: dict[int, list[int]] = {}
+    for rank, colour in enumerate(colours):
+        classes.setdefault(colour, []).append(rank)
+    return tuple(map(tuple, classes.values()))
+
+
+def _numbered(kinds: Sequence[Hashable]) -> list[int]:
+    """Equal kinds get equal numbers, in the order in which they come."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+
+
+def _kinds(func: FuncOp, place: Place) -> list[Hashable]:
+    """By rank, its device and the sizes of its parts of every dim that is split unevenly."""
+    cluster = place.cluster
+    mesh = cluster.mesh
+    uneven = list(dict.fromkeys(_uneven_dims(func, place)))
+    kinds: list[Hashable] = []
+    for rank in range(mesh.device_count):
+        sizes = tuple(_extent(dim, mesh.part(rank, dim.axes)) for dim in uneven)
+        kinds.append((cluster.placement[rank], sizes))
+    return kinds
+
+
+def _extent(dim: DimSharding, part: int) -> int:
+    assert dim.offsets is not None
+    return dim.offsets[part + 1] - dim.offsets[part]
+
+
+def _uneven_dims(func: FuncOp, place: Place) -> Iterator[DimSharding]:
+    stages = Stages(func)
+    for op in func.walk():
+        if op is not func and (place.stage is None or stages.of_op(op) == place.stage):
+            for sharding in _shardings(op):
+                yield from (dim for dim in sharding.dims if dim.offsets is not None)
+
+
+def _shardings(op: Operation) -> Iterable[Sharding]:
+    if isinstance(op, ComputeOp):
+        return (*op.signature.operands, *op.signature.results) if op.signature is not None else ()
+    return [sharding_of(value) for value in op.results if isinstance(op, GivesShardings)]

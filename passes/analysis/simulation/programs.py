@@ -1,0 +1,193 @@
+"""
+What ranks do, one instruction after the other, as the scheduled IR says.
+
+Ops that compute one after the other are one span, and the body of a fragment is read once, however often it runs. A
+collective is issued, and waited for where it is not a `spmd.start`; a transfer is issued on both sides of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias, cast
+
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation
+
+from ....dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from ....dialects.spmd import CollectiveOp, PartialOp, SliceOp, StartOp, WaitOp
+from ....dialects.staged import Stages, transfers
+from ....ir.cluster import sent_bytes
+from ..durations import communication_of
+from .costs import OpCosts, Seconds, is_over_space
+from .network import Traffic, transfer_traffic
+from .places import Division
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """
+    Ops that a compute stream runs one after the other.
+
+    Args:
+        ends: by class, the seconds from the begin of the span to the end of each op.
+    """
+
+    ops: tuple[Operation, ...]
+    ends: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Issue:
+    """Have a collective or transfer begin when all who take part have issued it."""
+
+    traffic: Traffic
+
+
+@dataclass(frozen=True, eq=False)
+class Await:
+    """Hold up the compute stream until a collective or transfer is over."""
+
+    traffic: Traffic
+
+
+Instruction: TypeAlias = Span | Issue | Await
+Program: TypeAlias = list[tuple[Instruction, int]]
+"""Instructions, each with the part of the loop that it is for (0 outside of loops)."""
+
+_Item: TypeAlias = Operation | Slot
+"""What a stage does next: an op of its own, or an entry of its schedule."""
+
+
+def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
+    """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
+    known, schedule = Stages(func), _schedule(func)
+    scheduled = {slot.label for slots in schedule for slot in slots}
+    crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
+    found: list[Program] = []
+    for index, division in enumerate(divisions):
+        items = _items(func, known, division.place.stage, schedule[index] if schedule else [], scheduled)
+        found.append(_Writer(func, division, crossing).program(items))
+    return found
+
+
+class _Writer:
+    """Writes the program of one place."""
+
+    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic]) -> None:
+        self.division, self.crossing = division, crossing
+        self.cluster = division.place.cluster
+        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes])
+        self.fragments = {op.label.data: op for op in func.body.block.ops if isinstance(op, FragmentOp)}
+        self.bodies: dict[str, list[Instruction]] = {}
+        self.issued: dict[Operation, Traffic] = {}
+
+    def program(self, items: Iterable[_Item]) -> Program:
+        """What the items come to."""
+        found: Program = []
+        pending: list[Operation] = []
+        for item in items:
+            if isinstance(item, Operation) and not isinstance(item, FragmentOp):
+                pending.append(item)
+                continue
+            found += ((each, 0) for each in self.instructions(pending))
+            pending = []
+            if isinstance(item, FragmentOp):
+                for part in range(self.cluster.mesh.axis(item.axis.data).size):
+                    found += ((each, part) for each in self.body(item.label.data))
+            elif item.action is Action.RUN:
+                found += ((each, item.part) for each in self.body(item.label))
+            else:
+                kind = Issue if item.action is Action.START else Await
+                found.append((kind(self.crossing[item.label]), item.part))
+        return found + [(each, 0) for each in self.instructions(pending)] + self.overhead(pending)
+
+    def body(self, label: str) -> list[Instruction]:
+        """The instructions of a fragment."""
+        if label not in self.bodies:
+            self.bodies[label] = self.instructions(self.fragments[label].body.block.ops)
+        return self.bodies[label]
+
+    def instructions(self, ops: Iterable[Operation]) -> list[Instruction]:
+        """The instructions of ops in a row."""
+        found: list[Instruction] = []
+        pending: list[tuple[Operation, Seconds]] = []
+        for op in ops:
+            if any(seconds := self.costs(op)):
+                pending.append((op, seconds))
+            if communicates := list(self.communication(op)):
+                found += [*_span(pending), *communicates]
+                pending = []
+        return [*found, *_span(pending)]
+
+    def communication(self, op: Operation) -> Iterator[Instruction]:
+        """What an op has others do, or waits for."""
+        match op:
+            case StartOp():
+                yield Issue(self.collective(op))
+            case WaitOp():
+                yield Await(self.issued[op.start])
+            case SliceOp() | PartialOp():
+                pass
+            case CollectiveOp() if is_over_space(op, self.cluster):
+                traffic = self.collective(op)
+                yield Issue(traffic)
+                yield Await(traffic)
+            case _:
+                pass
+
+    def collective(self, op: CollectiveOp | StartOp) -> Traffic:
+        """What a collective op communicates."""
+        mesh = self.cluster.mesh
+        what = communication_of(op, mesh)
+        seconds = what.seconds(self.cluster)
+        latency, _ = self.cluster.collective_costs(what.kind, what.axes, what.method)
+        sent = sent_bytes(what.kind, mesh.parts(what.axes), what.whole_bytes)
+        found = Traffic(op, what.kind.value, (self.division,), what.axes, seconds, min(latency, seconds), sent)
+        self.issued[op] = found
+        return found
+
+    def overhead(self, last: Sequence[Operation]) -> Program:
+        """What a step costs beside its ops, as if its return took it."""
+        seconds = tuple(device.overhead for device in self.costs.devices)
+        return [(each, 0) for op in last[-1:] if any(seconds) for each in _span([(op, seconds)])]
+
+
+def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:
+    if timed:
+        ops = tuple(op for op, _ in timed)
+        yield Span(ops, tuple(tuple(accumulate(mine)) for mine in zip(*(seconds for _, seconds in timed), strict=True)))
+
+
+def _items(
+    func: FuncOp, known: Stages, stage: int | None, slots: Sequence[Slot], scheduled: set[str]
+) -> Iterator[_Item]:
+    """What a stage does, in order, and the return; its schedule stands where its first fragment does."""
+    begun = False
+    for op in func.body.block.ops:
+        if isinstance(op, TransferOp):
+            if op.label.data not in scheduled:
+                yield from _once(op, known, stage)
+        elif isinstance(op, FragmentOp) and op.label.data in scheduled:
+            if known.of_op(op) == stage and not begun:
+                begun = True
+                yield from slots
+        elif isinstance(op, ReturnOp) or known.of_op(op) == stage:
+            yield op
+
+
+def _once(op: TransferOp, known: Stages, stage: int | None) -> Iterator[Slot]:
+    """A transfer that is not of parts."""
+    if stage in (known.of_value(op.operand), known.of_value(op.result)):
+        yield Slot(Action.START, op.label.data, 0)
+    if known.of_value(op.result) == stage:
+        yield Slot(Action.WAIT, op.label.data, 0)
+
+
+def _schedule(func: FuncOp) -> list[list[Slot]]:
+    """The schedule of a function, by stage; empty where it has none."""
+    given = func.attributes.get(SCHEDULE)
+    stages = cast("ArrayAttr[ArrayAttr[Attribute]]", given).data if isinstance(given, ArrayAttr) else ()
+    return [[slot.data for slot in stage if isinstance(slot, SlotAttr)] for stage in stages]

@@ -1,0 +1,77 @@
+"""Runs a scheduled step function on a cluster, as discrete events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from ....dialects.mesh_ops import MeshOp
+from ....dialects.staged import Stages
+from ....ir.cluster import Cluster
+from ...search.step_view import cluster_of_module, step_views
+from .engine import Engine
+from .network import Network
+from .places import Place, Routes, divided
+from .programs import Issue, programs_of
+from .results import RankClass, Simulation
+
+
+def simulate(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) -> Simulation:
+    """
+    Simulate one step.
+
+    Args:
+        places: its stages in order, or the one place of a step without stages.
+        every_rank: simulate each rank by itself, instead of one of each class of ranks that do the same.
+
+    Raises:
+        OpFailure: an op without a signature, a resharding without a collective, or a wait that never ends.
+    """
+    divisions = divided(func, places, every_rank=every_rank)
+    programs = programs_of(func, divisions)
+    issues = (each for program in programs for each, _ in program if isinstance(each, Issue))
+    network = Network(each.traffic for each in issues)
+    classes = tuple(
+        RankClass(number, column, division.place, tuple(division.place.ranks[rank] for rank in ranks), ranks)
+        for division in divisions
+        for column, (number, ranks) in enumerate(zip(division.numbers, division.classes, strict=True))
+    )
+    by_class = [program for program, division in zip(programs, divisions, strict=True) for _ in division.classes]
+    interference = [each.place.cluster.interference for each in classes]
+    engine = Engine(by_class, [each.column for each in classes], network, interference)
+    return Simulation(func, classes, engine.run())
+
+
+def simulate_module(module: ModuleOp, *, every_rank: bool = False) -> list[Simulation]:
+    """Simulate every step function of a module on its own cluster; see `simulate`."""
+    whole = cluster_of_module(module)
+    found: dict[FuncOp, list[Cluster]] = {}
+    for view, cluster in step_views(module):
+        found.setdefault(view.func, []).append(cluster)
+    return [
+        simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()
+    ]
+
+
+def places_of(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Place]:
+    """
+    The places of a function.
+
+    Args:
+        clusters: of its stages, in order, or of the function where it has none.
+        whole: the cluster of all ranks of the job.
+    """
+    module, routes = func.parent_op(), Routes(whole)
+    ops = module.ops if isinstance(module, ModuleOp) else ()
+    meshes = {op.sym_name.data: op for op in ops if isinstance(op, MeshOp)}
+    starts = accumulate((cluster.mesh.device_count for cluster in clusters), initial=0)
+    found: list[Place] = []
+    for stage, (cluster, first) in enumerate(zip(clusters, starts, strict=False)):
+        ranks = tuple(range(first, first + cluster.mesh.device_count))
+        if (mesh := meshes.get(cluster.mesh.name)) is not None:
+            ranks = mesh.ranks
+        found.append(Place(stage if Stages(func).names else None, cluster, ranks, routes))
+    return found
