@@ -60,7 +60,7 @@ EVEN_SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
 
 _FORK = multiprocessing.get_context("fork")
 _BLANK = re.compile(r"(new_)?empty(_like|_strided|_permuted)?")
-_FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding_bag"})
+_FOR_TORCHS_SIZES = frozenset({"_segment_reduce", "nn.functional.embedding", "nn.functional.embedding_bag"})
 """Ops of whose samples some have offsets or indices written for torch's sizes: with others they read past the end."""
 
 

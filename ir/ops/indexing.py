@@ -85,7 +85,9 @@ class _AlongDim:
 
 @unless_scalar
 def gathered(op: OpInstance) -> Rule:
-    """An element of the first operand for each index."""
+    """An element of the first operand for each index; torch lets an index without elements have other dims."""
+    if len(op.operands[0]) != len(op.operands[1]):
+        return whole(op)
     dims = _AlongDim(op)
     return dims.rule((dims.value, dims.index), dims.index, "v")
 
