@@ -24,9 +24,9 @@ HERE = Path(__file__).parent
 console = Console(width=110)
 
 
-def calibrate(ranks: int, path: Path) -> None:
+def profile(ranks: int, path: Path) -> None:
     """Measure `ranks` processes on this machine and write their cluster file."""
-    command = [sys.executable, "-m", "shardwright.tools.cli", "calibrate", "-o", str(path)]
+    command = [sys.executable, "-m", "shardwright.tools.cli", "profile", "--seconds", "10", "-o", str(path)]
     subprocess.run([*command, "--nproc-per-node", str(ranks)], check=True)
 
 
@@ -84,7 +84,7 @@ def main() -> None:
         for ranks in (options.ranks, 1):
             cluster = Path(folder, f"local-{ranks}.toml")
             console.rule(f"{ranks} process{'es' if ranks > 1 else ''}: measure, plan, train")
-            calibrate(ranks, cluster)
+            profile(ranks, cluster)
             results.append(train(ranks, cluster, Path(folder, f"log-{ranks}.json"), options))
         several, one = results
         show_plan(several["plan"])

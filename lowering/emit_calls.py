@@ -17,7 +17,7 @@ from .emit_sizes import Sizes
 from .emit_where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
-_MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
+MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
 """Functions that need not have a tensor of the rank's device: the seed is in the memory of the host."""
 
 
@@ -36,9 +36,9 @@ class Calls:
         arguments = [self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))]
         for i, (name, _) in enumerate(first.kwargs):
             arguments.append(keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)))
-        if target in _MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
+        if target in MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
-        return call(_function(target), arguments)
+        return call(function_name(target), arguments)
 
     def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
         """The call of `op`: one where all devices agree, else one per device of the grid."""
@@ -102,7 +102,7 @@ def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
     return mesh.in_order(split)
 
 
-def _function(target: str) -> str:
+def function_name(target: str) -> str:
     """How the program spells a target of `calls`."""
     if target.startswith("aten."):
         return target

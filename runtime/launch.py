@@ -54,6 +54,22 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     return Options(**vars(parser.parse_args(arguments)))
 
 
+def rank_device() -> torch.device:
+    """The device of this rank, of a job that torchrun started: a CUDA device where each rank of the host has one."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not (torch.cuda.is_available() and torch.cuda.device_count() >= local_world):
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def backend_of(device: torch.device) -> str:
+    """What carries the bytes between devices of this kind."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
 @contextmanager
 def process_group(name: str) -> Iterator[torch.device]:
     """
@@ -65,19 +81,14 @@ def process_group(name: str) -> Iterator[torch.device]:
     Args:
         name: of the program, for messages.
     """
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= local_world
-    device = torch.device("cuda", local_rank) if on_cuda else torch.device("cpu")
-    if on_cuda:
-        torch.cuda.set_device(device)
+    device = rank_device()
     if "RANK" not in os.environ:
         yield device
         return
     # Its functions have the default group as a default argument. Imported after the group is made, it would keep
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
-    dist.init_process_group("nccl" if on_cuda else "gloo", timeout=TIMEOUT)
+    dist.init_process_group(backend_of(device), timeout=TIMEOUT)
     try:
         watch = Watch(name)
         try:

@@ -75,7 +75,7 @@ def _run_options(add: _Add) -> None:
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
-    add("--calibrate", action="store_true", help="measure this machine first and plan for that")
+    add("--profile", action="store_true", help="measure this machine first and plan for that")
 
 
 def _check_options(add: _Add) -> None:
@@ -91,10 +91,15 @@ def _check_options(add: _Add) -> None:
     _pipeline(add)
 
 
-def _calibrate_options(add: _Add) -> None:
+def _profile_options(add: _Add) -> None:
     add("-o", "--output", default="-", metavar="FILE", help="where to write the cluster file (standard output)")
-    add("--nproc-per-node", type=_positive, required=True, metavar="N", help="how many processes")
-    add("--seconds", type=float, default=10.0, metavar="S", help="about how long to measure (%(default)s)")
+    add("--nproc-per-node", type=_positive, metavar="N", help="how many processes to start here; not under torchrun")
+    add("--mesh", metavar="MESH", help="the axes of the ranks, as node=2,gpu=4; by default gpu=N")
+    add("--seconds", type=float, default=60.0, metavar="S", help="about how long to measure (%(default)s)")
+    add("--resume", action="store_true", help="go on from what an earlier run to the same FILE measured")
+    ops_help = "measure the very ops of a plan, or of a step planned here, with their local shapes; repeatable"
+    add("--ops-of", action="append", default=[], metavar="DIR|STEP", help=ops_help)
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, that the times of --ops-of are added to; by default the plan's")
 
 
 def _check_rule_options(add: _Add) -> None:
@@ -143,6 +148,6 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),
-    "calibrate": ("cli_run:calibrate_command", "Measure this machine and write its cluster file", _calibrate_options),
+    "profile": ("cli_profile:profile_command", "Measure a cluster and write its file", _profile_options),
 }
 """Command -> its function, a line about it, and what adds its options."""

@@ -1,4 +1,4 @@
-"""`shardwright run` and `shardwright calibrate`."""
+"""`shardwright run`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from typing import Any
 
 from ..api.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
-from ..ir.cluster_file import cluster_toml, find_cluster
+from ..ir.cluster_file import find_cluster
 from .cli_arguments import TOOL
 from .cli_console import working
-from .cli_plan import planned, write_text
+from .cli_plan import planned
 from .diagnostics import Diagnostic, DiagnosticError
 
-CALIBRATION_SECONDS = 10.0
-
-
-def calibrate_command(options: Namespace) -> int:
-    """Measure this machine and write what was found as a cluster file."""
-    cluster = _calibrated(options.nproc_per_node, options.seconds)
-    write_text(cluster_toml(cluster), options.output)
-    return 0
+PROFILE_SECONDS = 10.0
 
 
 def run_command(options: Namespace) -> int:
@@ -45,14 +38,10 @@ def _cluster(options: Namespace) -> Cluster:
             f"{options.target} is no folder, so it is planned first, and it is not said for how many processes",
             "give --nproc-per-node N or --cluster FILE",
         )
-    if options.calibrate:
-        return _calibrated(options.nproc_per_node, CALIBRATION_SECONDS)
-    return generic_cluster(options.nproc_per_node)
-
-
-def _calibrated(ranks: int, seconds: float) -> Cluster:
-    with working(f"measuring {ranks} processes for {seconds:g} s"):
-        return measured_cluster(ranks, seconds)
+    if not options.profile:
+        return generic_cluster(options.nproc_per_node)
+    with working(f"measuring {options.nproc_per_node} processes for {PROFILE_SECONDS:g} s"):
+        return measured_cluster(options.nproc_per_node, PROFILE_SECONDS)
 
 
 def _run_plan(folder: Path, options: Namespace) -> int:

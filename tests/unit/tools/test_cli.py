@@ -45,7 +45,7 @@ def test_help_answers_without_loading_libraries():
     assert done.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["check-rule"], ["calibrate"]])
+@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["check-rule"], ["profile"]])
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--help"])
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no command": ([], "the following arguments are required: COMMAND"),
     "unknown command": (["plna"], "invalid choice: 'plna'"),
     "unknown option": (["check", "mlp-tiny", "--mesh", "2", "--frob"], "unrecognized arguments: --frob"),
-    "no ranks": (["calibrate", "--nproc-per-node", "0"], "takes a positive whole number, not '0'"),
+    "no ranks": (["profile", "--nproc-per-node", "0"], "takes a positive whole number, not '0'"),
     "unknown step": (["import", "mlp-tine"], "did you mean 'mlp-tiny'?"),
     "no module": (["import", "nowhere:step"], "there is no module 'nowhere'"),
     "capture": (["import", "odd_steps:data_dependent"], "needs the values of a tensor"),
@@ -128,6 +128,18 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "did you mean 'search-strategy'?",
     ),
     "unknown size": (["run", "mlp-tiny"], "it is not said for how many processes"),
+    "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
+    "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
+    "profile into a folder": (["profile", "--nproc-per-node", "2", "-o", "/tmp"], "cannot write /tmp: it is a folder"),
+    "mesh of other ranks": (["profile", "--nproc-per-node", "2", "--mesh", "a=3"], "has 3 ranks, the job 2"),
+    "ops of a step without a cluster": (
+        ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny"],
+        "no cluster is given to plan it for",
+    ),
+    "ops of another cluster": (
+        ["profile", "--nproc-per-node", "2", "--ops-of", "mlp-tiny", "--cluster", "local-4"],
+        "the plan is for 4 ranks, the job has 2",
+    ),
 }
 
 
@@ -148,11 +160,11 @@ def test_a_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_fault_of_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def fail(ranks: int, seconds: float) -> None:
+    def fail(ranks: int) -> None:
         raise KeyError("ranks")
 
-    monkeypatch.setattr(cli_run, "measured_cluster", fail)
-    assert main(["calibrate", "--nproc-per-node", "2"]) == 1
+    monkeypatch.setattr(cli_run, "generic_cluster", fail)
+    assert main(["run", "mlp-tiny", "--nproc-per-node", "2"]) == 1
     assert "internal error: KeyError: 'ranks'\nhint: this is a fault" in capsys.readouterr().err
 
 

@@ -1,0 +1,138 @@
+"""Ops to measure, from IR: what each does on one rank, and Python of its call there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func
+from xdsl.utils.exceptions import ParseError
+
+from ..dialects.aten import ATEN
+from ..dialects.compute import ComputeOp, dtype_of
+from ..dialects.pipe import PIPE
+from ..dialects.spmd import SPMD
+from ..dialects.text import parse_module
+from ..dialects.train import TRAIN, TrainOp
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import find_cluster
+from ..ir.mesh import Mesh
+from ..ir.op_cost import OpWork
+from ..lowering.calls import Call, call_of
+from ..lowering.local_compute import signature_of
+from ..lowering.local_op import call_text, local_shapes
+from ..lowering.one_op import Spec, find_domain
+from ..passes.analysis.compute import op_work
+from ..passes.search.step_view import cluster_of_module, step_views
+from ..runtime.profile.samples import OpSample, TensorSpec
+from .compile import compile_step
+from .steps import find_step
+
+
+class PlanFileError(ValueError):
+    """A plan that cannot be read or is for another cluster; the message names it."""
+
+
+def samples_of_plans(plans: Sequence[str], cluster: str | None) -> tuple[tuple[OpSample, ...], Cluster]:
+    """
+    The ops of plans, equal ones once, and the cluster that they are for.
+
+    Args:
+        plans: folders that `shardwright plan` wrote, or steps, which are planned here.
+        cluster: a cluster file, or the name of a shipped one; None is that of the first plan, which must be a folder.
+
+    Raises:
+        PlanFileError: a folder that is no plan, plans of other meshes than the cluster's, or no cluster for a step.
+    """
+    given = find_cluster(cluster) if cluster is not None else None
+    found: dict[str, OpSample] = {}
+    for plan in plans:
+        module = _plan(plan, given)
+        on = cluster_of_module(module)
+        given = on if given is None else given
+        if on.mesh.device_count != given.mesh.device_count:
+            counts = f"{on.mesh.device_count} ranks, the cluster {given.name} has {given.mesh.device_count}"
+            raise PlanFileError(f"{plan} is planned for {counts}")
+        found |= {sample.work.key: sample for sample in samples_of_plan(module)}
+    assert given is not None, "there is at least one plan"
+    return tuple(found.values()), given
+
+
+def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
+    path = Path(plan, "step.mlir")
+    if not Path(plan).is_dir():
+        if cluster is None:
+            raise PlanFileError(f"{plan} is no folder, so it is planned first, and no cluster is given to plan it for")
+        return compile_step(find_step(plan), cluster, name=plan).module
+    context = Context()
+    for dialect in (Builtin, Func, ATEN, TRAIN, SPMD, PIPE):
+        context.load_dialect(dialect)
+    try:
+        return parse_module(context, path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ParseError) as error:
+        raise PlanFileError(f"{plan} is not a plan: {error}; write one with `shardwright plan`") from error
+
+
+def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:
+    """The ops of a planned step with the local shapes of every rank, equal ones once."""
+    found: dict[str, OpSample] = {}
+    seen: set[tuple[object, ...]] = set()
+    for view, cluster in step_views(module):
+        for op in view.func.walk():
+            if not isinstance(op, ComputeOp) or not view.has(op) or (use := (op.use_key(), op.signature)) in seen:
+                continue
+            seen.add(use)
+            for sample in _by_rank(op, cluster.mesh):
+                found.setdefault(sample.work.key, sample)
+    return tuple(found.values())
+
+
+def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:
+    """The op on the ranks on which it does something; those with equal parts do the same."""
+    done: set[OpWork] = set()
+    for rank in range(mesh.device_count):
+        work = work_of(op, mesh, rank)
+        if (work.flops or work.bytes) and work not in done:
+            done.add(work)
+            if (sample := sample_of(op, mesh, rank, work)) is not None:
+                yield sample
+
+
+def work_of(op: ComputeOp, mesh: Mesh, rank: int) -> OpWork:
+    """What the op does on `rank`, with a key."""
+    work = op_work(op, signature_of(op), mesh, rank)
+    shapes = ("x".join(map(str, shape)) for shape in local_shapes(op, mesh, rank))
+    typed = ", ".join(f"{dtype_of(v)}[{shape}]" for v, shape in zip(op.args, shapes, strict=True))
+    return replace(work, key=f"{op.overload}({typed})")
+
+
+def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequence[int] = ()) -> OpSample | None:
+    """
+    An op with its part on `rank`; None where that is empty, for then nothing is called.
+
+    Args:
+        highs: of each operand, what its integers are below; by default the widest range that the op takes.
+    """
+    shapes = local_shapes(op, mesh, rank)
+    if any(math.prod(shape) == 0 for shape in shapes):
+        return None
+    call = call_of(op, mesh, rank)
+    dtypes = [dtype_of(value) for value in op.args]
+    if not highs:
+        highs = [_range(call, shapes, dtypes)] * len(shapes)
+    specs = tuple(TensorSpec(*each) for each in zip(shapes, dtypes, highs, strict=True))
+    return OpSample(work, call_text(call), specs, changes=isinstance(op, TrainOp))
+
+
+def _range(call: Call, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> int:
+    """The end of the widest range of integers that a call takes; 2 where it takes none but scalars."""
+    if not any(shape and dtype.startswith(("int", "uint")) for shape, dtype in zip(shapes, dtypes, strict=True)):
+        return 2
+    specs: list[Spec] = [(shape, getattr(torch, dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    domain = find_domain(call, specs)
+    return domain.high if domain is not None else 2

@@ -1,0 +1,70 @@
+"""
+Computing and communicating at once: how many times longer each takes (HiDup 6.6).
+
+On a GPU both want memory and multiprocessors; on a CPU the library's threads want the cores.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from ..communicator import Communicator, Token
+from .clock import Clock
+
+_ELEMENTS = 1024 * 1024
+_MATRIX = 192
+_ALONE = 8
+"""How often each is done alone, in turn with the other."""
+
+
+class Interference:
+    """
+    Measures it; every rank must make one and call `measure` equally often.
+
+    What is computed are products of small matrices; what is communicated is an all-reduce of 4 MiB over all ranks.
+    """
+
+    def __init__(self, comm: Communicator, clock: Clock) -> None:
+        self._comm, self._clock = comm, clock
+        self._axes = tuple(axis.name for axis in comm.mesh.spatial if axis.size > 1)
+        self._value = torch.ones(_ELEMENTS, device=comm.device)
+        self._x = torch.rand(_MATRIX, _MATRIX, device=comm.device)
+
+    def measure(self) -> tuple[float, float]:
+        """How many times longer (compute, communication) took, the mean over ranks."""
+        alone = self._clock.window(self._compute, self._communication_alone(), 1)
+        sending = self._communication_alone()
+        self._clock.wait_for_all()
+        start, count, token = time.perf_counter(), 0, self._begin()
+        while not _is_over(token):
+            self._compute()
+            count += 1
+        spent = time.perf_counter() - start
+        self._comm.wait(token)
+        ratios = (max(spent / max(count, 1) / alone, 1.0), max(spent / sending, 1.0))
+        compute, communication = (self._clock.by_rank(ratio) for ratio in ratios)
+        return sum(compute) / len(compute), sum(communication) / len(communication)
+
+    def _communication_alone(self) -> float:
+        """The mean of some all-reduces, of the slowest rank."""
+        self._clock.wait_for_all()
+        return self._clock.slowest(self._clock.calls(lambda: self._comm.wait(self._begin()), _ALONE))
+
+    def _begin(self) -> Token:
+        return self._comm.start("all_reduce", (self._value,), self._axes, donate=True)
+
+    def _compute(self) -> None:
+        torch.mm(self._x, self._x)
+        if self._comm.device.type == "cuda":
+            # One after the other, as is counted.
+            torch.cuda.current_stream(self._comm.device).synchronize()
+
+
+def _is_over(token: Token) -> bool:
+    """Whether a collective is done, without waiting for it."""
+    if token.done is not None:
+        return token.done.query()
+    return all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work))

@@ -1,0 +1,68 @@
+"""What a profile has measured so far, in a file that a later run can go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+class ProfileError(RuntimeError):
+    """A profile that cannot be taken, or gone on with; the message says why."""
+
+
+@dataclass
+class Journal:
+    """
+    Measurements of a job, the same on every rank.
+
+    Args:
+        about: what must be the same for them to go together: mesh, backend, devices.
+        seconds: by task, and by round, each rank's seconds per call.
+        left_out: by task, why it was not measured.
+        interference: by repetition, how many times longer compute and communication took while the other ran.
+        trouble: why the measuring ended early, if it did.
+    """
+
+    about: dict[str, Any]
+    seconds: dict[str, list[list[float]]] = field(default_factory=dict[str, list[list[float]]])
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    interference: list[list[float]] = field(default_factory=list[list[float]])
+    trouble: str = ""
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        replace_file(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> Journal:
+        """
+        Read what `save` wrote.
+
+        Raises:
+            ProfileError: there is no such file, or it is not one of these.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.pop("version") != VERSION:
+                raise ProfileError(f"{path} is of another release: measure anew, without --resume")
+            return Journal(**found)
+        except OSError as error:
+            hint = "measure without --resume first"
+            raise ProfileError(f"there is nothing to go on from: {path}: {error.strerror}; {hint}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ProfileError(f"{path} is not the progress of a profile: {error}; measure without --resume") from error
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put `text` in the place of a file, so that nothing half-written is ever seen there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

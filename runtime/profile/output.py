@@ -1,0 +1,67 @@
+"""The file that a profile writes: the cluster, and in comments how well it fits and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import cluster_toml
+from .journal import Journal, replace_file
+from .result import Fitted, Profile, missing_of, profile_of, with_table
+from .samples import OpSample
+
+
+@dataclass(frozen=True)
+class Output:
+    """
+    What becomes of a journal.
+
+    Args:
+        name: of the cluster.
+        samples: the ops that are measured.
+        base: a cluster that the times of the ops are added to; None where a new one is measured.
+    """
+
+    name: str
+    samples: tuple[OpSample, ...]
+    base: Cluster | None = None
+
+    def profile(self, journal: Journal) -> Profile:
+        """
+        The cluster.
+
+        Raises:
+            ProfileError: too little was measured for one.
+        """
+        if self.base is None:
+            return profile_of(journal, self.samples, self.name)
+        return Profile(with_table(self.base, journal, self.samples), (), missing_of(journal, self.samples))
+
+    def write(self, journal: Journal, path: Path) -> Profile:
+        """Write the file of the cluster, whole or not at all."""
+        profile = self.profile(journal)
+        replace_file(path, profile_text(profile))
+        return profile
+
+
+def profile_text(profile: Profile) -> str:
+    """The text of a cluster file."""
+    lines = [f"# {fit.what}: {fit_text(fit)}" for fit in profile.fits]
+    if lines:
+        lines.insert(0, "# Fitted to measured times; of the relative errors the middle one and the largest:")
+    if profile.missing:
+        lines += ["# PARTIAL: not everything was measured." if _is_partial(profile.missing) else "# Left out:"]
+        lines += [f"#   {what}: {why}" for what, why in profile.missing.items()]
+    return "\n".join([*lines, "", cluster_toml(profile.cluster)])
+
+
+def fit_text(fit: Fitted) -> str:
+    """The numbers of a fit in a line."""
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in fit.found.items())
+    return f"{numbers}; {fit.points} points, errors {fit.middle_error:.1%} and {fit.worst_error:.1%}"
+
+
+def _is_partial(missing: Mapping[str, str]) -> bool:
+    return any(not why.startswith("one call takes") for why in missing.values())

@@ -1,0 +1,272 @@
+"""
+A profile on one rank: all tasks in turn, round after round, until the time is up.
+
+All ranks hold the same journal, for each hears what all measured; so they decide alike, without a word, how often to
+do what comes next. A slow moment of the machine hits one round of some tasks and not all rounds of one.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ...ir.mesh import Mesh
+from ..communicator import Communicator
+from .clock import Clock
+from .devices import device_name, memory_bytes
+from .interference import Interference
+from .journal import Journal, ProfileError
+from .samples import OpSample
+from .tasks import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    Exchange,
+    Task,
+    exchange_task,
+    exchanges,
+    groups_of,
+    op_tasks,
+    overhead_task,
+    sizes_between,
+)
+
+QUICK_SECONDS = 30.0
+"""Below this there is time for every other size only."""
+
+_LEAST_ROUNDS = 3
+_WINDOW = (0.004, 0.025)
+"""The seconds that one measurement takes, at least and at most, where single calls are short."""
+
+_SLOWEST_SHARE = 1 / 300
+"""What a single call may take of the time that there is."""
+
+_INTERFERENCE_ROUNDS = 8
+_SAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """
+    What to measure.
+
+    Args:
+        mesh: of all ranks of the job.
+        samples: the ops.
+        seconds: about how long.
+        network: whether to measure collectives and transfers, interference, and the overhead of a step, too.
+        progress: a file for what has been measured so far; None keeps nothing.
+        resume: whether to go on from that file.
+    """
+
+    mesh: Mesh
+    samples: tuple[OpSample, ...]
+    seconds: float
+    network: bool = True
+    progress: Path | None = None
+    resume: bool = False
+
+
+class Observer(Protocol):
+    """Who is told how a profile goes on; on rank 0 alone."""
+
+    def at(self, done: float, what: str) -> None:
+        """The part of the work that is done, and the name of the task that comes next."""
+        ...
+
+    def saved(self, journal: Journal) -> None:
+        """Called whenever the journal is written down, and at the end, however that comes."""
+        ...
+
+
+def profile_rank(request: Request, device: torch.device, observe: Observer | None = None) -> Journal:
+    """
+    Measure, as one rank of a job; every rank must call this with the same request.
+
+    Args:
+        observe: told of it, on rank 0.
+
+    Raises:
+        ProfileError: the mesh has another number of ranks than the job, or there is nothing to go on from.
+        RuntimeError: another rank was lost; what had been measured is in the file of progress.
+    """
+    _check_world(request.mesh)
+    clock = Clock(device)
+    journal = _begun(request, clock)
+    session = _Session(request, clock, journal, observe)
+    try:
+        session.run()
+    except BaseException as error:
+        journal.trouble = (str(error) or type(error).__name__).splitlines()[0]
+        raise
+    finally:
+        session.save()
+    return journal
+
+
+def profile_here(request: Request, observe: Observer | None = None) -> Journal:
+    """Measure, as one of the processes that `run_ranks` started on this machine."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(dist.get_world_size())
+    return profile_rank(request, torch.device("cpu"), observe)
+
+
+def _check_world(mesh: Mesh) -> None:
+    if (world := dist.get_world_size()) != mesh.device_count:
+        raise ProfileError(f"mesh {mesh} has {mesh.device_count} ranks, this job has {world}; give another --mesh")
+
+
+def _begun(request: Request, clock: Clock) -> Journal:
+    """The journal to go on from, or a new one."""
+    devices = clock.everyone((device_name(clock.device), memory_bytes(clock.device)))
+    about = {
+        "mesh": [[axis.name, axis.size] for axis in request.mesh.spatial],
+        "backend": dist.get_backend(),
+        "devices": [list(each) for each in devices],  # pyright: ignore[reportArgumentType]
+    }
+    found: Any = None
+    if request.resume and clock.rank == 0:
+        found = _resumed(request, about)
+    found = clock.share(found)
+    if isinstance(found, ProfileError):
+        raise found
+    return replace(found, trouble="") if isinstance(found, Journal) else Journal(about)
+
+
+def _resumed(request: Request, about: dict[str, Any]) -> Journal | ProfileError:
+    if request.progress is None:
+        return ProfileError("there is nothing to go on from: the output is not a file")
+    try:
+        journal = Journal.load(request.progress)
+    except ProfileError as error:
+        return error
+    for what, value in about.items():
+        # What a machine has free of its memory may change, where nothing else does.
+        if what != "devices" and journal.about.get(what) != value:
+            was = journal.about.get(what)
+            return ProfileError(f"{request.progress} is of another job: {what} was {was}, is {value} here")
+    return journal
+
+
+class _Session:
+    def __init__(self, request: Request, clock: Clock, journal: Journal, observe: Observer | None) -> None:
+        self._request, self._clock, self._journal, self._observe = request, clock, journal, observe
+        self._saved, self._began = 0.0, time.perf_counter()
+        self._comm = Communicator(request.mesh, groups_of(request.mesh), clock.device)
+        self._tasks = list(self._planned())
+        low, high = _WINDOW
+        self._window = min(max(request.seconds / (2 * _LEAST_ROUNDS * max(len(self._tasks), 1)), low), high)
+
+    def _planned(self) -> Iterator[Task]:
+        request, device = self._request, self._clock.device
+        if request.network:
+            factor = 4 if request.seconds >= QUICK_SECONDS else 16
+            sizes = sizes_between(LEAST_BYTES, MOST_BYTES, factor)
+            yield from (exchange_task(each, self._comm) for each in _exchanges(request.mesh, sizes))
+            yield overhead_task(request.mesh, device)
+        yield from op_tasks(request.samples, device)
+
+    def run(self) -> None:
+        """All rounds, and interference."""
+        rounds = 0
+        while self._tasks and (rounds < 1 or not self._time_is_up()):
+            self._round(rounds)
+            rounds += 1
+        if self._request.network and self._request.mesh.device_count > 1:
+            self._interfere()
+
+    def _round(self, number: int) -> None:
+        too_slow: set[str] = set()
+        for index, task in enumerate(self._tasks):
+            done = len(self._journal.seconds.get(task.name, ()))
+            if task.series in too_slow or task.name in self._journal.left_out or done > number:
+                continue
+            if number and self._time_is_up():
+                return
+            self._tell(number, index, task)
+            if not self._measure(task):
+                too_slow.add(task.series)
+
+    def _measure(self, task: Task) -> bool:
+        """Measure a task once; False where it takes too long for the time that there is."""
+        clock, journal = self._clock, self._journal
+        before = journal.seconds.get(task.name)
+        if (run := self._made(task, warm=before is None)) is None:
+            return True
+        expected = _middle(before) if before is not None else self._first_look(run)
+        if before is None and expected > (most := self._request.seconds * _SLOWEST_SHARE):
+            journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
+            return False
+        count = max(round(self._window / expected), 1)
+        clock.wait_for_all()
+        spent = clock.calls(run, count) if task.together else clock.window(run, self._window, max(count // 8, 1))
+        journal.seconds.setdefault(task.name, []).append(clock.by_rank(spent))
+        return True
+
+    def _made(self, task: Task, *, warm: bool) -> Callable[[], object] | None:
+        """What does the task once, having done it once if `warm`; None where torch refuses an op on some rank."""
+        run: Callable[[], object] | None = None
+        refusal = ""
+        try:
+            run = task.make()
+            if warm and not task.together:
+                run()
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+            if task.together:
+                raise
+            refusal = str(error).splitlines()[0]
+        if warm and self._clock.slowest(float(run is None or bool(refusal))):
+            self._journal.left_out[task.name] = f"torch refuses it: {refusal or 'on another rank'}"
+            return None
+        return run
+
+    def _first_look(self, run: Callable[[], object]) -> float:
+        """About how long one call takes, on the slowest rank."""
+        self._clock.wait_for_all()
+        once = self._clock.slowest(self._clock.calls(run, 1))
+        # The first calls make connections and touch fresh memory.
+        return once if once > self._window / 4 else self._clock.slowest(self._clock.calls(run, 3))
+
+    def _interfere(self) -> None:
+        measuring = Interference(self._comm, self._clock)
+        while len(self._journal.interference) < _INTERFERENCE_ROUNDS:
+            self._journal.interference.append(list(measuring.measure()))
+
+    def _time_is_up(self) -> bool:
+        spent = self._clock.by_rank(time.perf_counter() - self._began)[0]
+        return spent > self._request.seconds
+
+    def _tell(self, number: int, index: int, task: Task) -> None:
+        now = time.perf_counter()
+        if self._clock.rank or self._observe is None:
+            return
+        if now - self._saved > _SAVE_SECONDS:
+            self.save()
+        first = index / len(self._tasks) / _LEAST_ROUNDS
+        done = first if number == 0 else max((now - self._began) / self._request.seconds, 1 / _LEAST_ROUNDS)
+        self._observe.at(min(done, 1.0), task.name)
+
+    def save(self) -> None:
+        """Write down what has been measured, on rank 0."""
+        self._saved = time.perf_counter()
+        if self._clock.rank:
+            return
+        if self._request.progress is not None:
+            self._journal.save(self._request.progress)
+        if self._observe is not None:
+            self._observe.saved(self._journal)
+
+
+def _exchanges(mesh: Mesh, sizes: Sequence[int]) -> list[Exchange]:
+    return exchanges(mesh, dist.get_backend(), sizes)
+
+
+def _middle(rounds: Sequence[Sequence[float]]) -> float:
+    """The seconds of the slowest rank in the middle round."""
+    return statistics.median(max(by_rank) for by_rank in rounds)

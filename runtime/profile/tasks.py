@@ -1,0 +1,179 @@
+"""What a profile measures: collectives by method and group, transfers, ops, and the fixed cost of a step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ...ir.mesh import Mesh
+from ..collectives import METHODS, USUAL
+from ..communicator import Communicator
+from ..executor import Executor
+from ..groups import Axes
+from ..plan import Plan, Result, Value
+from ..stages import Stage
+from .samples import OpSample, arena_for, callable_of
+
+LEAST_BYTES, MOST_BYTES = 64, 64 * 1024 * 1024
+
+_ELEMENT_BYTES = 4
+"""Of float32, which is what travels."""
+
+TRANSFER = "send"
+"""A message from one rank to the next along an axis, at the same time between all such pairs."""
+
+OVERHEAD = "step overhead"
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    One thing to measure.
+
+    Args:
+        name: tells it from all others, in this run and in later ones.
+        series: those that differ from it in size alone.
+        make: gives the function that does it once.
+        together: whether ranks communicate in it, and so must do it equally often.
+    """
+
+    name: str
+    series: str
+    make: Callable[[], Callable[[], object]]
+    together: bool
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """
+    A collective by some method over some axes, or a transfer.
+
+    Args:
+        method: empty for the backend's usual one.
+        whole: the bytes of the whole value: gathered, or not yet scattered; of an all-to-all, of a rank's operand.
+    """
+
+    kind: str
+    method: str
+    axes: Axes
+    whole: int
+
+    @property
+    def series(self) -> str:
+        """Its name without the size."""
+        return f"{self.curve} over {'-'.join(self.axes)}"
+
+    @property
+    def name(self) -> str:
+        """Its name in a journal."""
+        return f"{self.series} of {self.whole} bytes"
+
+    @property
+    def curve(self) -> str:
+        """What a cluster file calls its kind and method."""
+        return f"{self.kind}:{self.method}" if self.method else self.kind
+
+
+def groups_of(mesh: Mesh) -> tuple[Axes, ...]:
+    """The axes that are measured: each that has several parts, and all of them together."""
+    axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
+    return tuple(dict.fromkeys([*((axis,) for axis in axes), axes])) if axes else ()
+
+
+def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
+    """Sizes that grow by `factor`, from `least` to `most`, both among them."""
+    rising = itertools.takewhile(lambda size: size < most, (least * factor**i for i in itertools.count()))
+    return (*rising, most)
+
+
+def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
+    """Every collective, by every method that `backend` has, and transfers, at these sizes over the mesh's groups."""
+    found: list[Exchange] = []
+    kinds = [(kind, method) for kind in METHODS for method in _methods(kind, backend)]
+    for axes in groups_of(mesh):
+        # A part of a part at least, for an all-to-all splits what is split already.
+        least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
+        whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))
+        found += [Exchange(kind, method, axes, size) for kind, method in kinds for size in whole]
+        if len(axes) == 1:
+            found += [Exchange(TRANSFER, "", axes, size) for size in sizes]
+    return found
+
+
+def _methods(kind: str, backend: str) -> Iterator[str]:
+    """Those of a kind, the usual one first and without its name."""
+    usual = USUAL[backend][kind]
+    yield ""
+    yield from (method for method in METHODS[kind] if method != usual and (method != "direct" or backend == "gloo"))
+
+
+def exchange_task(exchange: Exchange, comm: Communicator) -> Task:
+    """The task of measuring an exchange."""
+    make = _transfer if exchange.kind == TRANSFER else _collective
+    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True)
+
+
+def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
+    axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
+    method = exchange.method or None
+    count = exchange.whole // _ELEMENT_BYTES
+    whole = torch.ones(count, device=comm.device)
+    match exchange.kind:
+        case "all_reduce":
+            return lambda: comm.all_reduce(whole, axes, donate=True)
+        case "all_gather":
+            return lambda: comm.all_gather(whole[: count // parts], 0, axes, method=method)
+        case "reduce_scatter":
+            return lambda: comm.reduce_scatter(whole, 0, axes, method=method)
+        case "all_to_all":
+            square = whole.view(-1, parts)
+            return lambda: comm.all_to_all(square, 0, 1, axes, method=method)
+        case _:
+            return lambda: comm.broadcast(whole, axes)
+
+
+def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
+    """There and back again, between neighbours in pairs; one that has none waits for nobody."""
+    ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
+    other = part ^ 1
+    if other >= len(ranks):
+        return lambda: None
+    message = torch.ones(exchange.whole // _ELEMENT_BYTES, device=comm.device)
+
+    def there_and_back() -> None:
+        if part < other:
+            dist.send(message, ranks[other])
+            dist.recv(message, ranks[other])
+        else:
+            dist.recv(message, ranks[other])
+            dist.send(message, ranks[other])
+
+    return there_and_back
+
+
+def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[Task]:
+    """The tasks of measuring ops."""
+    arena = arena_for(samples, device)
+
+    def task(sample: OpSample) -> Task:
+        series = f"{sample.work.key.partition('(')[0]} {sample.work.dtype}"
+        return Task(sample.work.key, series, lambda: callable_of(sample, arena), together=False)
+
+    return [task(sample) for sample in samples]
+
+
+def overhead_task(mesh: Mesh, device: torch.device) -> Task:
+    """A step of a program that does nothing: what is left is what every step takes."""
+    batch = Value(role="batch", name="0", shape=(1,), dtype="float32")
+    plan = Plan(name="nothing", mesh=mesh, step_spec=None, inputs=(batch,), outputs=(Result(role="loss"),), groups=())
+
+    def make() -> Callable[[], object]:
+        executor = Executor((Stage(plan, lambda comm, x: x[0]),), Communicator(mesh, (), device))
+        item = (torch.ones(1, device=device),)
+        return lambda: executor.step(item).item()
+
+    return Task(OVERHEAD, OVERHEAD, make, together=False)

@@ -1,0 +1,234 @@
+"""`shardwright profile`: measure the ranks of a job, and write the cluster file that fits them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..ir.cluster_file import cluster_toml
+from ..ir.mesh import Mesh, parse_mesh
+from ..runtime.groups import TIMEOUT
+from ..runtime.launch import backend_of, rank_device
+from ..runtime.profile.journal import Journal, ProfileError
+from ..runtime.profile.output import Output, fit_text
+from ..runtime.profile.result import Profile
+from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank
+from ..runtime.spawn import RankError, is_lost_peer, run_ranks
+from .cli_arguments import TOOL
+from .diagnostics import Diagnostic, DiagnosticError
+
+AXIS = "gpu"
+"""The axis of a mesh that nobody names."""
+
+_WRITE_SECONDS = 15.0
+"""Between two writings of what a torchrun job has found so far: its rank 0 may be the one that is lost."""
+
+
+def profile_command(options: Namespace) -> int:
+    """Measure, write the cluster file, and say how well it fits."""
+    path = None if options.output == "-" else Path(options.output)
+    if path is not None:
+        _check_writable(path)
+    if "RANK" in os.environ:
+        return _join(options, path)
+    if options.nproc_per_node is None:
+        raise _error(
+            "it is not said which ranks to measure",
+            f"give --nproc-per-node N, or start it on every host with: torchrun ... -m {__package__}.cli profile",
+        )
+    return _spawn(options, path)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse an output that cannot be written, before anything is measured."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a folder that can be written") from error
+    if path.is_dir():
+        raise _error(f"cannot write {path}: it is a folder", "name a file")
+
+
+def progress_file(path: Path) -> Path:
+    """Where what has been measured so far is kept, beside the output."""
+    return path.with_name(f"{path.name}.progress.json")
+
+
+def _spawn(options: Namespace, path: Path | None) -> int:
+    """Measure processes of this machine."""
+    ranks: int = options.nproc_per_node
+    request, output = _asked(options, ranks, "cpu")
+    with tempfile.TemporaryDirectory(prefix="shardwright-profile-") as folder:
+        progress = progress_file(path) if path is not None else Path(folder, "progress.json")
+        request = replace(request, progress=progress)
+        try:
+            (journal, *_) = run_ranks(_spawned, ranks, request, timeout=120 + 10 * request.seconds)
+        except RankError as error:
+            return _partial(output, progress, path, str(error).splitlines()[0])
+    return _finish(output, journal, path)
+
+
+def _spawned(request: Request) -> Journal:
+    """What each process of this machine does."""
+    with _bar(dist.get_rank() == 0) as bar:
+        return profile_here(request, bar)
+
+
+def _join(options: Namespace, path: Path | None) -> int:
+    """Measure the ranks of the job that torchrun made this process for."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = rank_device()
+    request, output = _asked(options, world, device.type)
+    request = replace(request, progress=progress_file(path) if path is not None else None)
+    signal.signal(signal.SIGTERM, _ended)
+    dist.init_process_group(backend_of(device), timeout=TIMEOUT)
+    try:
+        with _bar(rank == 0) as bar:
+            bar.output, bar.path = output, path
+            journal = profile_rank(request, device, bar)
+            dist.barrier()
+    except (RuntimeError, SystemExit) as error:
+        _leave(error, rank, output, request, path)
+    dist.destroy_process_group()
+    return _finish(output, journal, path) if rank == 0 else 0
+
+
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(f"ended by {signal.Signals(number).name}")
+
+
+def _leave(error: BaseException, rank: int, output: Output, request: Request, path: Path | None) -> NoReturn:
+    """End a rank of a job that failed: rank 0 writes what there is, one that failed itself says how."""
+    told = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
+        _partial(output, request.progress, path, told)
+    elif not is_lost_peer(error) and (rank == 0 or not isinstance(error, ProfileError | SystemExit)):
+        print(_error(f"rank {rank}: {told}").diagnostic, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    # Threads that wait for a rank that is gone could not be ended otherwise.
+    os._exit(1)
+
+
+def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output]:
+    """What a command line asks to be measured on so many ranks, and what becomes of it."""
+    # Not in the processes that are started here: they take the ops as they are given.
+    from ..api.op_families import family_samples
+    from ..api.op_samples import samples_of_plans
+
+    mesh = _mesh(options.mesh, ranks)
+    if options.ops_of:
+        samples, base = samples_of_plans(options.ops_of, options.cluster)
+        if base.mesh.device_count != ranks:
+            raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
+        request = Request(mesh, samples, options.seconds, network=False, resume=options.resume)
+        return request, Output(base.name, samples, base)
+    dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
+    samples = family_samples(dtypes, quick=options.seconds < QUICK_SECONDS)
+    name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem
+    return Request(mesh, samples, options.seconds, resume=options.resume), Output(name, samples)
+
+
+def _mesh(text: str | None, ranks: int) -> Mesh:
+    if text is None:
+        return Mesh.of(**{AXIS: ranks})
+    try:
+        mesh = parse_mesh(text)
+    except ValueError as error:
+        raise _error(f"--mesh: {error}") from error
+    if mesh.device_count != ranks:
+        raise _error(f"--mesh {text} has {mesh.device_count} ranks, the job {ranks}", "sizes must multiply to that")
+    return mesh
+
+
+@dataclass
+class _Bar:
+    """Shows how a profile goes on, and under torchrun writes what there is from time to time."""
+
+    progress: Progress
+    task: int
+    output: Output | None = None
+    path: Path | None = None
+    written: float = 0.0
+
+    def at(self, done: float, what: str) -> None:
+        """The part of the work that is done, and what comes next."""
+        self.progress.update(self.task, completed=done, description=what[:60])  # pyright: ignore[reportArgumentType]
+
+    def saved(self, journal: Journal) -> None:
+        """Write the cluster file, if it is time and there is enough for one."""
+        if self.output is None or self.path is None or time.monotonic() - self.written < _WRITE_SECONDS:
+            return
+        try:
+            self.output.write(replace(journal, trouble=journal.trouble or "not yet measured"), self.path)
+        except ProfileError:
+            return
+        self.written = time.monotonic()
+
+
+@contextmanager
+def _bar(shown: bool) -> Iterator[_Bar]:
+    console = Console(stderr=True)
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
+        yield _Bar(progress, progress.add_task("measuring", total=1.0))
+
+
+def _partial(output: Output, progress: Path, path: Path | None, why: str) -> int:
+    """Write what there is of a profile that ended early, and say what is missing."""
+    try:
+        journal = replace(Journal.load(progress), trouble=why)
+        profile = output.profile(journal)
+        if path is not None:
+            output.write(journal, path)
+    except ProfileError as error:
+        raise _error(f"{why}; {error}") from error
+    missing = ", ".join(list(profile.missing)[:5]) + (", ..." if len(profile.missing) > 5 else "")
+    where = f"{path} is of what was measured before" if path is not None else "nothing was written"
+    hint = "go on with the same command and --resume" if path is not None else "name a file with -o to go on with"
+    problem = f"{why}; {where}; missing are {len(profile.missing)} measurements: {missing or 'only more rounds'}"
+    raise _error(problem, hint)
+
+
+def _finish(output: Output, journal: Journal, path: Path | None) -> int:
+    """Write a whole profile and show its fits."""
+    if path is None:
+        profile = output.profile(journal)
+        sys.stdout.write(cluster_toml(profile.cluster))
+    else:
+        profile = output.write(journal, path)
+        progress_file(path).unlink(missing_ok=True)
+    Console(stderr=path is None, soft_wrap=True).print(_table(profile))
+    return 0
+
+
+def _table(profile: Profile) -> Table:
+    """What was fitted, and how well."""
+    table = Table("fitted", "numbers, and relative errors: the middle one and the largest", title=profile.cluster.name)
+    for fit in profile.fits:
+        table.add_row(fit.what, fit_text(fit))
+    seen = profile.cluster.interference
+    slower = f"compute takes {seen.compute:.2f} times as long, communication {seen.communication:.2f}"
+    table.add_row("while the other runs", slower)
+    if profile.missing:
+        table.caption = f"{len(profile.missing)} measurements were left out; the file says which and why"
+    return table
+
+
+def _error(message: str, hint: str = "") -> DiagnosticError:
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
