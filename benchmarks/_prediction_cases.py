@@ -1,0 +1,154 @@
+"""The plans of which predicted and measured steps are compared: five families, two numbers of processes, five plans each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
+from shardwright.models.bert import BertConfig, bert_step
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
+from shardwright.models.moe import switch
+from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
+from shardwright.models.vit import ViTConfig, vit_step
+
+
+def _gpt2(layers: int, width: int, length: int, vocabulary: int) -> Callable[[], TrainingStep]:
+    config = GPT2Config(layers=layers, width=width, heads=4, vocabulary=vocabulary, positions=length)
+    return partial(gpt2_step, config, batch=8, length=length)
+
+
+def _moe(width: int, batch: int) -> Callable[[], TrainingStep]:
+    experts = switch(4)
+    config = BertConfig(layers=2, width=width, heads=4, vocabulary=512, positions=64, experts=experts, tied=False)
+    return partial(bert_step, config, batch=batch, length=64)
+
+
+def _vgg(widths: tuple[int, ...], hidden: int, batch: int) -> Callable[[], TrainingStep]:
+    config = VGGConfig(convolutions=VGG13, widths=widths, hidden=hidden, image=32, classes=10)
+    return partial(vgg_step, config, batch=batch)
+
+
+def _vit(layers: int, width: int, batch: int) -> Callable[[], TrainingStep]:
+    config = ViTConfig(layers=layers, width=width, heads=4, image=32, patch=4, classes=10)
+    return partial(vit_step, config, batch=batch)
+
+
+STEPS: dict[str, Callable[[], TrainingStep]] = {
+    "mlp-small": partial(mlp_step, (256, 512, 512, 64), batch=1024),
+    "mlp-large": partial(mlp_step, (512, 1024, 1024, 1024, 128), batch=1024),
+    "gpt2-small": _gpt2(2, 128, 64, 512),
+    "gpt2-large": _gpt2(4, 256, 128, 2048),
+    "vit-small": _vit(2, 128, 16),
+    "vit-large": _vit(4, 256, 32),
+    "vgg-small": _vgg((16, 32, 64, 64, 64), 512, 32),
+    "vgg-large": _vgg((32, 64, 128, 128, 128), 2048, 64),
+    "moe-small": _moe(128, 16),
+    "moe-large": _moe(256, 32),
+}
+"""The steps by name."""
+
+_HEAD = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{{algorithm=fixed pins={pins}}}"
+_SHARDED = "insert-resharding,select-collectives"
+_TAIL = "check-memory,insert-frees"
+_HALVES = "split-batch{{parts=2}}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """
+    A way of planning.
+
+    Args:
+        pins: the entries of a pin file; none: the strategy is searched for.
+        mesh: another mesh than one axis of all ranks.
+        pipeline: replaces the usual passes; `{pins}` in it is the pin file.
+        ratios: as `PlanOptions` has them.
+    """
+
+    pins: str = ""
+    mesh: str = ""
+    pipeline: str | None = None
+    ratios: str = "even"
+
+
+def _preset(name: str, axis: str = "") -> str:
+    axes = f'axes = ["{axis}"]\n' if axis else ""
+    return f'[[pin]]\npreset = "{name}"\n{axes}'
+
+
+FORMS: dict[str, Form] = {
+    "searched": Form(),
+    "dp": Form(_preset("dp")),
+    "tp": Form(_preset("tp")),
+    "zero3": Form(_preset("zero3")),
+    "uneven": Form(_preset("dp"), ratios="0.625,0.375"),
+    "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh="node=2,gpu=2"),
+    "grid": Form(mesh="node=2,gpu=2"),
+    "no overlap": Form(_preset("zero3"), pipeline=f"{_HEAD},{_SHARDED},{_TAIL}"),
+    "micro": Form(_preset("dp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},accumulate,overlap,{_TAIL}"),
+    "duplex": Form(_preset("tp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},duplex,overlap,{_TAIL}"),
+}
+"""The ways by name."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Plans of one step on one number of processes, among which the predicted best is to be the measured best."""
+
+    step: str
+    ranks: int
+    forms: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """`gpt2-large x4`."""
+        return f"{self.step} x{self.ranks}"
+
+    @property
+    def family(self) -> str:
+        """The family of the model."""
+        return self.step.split("-", maxsplit=1)[0]
+
+
+_PRESETS = ("searched", "dp", "tp", "zero3")
+GROUPS: tuple[Group, ...] = (
+    Group("mlp-small", 2, (*_PRESETS, "uneven")),
+    Group("mlp-large", 4, (*_PRESETS, "hybrid")),
+    Group("gpt2-large", 2, (*_PRESETS, "duplex")),
+    Group("gpt2-small", 4, (*_PRESETS, "hybrid")),
+    Group("vit-large", 2, (*_PRESETS, "micro")),
+    Group("vit-small", 4, (*_PRESETS, "grid")),
+    Group("vgg-large", 2, (*_PRESETS, "no overlap")),
+    Group("vgg-small", 4, (*_PRESETS, "hybrid")),
+    Group("moe-small", 2, (*_PRESETS, "uneven")),
+    Group("moe-large", 4, (*_PRESETS, "no overlap")),
+)
+"""Fifty plans: each family once on two processes and once on four."""
+
+
+def mesh_of(group: Group, form: str) -> str:
+    """The mesh of a plan of the group, as a string."""
+    return FORMS[form].mesh or f"gpu={group.ranks}"
+
+
+def meshes(groups: Sequence[Group]) -> Iterator[str]:
+    """Every mesh that a plan of the groups is for, once."""
+    yield from dict.fromkeys(mesh_of(group, form) for group in groups for form in group.forms)
+
+
+def plan(step: TrainingStep, form: str, cluster: Cluster) -> CompiledStep:
+    """The plan of `step` in one of the ways, for `cluster`."""
+    way = FORMS[form]
+    with tempfile.TemporaryDirectory() as folder:
+        pins = Path(folder) / "pins.toml"
+        pins.write_text(way.pins)
+        pipeline = way.pipeline.format(pins=f'"{pins}"') if way.pipeline else None
+        options = PlanOptions(pins=str(pins) if way.pins else None, pipeline=pipeline, ratios=way.ratios)
+        return compile_step(step, cluster, options, name=form.replace(" ", "_"))
