@@ -1,4 +1,4 @@
-"""The plans of which predicted and measured steps are compared: five families, two numbers of processes, five plans each."""
+"""The plans whose steps are predicted and measured: five families, each on two and on four processes, five plans each."""
 
 from __future__ import annotations
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
+import os
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,21 +24,43 @@ from shardwright.lowering.load_program import load_text
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
 
-_WARM, _TIMED = 1, 2
-"""Steps of a program each time that it has its turn: the first of them finds cold caches."""
+_WARM = 1
+"""Steps before those that are timed when a program has its turn: the first finds cold caches."""
+
+_TURN_SECONDS = 0.2
+"""How long a program's turn is, at least: long enough for the counters of the system to see who worked."""
+
+_LEAST_TURNS = 4
 
 _CLOCK = "_line"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The seconds of every timed step, by name of the program; of a step, until the last rank is done."""
+class Turn:
+    """
+    Some steps of one program in a row.
 
-    seconds: dict[str, list[float]]
+    steps    the seconds of each, until the last rank is done
+    wall     seconds of the turn
+    others   the processor seconds that processes which are no rank took meanwhile
+    """
 
-    def middle(self, name: str) -> float:
-        """The median of a program."""
-        return statistics.median(self.seconds[name])
+    steps: tuple[float, ...]
+    wall: float
+    others: float
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the ranks had the machine to themselves: up to a twentieth of a core and the counter's grain."""
+        return self.others <= 0.05 * self.wall + 0.02
+
+
+def quiet_steps(turns: Sequence[Turn]) -> list[float]:
+    """The seconds of the steps of quiet turns; where there are few, of the quietest."""
+    quiet = [turn for turn in turns if turn.is_quiet]
+    if len(quiet) < _LEAST_TURNS:
+        quiet = sorted(turns, key=lambda turn: turn.others / turn.wall)[:_LEAST_TURNS]
+    return [seconds for turn in quiet for seconds in turn.steps]
 
 
 def executor(step: TrainingStep, text: str, name: str) -> Executor:
@@ -44,34 +71,66 @@ def executor(step: TrainingStep, text: str, name: str) -> Executor:
     return made
 
 
-def time_steps(make: Callable[[], TrainingStep], programs: Sequence[tuple[str, str]], seconds: float) -> Measured:
-    """Run the programs in turn, in random order, for about `seconds`."""
+def time_steps(
+    make: Callable[[], TrainingStep], programs: Sequence[tuple[str, str]], seconds: float
+) -> dict[str, list[Turn]]:
+    """Run the programs in turns, in random order, for about `seconds`; the turns of each, by name."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
     sides = [executor(step, text, name) for name, text in programs]
-    for side in sides:
-        side.step(batch)
+    counts = [_steps_of_turn(side, batch) for side in sides]
     generator, order = random.Random(0), list(range(len(sides)))
-    rows: list[list[float]] = [[] for _ in sides]
+    turns: list[list[Turn]] = [[] for _ in sides]
     start = time.perf_counter()
-    while _longest(time.perf_counter() - start) < seconds:
+    while _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
         generator.shuffle(order)
         for index in order:
-            for number in range(_WARM + _TIMED):
-                dist.barrier()
-                begun = time.perf_counter()
-                sides[index].step(batch)
-                if number >= _WARM:
-                    rows[index].append(time.perf_counter() - begun)
-    slowest = torch.tensor(rows, dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return Measured({name: row for (name, _), row in zip(programs, slowest.tolist(), strict=True)})
+            turns[index].append(_turn(sides[index], batch, counts[index]))
+    return {name: each for (name, _), each in zip(programs, turns, strict=True)}
 
 
-def time_lines(make: Callable[[], TrainingStep], text: str, rounds: int) -> dict[str, float]:
+def _steps_of_turn(side: Executor, batch: dict[str, Any]) -> int:
+    """How many steps make a turn, the same on all ranks."""
+    side.step(batch)
+    (seconds,) = _over_ranks(_timed(side, batch), dist.ReduceOp.MAX)
+    return max(2, math.ceil(_TURN_SECONDS / seconds))
+
+
+def _turn(side: Executor, batch: dict[str, Any], count: int) -> Turn:
+    for _ in range(_WARM):
+        side.step(batch)
+    dist.barrier()
+    begun, busy, mine = time.perf_counter(), _busy_seconds(), _own_seconds()
+    steps = [_timed(side, batch) for _ in range(count)]
+    (ours,) = _over_ranks(_own_seconds() - mine, dist.ReduceOp.SUM)
+    wall, others = time.perf_counter() - begun, _busy_seconds() - busy - ours
+    wall, others = _over_ranks((wall, others), dist.ReduceOp.MAX)
+    return Turn(tuple(_over_ranks(steps, dist.ReduceOp.MAX)), wall, others)
+
+
+def _timed(side: Executor, batch: dict[str, Any]) -> float:
+    dist.barrier()
+    begun = time.perf_counter()
+    side.step(batch)
+    return time.perf_counter() - begun
+
+
+def _busy_seconds() -> float:
+    """What all processors of the machine have worked so far."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", maxsplit=1)[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    """What the threads of this process have worked so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[float]:
     """
-    The median seconds of every statement of a program's step on this rank, by the names that it assigns to.
+    The median seconds of every statement of a program's step on this rank, in turns that were quiet.
 
     What a statement waits for is its own: of a collective, for the last rank to come to it.
     """
@@ -81,16 +140,22 @@ def time_lines(make: Callable[[], TrainingStep], text: str, rounds: int) -> dict
     batch = batch_items(step.batch)
     clock: list[float] = []
     side._step_fn.__globals__[_CLOCK] = lambda: clock.append(time.perf_counter())
-    rows: list[list[float]] = []
-    for number in range(rounds + 2):
+    count = _steps_of_turn(side, batch)
+    turns: list[Turn] = []
+    lines: list[list[float]] = []
+    start = time.perf_counter()
+    while _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
         clock.clear()
-        dist.barrier()
-        side.step(batch)
-        if number >= 2:
-            rows.append([b - a for a, b in itertools.pairwise(clock)])
-    names = statement_names(text)
-    middles = [statistics.median(column) for column in zip(*rows, strict=True)]
-    return dict(zip(names, middles, strict=True))
+        turns.append(_turn(side, batch, count))
+        ticks = len(clock) // (count + _WARM)
+        steps = [clock[at : at + ticks] for at in range(_WARM * ticks, len(clock), ticks)]
+        lines.append([statistics.median(column) for column in zip(*map(_gaps, steps), strict=True)])
+    quiet = [row for row, turn in zip(lines, turns, strict=True) if turn.is_quiet] or lines
+    return [statistics.median(column) for column in zip(*quiet, strict=True)]
+
+
+def _gaps(ticks: Sequence[float]) -> list[float]:
+    return [b - a for a, b in itertools.pairwise(ticks)]
 
 
 def with_clock(text: str) -> str:
@@ -103,18 +168,17 @@ def with_clock(text: str) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def statement_names(text: str) -> list[str]:
-    """Of each statement of a program's step but its return, the text before the equals sign, or all of it."""
-    lines = (ast.unparse(statement) for statement in _step(ast.parse(text)).body[:-1])
-    return [f"{line.split(' = ', maxsplit=1)[0]} #{number}" for number, line in enumerate(lines)]
+def statements(text: str) -> list[str]:
+    """The statements of a program's step but its return, each on one line."""
+    return [ast.unparse(statement) for statement in _step(ast.parse(text)).body[:-1]]
 
 
 def _step(tree: ast.Module) -> ast.FunctionDef:
     return next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "step")
 
 
-def _longest(seconds: float) -> float:
-    """The largest of what the ranks say."""
-    largest = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return largest.item()
+def _over_ranks(seconds: float | Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
+    """What the ranks say, reduced."""
+    reduced = torch.tensor(seconds, dtype=torch.float64).reshape(-1)
+    dist.all_reduce(reduced, how)
+    return reduced.tolist()

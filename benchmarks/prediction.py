@@ -17,13 +17,14 @@ import argparse
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from _figures_of_fit import median_error, pearson, regret
 from _prediction_cases import GROUPS, STEPS, Group, mesh_of, meshes, plan
-from _prediction_ranks import time_steps
+from _prediction_ranks import Turn, quiet_steps, time_steps
 from _report import RESULTS, publish
-from _statistics import median_error, pearson, regret
 from xdsl.context import Context
 from xdsl.dialects.func import FuncOp
 from xdsl.universe import XDSL_UNIVERSE
@@ -72,15 +73,16 @@ def plan_folder(folder: Path, group: Group, form: str) -> Path:
     return folder / "plans" / group.name / form
 
 
-def measure_group(folder: Path, group: Group, seconds: float) -> dict[str, list[float]]:
-    """The seconds of every timed step of every plan of the group."""
+def measure_group(folder: Path, group: Group, seconds: float) -> dict[str, list[Turn]]:
+    """The turns of every plan of the group."""
     path = folder / "measured" / f"{group.name}.json"
     if not path.exists():
         programs = [(form, (plan_folder(folder, group, form) / "program.py").read_text()) for form in group.forms]
         found = run_ranks(time_steps, group.ranks, STEPS[group.step], programs, seconds, timeout=60 + 4 * seconds)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found[0].seconds))
-    return json.loads(path.read_text())
+        path.write_text(json.dumps({form: [asdict(turn) for turn in turns] for form, turns in found[0].items()}))
+    read = json.loads(path.read_text())
+    return {form: [Turn(**turn) for turn in turns] for form, turns in read.items()}
 
 
 def load(path: Path) -> FuncOp:
@@ -98,8 +100,8 @@ def rows_of(folder: Path, group: Group) -> Iterator[dict[str, Any]]:
     for form in group.forms:
         func = load(plan_folder(folder, group, form) / "step.mlir")
         cluster = profile(folder, mesh_of(group, form), PROFILE_SECONDS)
-        seconds = statistics.median(measured[form])
-        row = {"group": group.name, "plan": form, "steps": len(measured[form]), "measured ms": 1e3 * seconds}
+        steps = quiet_steps(measured[form])
+        row = {"group": group.name, "plan": form, "steps": len(steps), "measured ms": 1e3 * statistics.median(steps)}
         for back_end, each in back_ends(cluster).items():
             row[f"{back_end} ms"] = 1e3 * predict(func, each).seconds
         yield row
