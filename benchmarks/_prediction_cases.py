@@ -1,4 +1,4 @@
-"""The plans whose steps are predicted and measured: five families, each on two and on four processes, five plans each."""
+"""The plans whose steps are predicted and measured: five families, on two and on four processes, five plans each."""
 
 from __future__ import annotations
 
