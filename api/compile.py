@@ -18,8 +18,9 @@ from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 from ..dialects.ratios import ratios_of
 from ..dialects.step import SEARCH
 from ..dialects.text import module_text
-from ..ir.cluster import Cluster, Link
+from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh
+from ..ir.submesh import kept_links
 from ..lowering.calling import batch_items
 from ..lowering.capture import capture_step
 from ..lowering.capture_trace import collector_paused
@@ -123,15 +124,20 @@ def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
     """
     The cluster's devices and links on another mesh, for checks and what-ifs, under another name if one is given.
 
-    Devices are repeated or cut to the number of ranks; an axis takes the link of the same name, else the slowest.
+    Devices, and the hosts that they are in, are repeated or cut to the number of ranks. Links stay where axes do; where
+    the cluster has no hosts, a new axis takes the slowest link.
     """
-    slowest = max(cluster.links, key=lambda link: link.beta)
-    by_axis = {link.axis: link for link in cluster.links}
-    links = tuple(
-        by_axis.get(axis.name, Link(axis.name, slowest.alpha, slowest.beta, slowest.measured)) for axis in mesh.axes
-    )
+    links, topology = kept_links(cluster, mesh), cluster.topology
+    if topology is not None:
+        topology = topology.resized(mesh.device_count)
+    else:
+        slowest = max(cluster.links, key=lambda link: link.beta)
+        known = {link.axis for link in links}
+        links += tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
     placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
-    return replace(cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links)
+    return replace(
+        cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology
+    )
 
 
 def compile_step(

@@ -1,13 +1,19 @@
-"""Attributes that carry the devices and links of a cluster."""
+"""Attributes that carry the devices, links, hosts and wires of a cluster."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from ..ir.cluster import Device, Link
+from ..ir.cluster import Device, Interference, Link
+from ..ir.op_cost import OpRate
+from ..ir.topology import Host, Level, Switch, Topology
 
 
 @irdl_attr_definition
@@ -15,6 +21,10 @@ class DeviceAttr(Data[Device]):
     """
     A kind of device: `#spmd.device<"cpu", flops = {float32 = 2.0e10}, bandwidth = 1.0e10, memory = ...,
     launch = ...>` in FLOP/s, bytes/s, bytes and seconds.
+
+    Where it was profiled there may follow the fixed seconds of a step, `overhead = 1.0e-3`; fitted rates,
+    `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`;
+    and measured seconds, `table = {"mm(float32[64x32], float32[32x16])" = 1.0e-5}`.
     """
 
     name = "spmd.device"
@@ -23,52 +33,273 @@ class DeviceAttr(Data[Device]):
     def parse_parameter(cls, parser: AttrParser) -> Device:
         with parser.in_angle_brackets():
             kind = parser.parse_str_literal()
-            parser.parse_punctuation(",")
-            parser.parse_keyword("flops")
-            parser.parse_punctuation("=")
+            _comma_and(parser, "flops")
             rates = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser))
             bandwidth, memory, launch = (_field(parser, name) for name in ("bandwidth", "memory", "launch"))
+            overhead, fitted, table = 0.0, list[OpRate](), list[tuple[str, float]]()
+            while parser.parse_optional_punctuation(",") is not None:
+                match _named(parser, "overhead", "rates", "table"):
+                    case "overhead":
+                        overhead = _number(parser)
+                    case "rates":
+                        fitted = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _rate(parser))
+                    case _:
+                        table = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _timed(parser))
         if not rates:
             parser.raise_error("a device needs the FLOP/s of at least one dtype")
-        return Device(kind, tuple(rates), bandwidth, memory, launch)
+        return Device(kind, tuple(rates), bandwidth, memory, launch, tuple(fitted), tuple(table), overhead)
 
     def print_parameter(self, printer: Printer) -> None:
         device = self.data
-        rates = ", ".join(f"{dtype} = {float_text(rate)}" for dtype, rate in device.flops)
-        printer.print_string(
-            f'<"{device.kind}", flops = {{{rates}}}, bandwidth = {float_text(device.memory_bandwidth)},'
-            f" memory = {float_text(device.memory)}, launch = {float_text(device.launch)}>"
+        text = (
+            f"<{_quoted(device.kind)}, flops = {{{_entries(device.flops)}}}, bandwidth ="
+            f" {float_text(device.memory_bandwidth)}, memory = {float_text(device.memory)}, launch ="
+            f" {float_text(device.launch)}"
         )
+        if device.overhead:
+            text += f", overhead = {float_text(device.overhead)}"
+        if device.rates:
+            text += f", rates = [{', '.join(map(_rate_text, device.rates))}]"
+        if device.table:
+            measured = (f"{_quoted(key)} = {float_text(seconds)}" for key, seconds in device.table)
+            text += f", table = {{{', '.join(measured)}}}"
+        printer.print_string(text + ">")
 
 
 @irdl_attr_definition
 class LinkAttr(Data[Link]):
     """
     The network along an axis: `#spmd.link<"gpu", alpha = 1e-5, beta = 1e-10, all_reduce = (2e-5, 1e-10)>`, in
-    seconds and seconds per byte."""
+    seconds and seconds per byte; or along several, `"node-gpu"`.
+
+    Measured times follow, in bytes and seconds: `points = {"all_reduce" = [(1024.0, 2e-5), (1048576.0, 1e-4)]}`.
+    """
 
     name = "spmd.link"
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Link:
         measured: list[tuple[str, float, float]] = []
+        points: list[tuple[str, float, float]] = []
         with parser.in_angle_brackets():
+            at = parser.pos
             axis = parser.parse_str_literal()
             alpha, beta = _field(parser, "alpha"), _field(parser, "beta")
             while parser.parse_optional_punctuation(",") is not None:
                 kind = parser.parse_identifier()
                 parser.parse_punctuation("=")
-                pair = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _number(parser))
-                if len(pair) != 2:
-                    parser.raise_error("expected (alpha, beta)")
-                measured.append((kind, pair[0], pair[1]))
-        return Link(axis, alpha, beta, tuple(measured))
+                if kind == "points":
+                    curves = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _curve(parser))
+                    points = [(name, *point) for name, curve in curves for point in curve]
+                else:
+                    measured.append((kind, *_pair(parser)))
+        try:
+            return Link(axis, alpha, beta, tuple(measured), tuple(points))
+        except ValueError as error:
+            parser.raise_error(str(error), at)
 
     def print_parameter(self, printer: Printer) -> None:
         link = self.data
-        extra = "".join(f", {kind} = ({float_text(a)}, {float_text(b)})" for kind, a, b in link.measured)
+        extra = "".join(f", {kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
+        if link.points:
+            curves = (
+                f"{_quoted(name)} = {_pairs_text((size, seconds) for _, size, seconds in points)}"
+                for name, points in groupby(link.points, key=lambda point: point[0])
+            )
+            extra += f", points = {{{', '.join(curves)}}}"
         alpha, beta = float_text(link.alpha), float_text(link.beta)
-        printer.print_string(f'<"{link.axis}", alpha = {alpha}, beta = {beta}{extra}>')
+        printer.print_string(f"<{_quoted(link.axis)}, alpha = {alpha}, beta = {beta}{extra}>")
+
+
+@irdl_attr_definition
+class TopologyAttr(Data[Topology]):
+    """
+    Where ranks sit, and the wires (`ir/topology.py`):
+
+    `#spmd.topology<levels = [<"nvlink", latency = 2.0e-6, bandwidth = 3.0e11>, <"nic", latency = 2.0e-5,
+    bandwidth = 1.25e10, start = 1.0e-5, efficiency = {all_gather = 0.7}>], hosts = [2 x <8, inside = "nvlink",
+    nic = "nic", nics = 1>], switch = <1, 3.0>, first = 8>`
+
+    A level may be `shared`. The switch, with its number of hosts and oversubscription, and the device that rank 0 has
+    are left out where there is none, and where it is the first.
+    """
+
+    name = "spmd.topology"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Topology:
+        with parser.in_angle_brackets():
+            at = parser.pos
+            _keyword_and_equals(parser, "levels")
+            levels = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _level(parser))
+            _comma_and(parser, "hosts")
+            hosts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _host(parser))
+            switch, first = None, 0
+            while parser.parse_optional_punctuation(",") is not None:
+                if _named(parser, "switch", "first") == "switch":
+                    switch = _switch(parser)
+                else:
+                    first = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        try:
+            return Topology(tuple(levels), tuple(hosts), switch, first)
+        except ValueError as error:
+            parser.raise_error(str(error), at)
+
+    def print_parameter(self, printer: Printer) -> None:
+        topology = self.data
+        text = f"<levels = [{', '.join(map(_level_text, topology.levels))}]"
+        text += f", hosts = [{', '.join(map(_host_text, topology.hosts))}]"
+        if topology.switch is not None:
+            text += f", switch = <{topology.switch.hosts}, {float_text(topology.switch.oversubscription)}>"
+        if topology.first:
+            text += f", first = {topology.first}"
+        printer.print_string(text + ">")
+
+
+@irdl_attr_definition
+class InterferenceAttr(Data[Interference]):
+    """How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`."""
+
+    name = "spmd.interference"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Interference:
+        with parser.in_angle_brackets():
+            _keyword_and_equals(parser, "compute")
+            return Interference(_number(parser), _field(parser, "communication"))
+
+    def print_parameter(self, printer: Printer) -> None:
+        compute, communication = float_text(self.data.compute), float_text(self.data.communication)
+        printer.print_string(f"<compute = {compute}, communication = {communication}>")
+
+
+def _level(parser: AttrParser) -> Level:
+    with parser.in_angle_brackets():
+        name = parser.parse_str_literal()
+        latency, bandwidth = _field(parser, "latency"), _field(parser, "bandwidth")
+        level = Level(name, latency, bandwidth)
+        while parser.parse_optional_punctuation(",") is not None:
+            if parser.parse_optional_keyword("shared") is not None:
+                level = replace(level, shared=True)
+            elif _named(parser, "start", "efficiency") == "start":
+                level = replace(level, start=_number(parser))
+            else:
+                parts = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser))
+                level = replace(level, efficiency=tuple(parts))
+    return level
+
+
+def _level_text(level: Level) -> str:
+    text = f"<{_quoted(level.name)}, latency = {float_text(level.latency)}, bandwidth = {float_text(level.bandwidth)}"
+    text += f", start = {float_text(level.start)}" if level.start else ""
+    text += ", shared" if level.shared else ""
+    return text + (f", efficiency = {{{_entries(level.efficiency)}}}>" if level.efficiency else ">")
+
+
+def _host(parser: AttrParser) -> Host:
+    count = parser.parse_integer(allow_boolean=False, allow_negative=False)
+    parser.parse_keyword("x")
+    with parser.in_angle_brackets():
+        host = Host(parser.parse_integer(allow_boolean=False, allow_negative=False), count=count)
+        while parser.parse_optional_punctuation(",") is not None:
+            match _named(parser, "inside", "nic", "nics"):
+                case "inside":
+                    host = replace(host, inside=parser.parse_str_literal())
+                case "nic":
+                    host = replace(host, nic=parser.parse_str_literal())
+                case _:
+                    host = replace(host, nics=parser.parse_integer(allow_boolean=False, allow_negative=False))
+    return host
+
+
+def _host_text(host: Host) -> str:
+    text = f"{host.count} x <{host.devices}"
+    text += f", inside = {_quoted(host.inside)}" if host.inside else ""
+    text += f", nic = {_quoted(host.nic)}" if host.nic else ""
+    return text + f", nics = {host.nics}>"
+
+
+def _switch(parser: AttrParser) -> Switch:
+    with parser.in_angle_brackets():
+        hosts = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        parser.parse_punctuation(",")
+        return Switch(hosts, _number(parser))
+
+
+def _rate(parser: AttrParser) -> OpRate:
+    with parser.in_angle_brackets():
+        family = parser.parse_str_literal()
+        parser.parse_punctuation(",")
+        dtype = parser.parse_str_literal()
+        flops, bandwidth, launch = (_field(parser, name) for name in ("flops", "bandwidth", "launch"))
+        curve: list[tuple[float, float]] = []
+        if parser.parse_optional_punctuation(",") is not None:
+            _keyword_and_equals(parser, "curve")
+            curve = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+    return OpRate(family, dtype, flops, bandwidth, launch, tuple(curve))
+
+
+def _rate_text(rate: OpRate) -> str:
+    numbers = (rate.flops, rate.bandwidth, rate.launch)
+    names = ("flops", "bandwidth", "launch")
+    fields = ", ".join(f"{name} = {float_text(number)}" for name, number in zip(names, numbers, strict=True))
+    curve = f", curve = {_pairs_text(rate.curve)}" if rate.curve else ""
+    return f"<{_quoted(rate.family)}, {_quoted(rate.dtype)}, {fields}{curve}>"
+
+
+def _timed(parser: AttrParser) -> tuple[str, float]:
+    key = parser.parse_str_literal()
+    parser.parse_punctuation("=")
+    return key, _number(parser)
+
+
+def _curve(parser: AttrParser) -> tuple[str, list[tuple[float, float]]]:
+    name = parser.parse_str_literal()
+    parser.parse_punctuation("=")
+    return name, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+
+
+def _pair(parser: AttrParser) -> tuple[float, float]:
+    pair = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _number(parser))
+    if len(pair) != 2:
+        parser.raise_error("expected a pair of numbers, as (1.0, 2.0)")
+    return pair[0], pair[1]
+
+
+def _pair_text(pair: tuple[float, float]) -> str:
+    return f"({float_text(pair[0])}, {float_text(pair[1])})"
+
+
+def _pairs_text(pairs: Iterable[tuple[float, float]]) -> str:
+    return f"[{', '.join(map(_pair_text, pairs))}]"
+
+
+def _entries(entries: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} = {float_text(number)}" for name, number in entries)
+
+
+def _quoted(text: str) -> str:
+    """A string as MLIR writes it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _named(parser: AttrParser, *names: str) -> str:
+    """Which of `names` comes next; its equals sign is read too."""
+    at = parser.pos
+    if (found := parser.parse_identifier()) not in names:
+        parser.raise_error(f"found {found}, expected one of {', '.join(names)}", at)
+    parser.parse_punctuation("=")
+    return found
+
+
+def _keyword_and_equals(parser: AttrParser, name: str) -> None:
+    parser.parse_keyword(name)
+    parser.parse_punctuation("=")
+
+
+def _comma_and(parser: AttrParser, name: str) -> None:
+    parser.parse_punctuation(",")
+    _keyword_and_equals(parser, name)
 
 
 def _entry(parser: AttrParser) -> tuple[str, float]:
@@ -78,9 +309,7 @@ def _entry(parser: AttrParser) -> tuple[str, float]:
 
 
 def _field(parser: AttrParser, name: str) -> float:
-    parser.parse_punctuation(",")
-    parser.parse_keyword(name)
-    parser.parse_punctuation("=")
+    _comma_and(parser, name)
     return _number(parser)
 
 

@@ -19,9 +19,9 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def,
 from xdsl.traits import SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from ..ir.cluster import Cluster
+from ..ir.cluster import Cluster, Interference
 from ..ir.mesh import Mesh
-from .cluster_attrs import DeviceAttr, LinkAttr
+from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
 from .sharding_attrs import MeshAttr, ShardingAttr
 
 
@@ -76,7 +76,8 @@ class ClusterOp(IRDLOperation):
     """
     The devices and links of a mesh, so that a pass on a file has costs to work with.
 
-    `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis.
+    `placement` gives, by rank, the index of its kind of device; `links` has one entry per mesh axis or, where there is
+    a `topology`, for axes that were measured.
     """
 
     name = "spmd.cluster"
@@ -86,12 +87,18 @@ class ClusterOp(IRDLOperation):
     devices = prop_def(ArrayAttr[DeviceAttr])
     placement = prop_def(DenseArrayBase.constr(I64))
     links = prop_def(ArrayAttr[LinkAttr])
+    topology = opt_prop_def(TopologyAttr)
+    interference = opt_prop_def(InterferenceAttr)
 
     traits = traits_def(SymbolOpInterface())
 
-    assembly_format = "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links attr-dict"
+    assembly_format = (
+        "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links"
+        " (`topology` $topology^)? (`interference` $interference^)? attr-dict"
+    )
 
     def __init__(self, cluster: Cluster):
+        usual = cluster.interference == Interference()
         super().__init__(
             properties={
                 "sym_name": StringAttr(cluster.name),
@@ -99,6 +106,8 @@ class ClusterOp(IRDLOperation):
                 "devices": ArrayAttr([DeviceAttr(device) for device in cluster.devices]),
                 "placement": DenseArrayBase.from_list(i64, cluster.placement),
                 "links": ArrayAttr([LinkAttr(link) for link in cluster.links]),
+                "topology": TopologyAttr(cluster.topology) if cluster.topology is not None else None,
+                "interference": None if usual else InterferenceAttr(cluster.interference),
             }
         )
 
@@ -116,6 +125,8 @@ class ClusterOp(IRDLOperation):
             tuple(device.data for device in self.devices),
             tuple(int(kind) for kind in self.placement.get_values()),
             tuple(link.data for link in self.links),
+            self.topology.data if self.topology is not None else None,
+            self.interference.data if self.interference is not None else Interference(),
         )
 
 

@@ -38,7 +38,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
-from .cluster_attrs import DeviceAttr, LinkAttr
+from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
 from .mesh_ops import ClusterOp, MeshOp, verify_sharding
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
@@ -373,5 +373,17 @@ class FreeOp(IRDLOperation):
 SPMD = Dialect(
     "spmd",
     [MeshOp, ClusterOp, ReshardOp, *COLLECTIVES.values(), StartOp, WaitOp, AccumulateOp, FreeOp],
-    [MeshAttr, ShardingAttr, RatiosAttr, SignatureAttr, AxesAttr, RuleAttr, DeviceAttr, LinkAttr, TokenType],
+    [
+        MeshAttr,
+        ShardingAttr,
+        RatiosAttr,
+        SignatureAttr,
+        AxesAttr,
+        RuleAttr,
+        DeviceAttr,
+        LinkAttr,
+        TopologyAttr,
+        InterferenceAttr,
+        TokenType,
+    ],
 )

@@ -3,8 +3,9 @@ Clusters: the devices of a mesh and the links along its axes.
 
 Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-beta (AutoDDL 3): a collective
 over k devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet
-scattered) value that one device handles, and twice the second term for an all-reduce. Where a collective was measured
-at some sizes, those times hold, and the line between and beyond them.
+scattered) value that one device handles, and twice the second term for an all-reduce. Alpha and beta are those of the
+axes' links, where these are given, else they follow from the topology, shared NICs and all (`topology_cost.py`).
+Where a collective was measured at some sizes, those times hold, and the line beyond them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from .collectives import CollectiveKind
 from .mesh import Mesh
 from .op_cost import OpRate
-from .topology import Route
+from .topology import Route, Topology
+from .topology_cost import topology_costs
 
 BackEnd: TypeAlias = Literal["analytic", "fitted", "table"]
 
@@ -45,9 +48,7 @@ class Device:
     _fitted: Mapping[tuple[str, str], OpRate] = field(
         default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
     )
-    _measured: Mapping[str, float] = field(
-        default_factory=dict[str, float], init=False, repr=False, compare=False
-    )
+    _measured: Mapping[str, float] = field(default_factory=dict[str, float], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fitted", {(rate.family, rate.dtype): rate for rate in self.rates})
@@ -72,7 +73,7 @@ class Link:
     """
     The network along one mesh axis, or along several at once, called `node-gpu` in the mesh's order.
 
-    alpha, beta  seconds of latency, seconds per byte
+    alpha, beta  seconds of latency, seconds per byte; a beta of 0 says that both follow from the topology
     measured     exceptions by collective: its name, alpha and beta
     points       measured times: a collective, or `collective:algorithm`, bytes of the whole value, seconds
     """
@@ -90,8 +91,13 @@ class Link:
     )
 
     def __post_init__(self) -> None:
+        for name, size, seconds in self.points:
+            if size <= 0 or seconds <= 0:
+                raise ValueError(f"{name} was measured to take {seconds} s for {size} bytes, expected positive numbers")
+        object.__setattr__(self, "measured", tuple(sorted(self.measured)))
+        object.__setattr__(self, "points", tuple(sorted(self.points)))
         curves: dict[str, list[tuple[float, float]]] = {}
-        for name, size, seconds in sorted(self.points):
+        for name, size, seconds in self.points:
             curves.setdefault(name, []).append((size, seconds))
         object.__setattr__(self, "_by_kind", {kind: (alpha, beta) for kind, alpha, beta in self.measured})
         object.__setattr__(self, "_curves", curves)
@@ -99,6 +105,10 @@ class Link:
     def costs(self, kind: CollectiveKind) -> tuple[float, float]:
         """(alpha, beta) of a collective of `kind`."""
         return self.named_costs(kind.value)
+
+    def has_costs(self, kind: str) -> bool:
+        """Whether alpha and beta of a collective, by name, are known."""
+        return self.beta > 0 or kind in self._by_kind
 
     def named_costs(self, kind: str) -> tuple[float, float]:
         """The same, by the name that a cluster file gives it."""
@@ -119,14 +129,24 @@ class Interference:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A mesh with a kind of device per rank (`placement` indexes `devices`) and a link per axis."""
+    """
+    A mesh with a kind of device per rank (`placement` indexes `devices`), and what is between them.
+
+    Args:
+        links: of axes. Without a topology every spatial axis needs one; with it they are what was measured.
+        topology: where the ranks sit, and the wires.
+    """
 
     name: str
     mesh: Mesh
     devices: tuple[Device, ...]
     placement: tuple[int, ...]
     links: tuple[Link, ...]
+    topology: Topology | None = None
     interference: Interference = Interference()
+    _known: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = field(
+        default_factory=dict[tuple[str, tuple[str, ...]], tuple[float, float]], init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if len(self.placement) != self.mesh.device_count:
@@ -138,9 +158,14 @@ class Cluster:
             raise ValueError(
                 f"cluster @{self.name} places a device of kind {unknown[0]}, it describes {len(self.devices)} kinds"
             )
-        missing = [axis.name for axis in self.mesh.spatial if axis.name not in {link.axis for link in self.links}]
-        if missing:
+        missing = [axis.name for axis in self.mesh.spatial if self.link(axis.name) is None]
+        if missing and self.topology is None:
             raise ValueError(f'cluster @{self.name} has no link for mesh axis "{missing[0]}"')
+        if self.topology is not None and self.topology.size < self.mesh.device_count:
+            raise ValueError(
+                f"cluster @{self.name} has hosts of {self.topology.size} devices, its mesh {self.mesh} has"
+                f" {self.mesh.device_count}"
+            )
 
     def device(self, rank: int) -> Device:
         """The device of `rank`."""
@@ -156,6 +181,14 @@ class Cluster:
         """The bytes of the device with the least memory."""
         return min(device.memory for device in self.kinds_used)
 
+    def link(self, axes: str) -> Link | None:
+        """The link of an axis, or of several, called `node-gpu`."""
+        return self._links.get(axes)
+
+    @cached_property
+    def _links(self) -> dict[str, Link]:
+        return {link.axis: link for link in self.links}
+
     def collective_seconds(
         self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float, algorithm: Algorithm = "flat"
     ) -> float:
@@ -165,10 +198,10 @@ class Cluster:
         Measured times hold where there are any: the power law between two of them, and beyond the alpha-beta line,
         scaled to meet the last.
         """
-        axes = tuple(axes)
+        axes = self._spatial(axes)
         alpha, beta = self.collective_costs(kind, axes, algorithm)
-        link = self._link("-".join(self._spatial(axes)))
         named = kind.value if algorithm in ("flat", "padded") else f"{kind.value}:{algorithm}"
+        link = self.link("-".join(axes))
         if link is None or not (curve := link.curve(named)):
             return alpha + beta * whole_bytes
         return interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
@@ -177,7 +210,10 @@ class Cluster:
         self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"
     ) -> tuple[float, float]:
         """
-        (seconds, seconds per byte) of a collective over `axes`: the slowest link bounds it. Over time it is free.
+        (seconds, seconds per byte) of a collective over `axes`, which all groups run at once. Over time it is free.
+
+        A hierarchical all-reduce is a reduce-scatter inside hosts, an all-reduce of parts across, and an all-gather
+        inside; where `levels` has no two, it is a flat one.
         """
         axes = self._spatial(axes)
         parts = self.mesh.parts(axes)
@@ -186,20 +222,33 @@ class Cluster:
         if algorithm == "grouped_broadcast":
             alpha, beta = self.broadcast_costs(axes)
             return alpha * parts, beta
-        links = {link.axis: link for link in self.links}
-        costs = [links[axis].costs(kind) for axis in axes]
+        if algorithm == "hierarchical" and kind is CollectiveKind.ALL_REDUCE:
+            return self._hierarchical(*self.levels(axes))
+        alpha, beta, is_whole = self._costs(kind.value, axes)
         turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
-        return sum(a for a, _ in costs), turns * max(b for _, b in costs) * (parts - 1) / parts
+        return alpha, beta if is_whole else turns * beta * (parts - 1) / parts
 
     def broadcast_costs(self, axes: tuple[str, ...]) -> tuple[float, float]:
         """(seconds, seconds per byte) of a broadcast, or of a reduction to one device, over `axes`."""
-        if self.mesh.parts(axes) == 1:
-            return 0.0, 0.0
-        costs = [link.named_costs("broadcast") for link in self.links if link.axis in axes]
-        return sum(alpha for alpha, _ in costs), max(beta for _, beta in costs)
+        axes = self._spatial(axes)
+        return (0.0, 0.0) if self.mesh.parts(axes) == 1 else self._costs("broadcast", axes)[:2]
+
+    def levels(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """
+        `axes` as those across hosts and the minor ones inside; without a topology the last axis is inside.
+        """
+        axes = self._spatial(axes)
+        if self.topology is None:
+            return axes[:-1], axes[-1:]
+        for at in range(len(axes)):
+            if all(self.topology.one_host(group) for group in self.mesh.groups(axes[at:])):
+                return axes[:at], axes[at:]
+        return axes, ()
 
     def route(self, sender: int, receiver: int) -> Route:
-        """The way of a transfer from one rank to another: over the slowest axis on which they differ."""
+        """The way of a transfer from one rank to another; without a topology, over the slowest axis they differ on."""
+        if self.topology is not None:
+            return self.topology.route(sender, receiver)
         here, there = self.mesh.coordinates(sender), self.mesh.coordinates(receiver)
         links = [link for link in self.links if here.get(link.axis) != there.get(link.axis)]
         if not links:
@@ -207,10 +256,30 @@ class Cluster:
         slowest = max(links, key=lambda link: link.beta)
         ports = (f"rank{sender}.{slowest.axis}.out", f"rank{receiver}.{slowest.axis}.in")
         bandwidth = 1.0 / slowest.beta if slowest.beta else math.inf
-        return Route(max(link.alpha for link in links), bandwidth, ports)
+        return Route(max(link.alpha for link in links), bandwidth, ports, (bandwidth, bandwidth))
 
-    def _link(self, name: str) -> Link | None:
-        return next((link for link in self.links if link.axis == name), None)
+    def _hierarchical(self, across: tuple[str, ...], inside: tuple[str, ...]) -> tuple[float, float]:
+        if not across or not inside:
+            return self.collective_costs(CollectiveKind.ALL_REDUCE, across or inside)
+        scatter = self.collective_costs(CollectiveKind.REDUCE_SCATTER, inside)
+        between = self.collective_costs(CollectiveKind.ALL_REDUCE, across)
+        gather = self.collective_costs(CollectiveKind.ALL_GATHER, inside)
+        beta = scatter[1] + between[1] / self.mesh.parts(inside) + gather[1]
+        return scatter[0] + between[0] + gather[0], beta
+
+    def _costs(self, kind: str, axes: tuple[str, ...]) -> tuple[float, float, bool]:
+        """
+        Alpha and beta of a flat collective, or `broadcast`; and whether beta is for the bytes of the whole value, not
+        for those that each sends.
+        """
+        if (link := self.link("-".join(axes))) is not None and (self.topology is None or link.has_costs(kind)):
+            return (*link.named_costs(kind), kind == "broadcast")
+        if self.topology is None:
+            costs = [self._links[axis].named_costs(kind) for axis in axes]
+            return sum(alpha for alpha, _ in costs), max(beta for _, beta in costs), kind == "broadcast"
+        if (key := (kind, axes)) not in self._known:
+            self._known[key] = topology_costs(self.topology, kind, self.mesh.groups(axes))
+        return (*self._known[key], True)
 
     def _spatial(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Those of `axes` that are over space, in the mesh's order."""
@@ -235,7 +304,7 @@ def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     """
     The cluster without what a back end may not use.
 
-    analytic  what data sheets say: latency, bandwidth, FLOP/s
+    analytic  what data sheets say: latency, bandwidth, FLOP/s; of a cluster with hosts no links
     fitted    what was fitted to measurements, too: alpha and beta by collective, rates of ops, interference
     table     everything, measured times too
     """
@@ -244,6 +313,8 @@ def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     analytic = back_end == "analytic"
     devices = [replace(device, table=(), rates=() if analytic else device.rates) for device in cluster.devices]
     links = [replace(link, points=(), measured=() if analytic else link.measured) for link in cluster.links]
+    if analytic and cluster.topology is not None:
+        links = []
     kept = Interference() if analytic else cluster.interference
     return replace(cluster, devices=tuple(devices), links=tuple(links), interference=kept)
 

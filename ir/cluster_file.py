@@ -1,57 +1,56 @@
 """
-Cluster files: the TOML form of a cluster.
+Cluster files: the TOML form of a cluster. `docs/cluster-files.md` has every field.
 
 ```toml
-version = 1
+version = 2
 name = "two-nodes"
-mesh = ["node=2", "gpu=4"]            # major to minor
+mesh = ["node=2", "gpu=4"]            # major to minor; may be left out
 
 [device.a100]
-flops = { float32 = 19.5e12, bfloat16 = 312e12 }
-memory_bandwidth = 1.5e12             # bytes/s
+flops = { float32 = "19.5TFLOP/s", bfloat16 = "312TFLOP/s" }
+memory_bandwidth = "1.5TB/s"
 memory = "40GiB"
-launch = 5e-6                         # seconds per op
+launch = "5us"                        # per op
 
-[[place]]                             # optional: which kind the ranks have; by default all the first
+[[host]]
+count = 2
+devices = 4
 device = "a100"
-count = 8
+inside = "nvlink"
+nic = "ethernet"                      # one, which its devices share
 
-[link.node]
-latency = 20e-6                       # seconds
-bandwidth = 12.5e9                    # bytes/s
-[link.gpu]
+[level.nvlink]
+latency = "2us"
+bandwidth = "300GB/s"                 # of a device, each way
+[level.ethernet]
+latency = "20us"
+bandwidth = "100Gbit/s"               # of a NIC, each way
+
+[link.gpu]                            # measured on the axis, in the place of what follows from the hosts
 latency = 5e-6
-bandwidth = 300e9
-all_reduce = { alpha = 9e-6, beta = 4e-12 }   # optional, measured: seconds, seconds per byte
+bandwidth = 280e9
+all_reduce = { alpha = 9e-6, beta = 4e-12 }
 ```
+
+Without hosts every axis needs a link; this was the only form of version 1.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
 
 from .cluster import Cluster, Device, Link
-from .collectives import CollectiveKind
-from .mesh import Axis, Mesh
+from .cluster_fields import ClusterFileError, Section, Source
+from .cluster_reader import read_cluster
+from .topology import Level, Topology
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)},
-    **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
-}
-_Table = Mapping[str, Any]
 _SHIPPED = "shardwright.examples.clusters"
-
-
-class ClusterFileError(ValueError):
-    """A cluster file that cannot be used; the message names the file, the line and the field."""
 
 
 def shipped_clusters() -> dict[str, str]:
@@ -67,9 +66,7 @@ def find_cluster(name: str | Path) -> Cluster:
         return load_cluster(path)
     shipped = shipped_clusters()
     if str(name) not in shipped:
-        raise ClusterFileError(
-            f"{name}: neither a cluster file nor the name of a shipped one ({', '.join(shipped)})"
-        )
+        raise ClusterFileError(f"{name}: neither a cluster file nor the name of a shipped one ({', '.join(shipped)})")
     return parse_cluster(shipped[str(name)], f"{name}.toml")
 
 
@@ -91,190 +88,116 @@ def parse_cluster(text: str, source: str = "<cluster>") -> Cluster:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ClusterFileError(f"{source}: {error}") from error
-    return _Reader(text, source).cluster(table)
-
-
-class _Reader:
-    """Reads fields with errors that say where they stand in the text."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self.lines, self.source = text.splitlines(), source
-
-    def fail(self, section: str, field: str, message: str) -> ClusterFileError:
-        line = self._line(section, field)
-        place = f"{self.source}:{line}" if line else self.source
-        name = f"[{section}] {field}".strip() if section else field
-        return ClusterFileError(f"{place}: {name}: {message}")
-
-    def _line(self, section: str, field: str) -> int:
-        """
-        The 1-based line of `field` in `[section]`, of the section's header where the field is missing, or 0.
-        """
-        header, current = 0, ""
-        for number, line in enumerate(self.lines, 1):
-            if match := re.match(r"\s*\[+([^\]]+)\]", line):
-                current = match[1].strip()
-                header = number if current == section else header
-            elif current == section and re.match(rf"\s*{re.escape(field)}\s*=", line):
-                return number
-        return header
-
-    def cluster(self, table: _Table) -> Cluster:
-        if (version := table.get("version", 1)) != 1:
-            raise self.fail("", "version", f"is {version!r}, this release reads version 1")
-        known = {"version", "name", "mesh", "device", "place", "link"}
-        for name in table:
-            if name not in known:
-                raise self.fail(
-                    "", name, f"is not a field of a cluster file; expected one of {', '.join(sorted(known))}"
-                )
-        mesh = self._mesh(table)
-        kinds = [self._device(kind, fields) for kind, fields in self._tables(table, "device").items()]
-        if not kinds:
-            raise self.fail("", "device", "missing; describe at least one kind of device, as [device.a100]")
-        links = self._links(table, mesh)
-        return Cluster(
-            str(table.get("name", "cluster")), mesh, tuple(kinds), self._placement(table, kinds, mesh), links
-        )
-
-    def _tables(self, table: _Table, name: str) -> dict[str, _Table]:
-        found = table.get(name, {})
-        if not isinstance(found, dict) or not all(
-            isinstance(v, dict) for v in cast(dict[str, Any], found).values()
-        ):
-            raise self.fail("", name, f"must be sections, as [{name}.NAME]")
-        return cast(dict[str, _Table], found)
-
-    def _mesh(self, table: _Table) -> Mesh:
-        entries = table.get("mesh")
-        if not isinstance(entries, list) or not entries:
-            raise self.fail("", "mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
-        sizes: list[tuple[str, int]] = []
-        for entry in cast(list[Any], entries):
-            match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", str(entry))
-            if match is None:
-                raise self.fail("", "mesh", f'entry {entry!r} is not of the form "gpu=4"')
-            sizes.append((match[1], int(match[2])))
-        try:
-            return Mesh(tuple(Axis(name, size) for name, size in sizes))
-        except ValueError as error:
-            raise self.fail("", "mesh", str(error)) from error
-
-    def _device(self, kind: str, fields: _Table) -> Device:
-        section = f"device.{kind}"
-        self._only(section, fields, {"flops", "memory_bandwidth", "memory", "launch"})
-        rates = fields.get("flops")
-        if not isinstance(rates, dict) or not rates:
-            raise self.fail(section, "flops", "missing; expected FLOP/s by dtype, as { float32 = 19.5e12 }")
-        flops = {dtype: self._number(section, "flops", rate) for dtype, rate in cast(_Table, rates).items()}
-        bandwidth = self._number(section, "memory_bandwidth", fields.get("memory_bandwidth"))
-        launch = self._number(section, "launch", fields.get("launch", 0.0), positive=False)
-        return Device(
-            kind,
-            tuple(flops.items()),
-            bandwidth,
-            self._bytes(section, "memory", fields.get("memory")),
-            launch,
-        )
-
-    def _links(self, table: _Table, mesh: Mesh) -> tuple[Link, ...]:
-        sections = self._tables(table, "link")
-        for axis in sections:
-            if axis not in mesh.names:
-                raise self.fail(
-                    f"link.{axis}", "", f'the mesh has no axis "{axis}"; its axes are {", ".join(mesh.names)}'
-                )
-        return tuple(self._link(axis.name, sections.get(axis.name)) for axis in mesh.axes)
-
-    def _link(self, axis: str, fields: _Table | None) -> Link:
-        section = f"link.{axis}"
-        if fields is None:
-            raise self.fail(
-                "", section, f'missing; mesh axis "{axis}" needs a [{section}] with latency and bandwidth'
-            )
-        kinds = {"broadcast", *(kind.value for kind in CollectiveKind if not kind.is_local)}
-        self._only(section, fields, {"latency", "bandwidth", *kinds})
-        measured: list[tuple[str, float, float]] = []
-        for kind in sorted(kinds & fields.keys()):
-            pair = fields[kind]
-            if not isinstance(pair, dict) or set(cast(_Table, pair)) != {"alpha", "beta"}:
-                raise self.fail(section, kind, "expected { alpha = seconds, beta = seconds per byte }")
-            alpha, beta = (self._number(section, kind, pair[k], positive=False) for k in ("alpha", "beta"))
-            measured.append((kind, alpha, beta))
-        latency = self._number(section, "latency", fields.get("latency"), positive=False)
-        bandwidth = self._number(section, "bandwidth", fields.get("bandwidth"))
-        return Link(axis, latency, 1.0 / bandwidth, tuple(measured))
-
-    def _placement(self, table: _Table, kinds: list[Device], mesh: Mesh) -> tuple[int, ...]:
-        entries = table.get("place")
-        if entries is None:
-            return (0,) * mesh.device_count
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in cast(list[Any], entries)):
-            raise self.fail("", "place", "must be sections, as [[place]]")
-        names = [device.kind for device in kinds]
-        placed: list[tuple[int, int]] = []
-        for entry in cast(list[_Table], entries):
-            kind, count = entry.get("device"), entry.get("count", 1)
-            if kind not in names:
-                raise self.fail(
-                    "place", "device", f"{kind!r} is not one of the kinds described: {', '.join(names)}"
-                )
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise self.fail("place", "count", f"is {count!r}, expected a positive whole number")
-            placed.append((names.index(kind), count))
-        if (total := sum(count for _, count in placed)) != mesh.device_count:
-            raise self.fail(
-                "place", "count", f"{total} devices placed, the mesh {mesh} has {mesh.device_count}"
-            )
-        return tuple(kind for kind, count in placed for _ in range(count))
-
-    def _only(self, section: str, fields: _Table, known: set[str]) -> None:
-        for name in fields:
-            if name not in known:
-                raise self.fail(
-                    section, name, f"is not a field here; expected one of {', '.join(sorted(known))}"
-                )
-
-    def _number(self, section: str, field: str, value: Any, *, positive: bool = True) -> float:
-        if value is None:
-            raise self.fail(section, field, "missing")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(section, field, f"is {value!r}, expected a number")
-        if not math.isfinite(value) or value < 0 or (positive and value == 0):
-            raise self.fail(
-                section,
-                field,
-                f"is {value!r}, expected a {'positive' if positive else 'non-negative'} number",
-            )
-        return float(value)
-
-    def _bytes(self, section: str, field: str, value: Any) -> float:
-        if isinstance(value, str):
-            match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(\w*)\s*", value)
-            if match is None or match[2] not in _UNITS:
-                raise self.fail(
-                    section, field, f'is {value!r}, expected a size as "40GiB" or a number of bytes'
-                )
-            value = float(match[1]) * _UNITS[match[2]]
-        return self._number(section, field, value)
+    return read_cluster(Section(Source(text, source), (), table))
 
 
 def cluster_toml(cluster: Cluster) -> str:
-    """The text form of `cluster`; `parse_cluster` reads it back."""
-    lines = ["version = 1", f'name = "{cluster.name}"']
+    """
+    The text form of `cluster`; `parse_cluster` reads it back.
+
+    Raises:
+        ValueError: the cluster is a part of another, which alone can be written.
+    """
+    if cluster.topology is not None and cluster.topology.first:
+        raise ValueError(f"cluster @{cluster.name} begins inside another; write that one")
+    lines = ["version = 2", f"name = {_text(cluster.name)}"]
     lines.append("mesh = [" + ", ".join(f'"{a.name}={a.size}"' for a in cluster.mesh.spatial) + "]")
     for device in cluster.devices:
-        rates = ", ".join(f"{dtype} = {rate!r}" for dtype, rate in device.flops)
-        lines += ["", f"[device.{device.kind}]", f"flops = {{ {rates} }}"]
-        lines += [
-            f"memory_bandwidth = {device.memory_bandwidth!r}",
-            f"memory = {device.memory!r}",
-            f"launch = {device.launch!r}",
-        ]
-    if len(cluster.devices) > 1:
-        for kind in cluster.placement:
-            lines += ["", "[[place]]", f'device = "{cluster.devices[kind].kind}"', "count = 1"]
+        lines += ["", *_device_lines(device)]
+    if cluster.topology is not None:
+        lines += _topology_lines(cluster, cluster.topology)
+    if not _kinds_by_host(cluster) and any(cluster.placement):
+        for kind, run in groupby(cluster.placement):
+            lines += ["", "[[place]]", f"device = {_text(cluster.devices[kind].kind)}", f"count = {len(list(run))}"]
     for link in cluster.links:
-        lines += ["", f"[link.{link.axis}]", f"latency = {link.alpha!r}", f"bandwidth = {1.0 / link.beta!r}"]
-        lines += [f"{kind} = {{ alpha = {alpha!r}, beta = {beta!r} }}" for kind, alpha, beta in link.measured]
+        lines += ["", *_link_lines(link)]
+    if (found := cluster.interference) != type(found)():
+        lines += ["", "[interference]", f"compute = {found.compute!r}", f"communication = {found.communication!r}"]
     return "\n".join(lines) + "\n"
+
+
+def _device_lines(device: Device) -> Iterator[str]:
+    section = f"device.{_key(device.kind)}"
+    yield f"[{section}]"
+    yield f"flops = {_inline(device.flops)}"
+    for field in ("memory_bandwidth", "memory", "launch"):
+        yield f"{field} = {getattr(device, field)!r}"
+    if device.overhead:
+        yield f"overhead = {device.overhead!r}"
+    for rate in device.rates:
+        yield from ("", f"[[{section}.rate]]", f"family = {_text(rate.family)}", f"dtype = {_text(rate.dtype)}")
+        yield from (f"{field} = {getattr(rate, field)!r}" for field in ("flops", "bandwidth", "launch"))
+        if rate.curve:
+            yield f"curve = {_pairs(rate.curve)}"
+    if device.table:
+        yield from ("", f"[{section}.table]")
+        yield from (f"{_text(key)} = {seconds!r}" for key, seconds in device.table)
+
+
+def _topology_lines(cluster: Cluster, topology: Topology) -> Iterator[str]:
+    kinds = _kinds_by_host(cluster)
+    for index, host in enumerate(topology.hosts):
+        yield from ("", "[[host]]", f"count = {host.count}", f"devices = {host.devices}")
+        if kinds:
+            yield f"device = {_text(cluster.devices[kinds[index]].kind)}"
+        yield from (f"{field} = {_text(name)}" for field, name in (("inside", host.inside), ("nic", host.nic)) if name)
+        yield f"nics = {host.nics}"
+    for level in topology.levels:
+        yield from ("", *_level_lines(level))
+    if topology.switch is not None:
+        yield from ("", "[switch]", f"hosts = {topology.switch.hosts}")
+        yield f"oversubscription = {topology.switch.oversubscription!r}"
+
+
+def _kinds_by_host(cluster: Cluster) -> list[int]:
+    """The kind of device of each [[host]]; none where hosts have several kinds, or there are no hosts."""
+    kinds: list[int] = []
+    begin = 0
+    for host in cluster.topology.hosts if cluster.topology is not None else ():
+        here = set(cluster.placement[begin : begin + host.count * host.devices])
+        if len(here) != 1:
+            return []
+        kinds += here
+        begin += host.count * host.devices
+    return kinds
+
+
+def _level_lines(level: Level) -> Iterator[str]:
+    yield from (f"[level.{_key(level.name)}]", f"latency = {level.latency!r}", f"bandwidth = {level.bandwidth!r}")
+    if level.start:
+        yield f"start = {level.start!r}"
+    if level.shared:
+        yield "shared = true"
+    if level.efficiency:
+        yield f"efficiency = {_inline(level.efficiency)}"
+
+
+def _link_lines(link: Link) -> Iterator[str]:
+    yield f"[link.{_key(link.axis)}]"
+    if link.beta:
+        yield f"latency = {link.alpha!r}"
+        # Not every number is the inverse of the number that is nearest to its inverse.
+        exact = 1.0 / (1.0 / link.beta) == link.beta
+        yield f"bandwidth = {1.0 / link.beta!r}" if exact else f"beta = {link.beta!r}"
+    yield from (f"{kind} = {{ alpha = {alpha!r}, beta = {beta!r} }}" for kind, alpha, beta in link.measured)
+    if link.points:
+        yield from ("", f"[link.{_key(link.axis)}.points]")
+        for name, points in groupby(link.points, key=lambda point: point[0]):
+            yield f"{_key(name)} = {_pairs((size, seconds) for _, size, seconds in points)}"
+
+
+def _inline(entries: Iterable[tuple[str, float]]) -> str:
+    return "{ " + ", ".join(f"{_key(name)} = {value!r}" for name, value in entries) + " }"
+
+
+def _pairs(pairs: Iterable[tuple[float, float]]) -> str:
+    return "[" + ", ".join(f"[{a!r}, {b!r}]" for a, b in pairs) + "]"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(text: str) -> str:
+    """A TOML string: JSON's, but for the one control character that JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

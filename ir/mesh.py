@@ -126,7 +126,13 @@ class Mesh:
 
     def groups(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """All groups along `names`; every rank is in exactly one."""
-        return tuple(dict.fromkeys(self.group(rank, names) for rank in range(self.device_count)))
+        found: dict[tuple[int, ...], dict[int, int]] = {}
+        others = [axis.name for axis in self.spatial if axis.name not in names]
+        for rank in range(self.device_count):
+            place = self.coordinates(rank)
+            group = found.setdefault(tuple(place[name] for name in others), {})
+            group[self.part(rank, names)] = rank
+        return tuple(tuple(group[part] for part in sorted(group)) for group in found.values())
 
     def __str__(self) -> str:
         axes = (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .cluster import Cluster
+from .cluster import Cluster, Link
 from .mesh import Axis, Mesh
 
 
@@ -30,10 +30,38 @@ def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
 
 
 def subcluster(cluster: Cluster, mesh: Mesh, first: int) -> Cluster:
-    """The devices and links of a part of a cluster that begins at the rank `first`."""
-    links = tuple(link for link in cluster.links if link.axis in mesh.names)
-    placement = cluster.placement[first : first + mesh.device_count]
-    return replace(cluster, name=f"{cluster.name}.{mesh.name}", mesh=mesh, placement=placement, links=links)
+    """
+    The devices and links of a part of a cluster that begins at the rank `first`.
+
+    What was measured along axes that are cut holds for the part only where nothing else is known: without a topology.
+    """
+    topology = cluster.topology.part(first) if cluster.topology is not None else None
+    return replace(
+        cluster,
+        name=f"{cluster.name}.{mesh.name}",
+        mesh=mesh,
+        placement=cluster.placement[first : first + mesh.device_count],
+        links=kept_links(cluster, mesh),
+        topology=topology,
+    )
+
+
+def kept_links(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
+    """
+    The links of `cluster` that hold on another mesh of its devices: of axes that it has in the same size.
+
+    Without a topology a single axis may have another size, for which no times were measured.
+    """
+    sizes = {axis.name: axis.size for axis in cluster.mesh.spatial}
+    here = {axis.name: axis.size for axis in mesh.spatial}
+    found: list[Link] = []
+    for link in cluster.links:
+        axes = link.axis.split("-")
+        if all(here.get(axis) == sizes[axis] for axis in axes):
+            found.append(link)
+        elif cluster.topology is None and link.axis in here:
+            found.append(replace(link, points=()))
+    return tuple(found)
 
 
 def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:

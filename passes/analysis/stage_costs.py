@@ -165,10 +165,9 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
-    """(alpha, beta) between `rank` and the one before it: of the slowest axis on which they differ."""
-    here, before = cluster.mesh.coordinates(rank), cluster.mesh.coordinates(rank - 1)
-    links = [link for link in cluster.links if here.get(link.axis) != before.get(link.axis)]
-    return max(link.alpha for link in links), max(link.beta for link in links)
+    """(alpha, beta) between `rank` and the one before it."""
+    route = cluster.route(rank - 1, rank)
+    return route.latency, 1.0 / route.bandwidth
 
 
 def _whole(op: ComputeOp) -> Signature:

@@ -1,0 +1,220 @@
+"""Fields of a cluster file: numbers with units, and errors that say where the text is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias, cast
+
+Table: TypeAlias = Mapping[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+"""Where a section stands: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
+
+_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEYS})\s*\]\]?\s*(?:#.*)?")
+_FIELD = re.compile(rf"\s*({_KEYS})\s*=")
+
+
+class ClusterFileError(ValueError):
+    """A cluster file that cannot be used; the message names the file, the line and the field."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a number counts, how a text with a unit looks, and the units that there are."""
+
+    what: str
+    example: str
+    units: Mapping[str, Decimal]
+
+
+_THOUSANDS = {prefix: Decimal(1000) ** i for i, prefix in enumerate("KMGTP", 1)}
+_BINARY = {f"{prefix}i": Decimal(1024) ** i for i, prefix in enumerate("KMGT", 1)}
+_SIZES = {f"{prefix}B": factor for prefix, factor in {"": Decimal(1), **_THOUSANDS, **_BINARY}.items()}
+_BITS = {f"{prefix}bit/s": factor / 8 for prefix, factor in {"": Decimal(1), **_THOUSANDS}.items()}
+_TIMES = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ns": Decimal("1e-9")}
+
+PLAIN = Unit("", "", {})
+BYTES = Unit("bytes", "40GiB", _SIZES)
+SECONDS = Unit("seconds", "5us", _TIMES)
+BANDWIDTH = Unit("bytes/s", "25GB/s", {**{f"{unit}/s": factor for unit, factor in _SIZES.items()}, **_BITS})
+FLOPS = Unit("FLOP/s", "19.5TFLOP/s", {f"{p}FLOP/s": f for p, f in {"": Decimal(1), **_THOUSANDS}.items()})
+
+
+class Source:
+    """The text of a file: which line says what."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self._lines = dict(reversed(list(_located(text.splitlines()))))
+
+    def line(self, path: Path) -> int:
+        """The 1-based line of what stands at `path`, or of what it is in; 0 where neither is to be found."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)
+
+
+def _located(lines: list[str]) -> Iterator[tuple[Path, int]]:
+    """The paths that the lines of a file begin."""
+    section: Path = ()
+    counts: dict[Path, int] = {}
+    for number, line in enumerate(lines, 1):
+        if match := _HEADER.fullmatch(line):
+            section = _resolved(_split(match[2]), counts)
+            if match[1] == "[[":
+                counts[section] = counts.get(section, -1) + 1
+                section = (*section, counts[section])
+            yield section, number
+        elif match := _FIELD.match(line):
+            yield (*section, *_split(match[1])), number
+
+
+def _resolved(keys: tuple[str, ...], counts: Mapping[Path, int]) -> Path:
+    """A header's path: in a section that is repeated, the last one so far."""
+    path: Path = ()
+    for key in keys[:-1]:
+        path = (*path, key)
+        path = (*path, counts[path]) if path in counts else path
+    return (*path, keys[-1])
+
+
+def _split(keys: str) -> tuple[str, ...]:
+    return tuple(key[1:-1] if key[0] in "\"'" else key for key in re.findall(_KEY, keys))
+
+
+class Section:
+    """One table of a file: reads its fields, or says what is wrong with them."""
+
+    def __init__(self, source: Source, path: Path, table: Table) -> None:
+        self.source, self.path, self.table = source, path, table
+
+    def fail(self, field: str, message: str) -> ClusterFileError:
+        """The error of a field, or of the section itself where it is empty."""
+        path = (*self.path, field) if field else self.path
+        line = self.source.line(path)
+        place = f"{self.source.name}:{line}" if line else self.source.name
+        section = ".".join(key for key in self.path if isinstance(key, str))
+        name = f"[{section}] {field}".strip() if section else field
+        return ClusterFileError(f"{place}: {name}: {message}")
+
+    def only(self, known: Collection[str], what: str = "here") -> None:
+        """Refuse fields that are none of `known`."""
+        for name in self.table:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                raise self.fail(name, f"is not a field {what}; expected one of {', '.join(sorted(known))}{hint}")
+
+    def sections(self, field: str) -> dict[str, Section]:
+        """The tables `[field.NAME]`, by name."""
+        found = self.table.get(field, {})
+        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in cast(Table, found).values()):
+            raise self.fail(field, f"must be sections, as [{self._header(field)}.NAME]")
+        tables = cast(dict[str, Table], found)
+        return {name: Section(self.source, (*self.path, field, name), table) for name, table in tables.items()}
+
+    def listed(self, field: str) -> list[Section]:
+        """The tables `[[field]]`, in order."""
+        found = self.table.get(field, [])
+        if not isinstance(found, list) or not all(isinstance(v, dict) for v in cast(list[object], found)):
+            raise self.fail(field, f"must be sections, as [[{self._header(field)}]]")
+        tables = cast(list[Table], found)
+        return [Section(self.source, (*self.path, field, i), table) for i, table in enumerate(tables)]
+
+    def section(self, field: str) -> Section | None:
+        """The table `[field]`, where there is one."""
+        found = self.table.get(field)
+        if found is not None and not isinstance(found, dict):
+            raise self.fail(field, f"must be a section, as [{self._header(field)}]")
+        return None if found is None else Section(self.source, (*self.path, field), cast(Table, found))
+
+    def numbers(self, field: str, unit: Unit = PLAIN, *, positive: bool = True) -> dict[str, float]:
+        """A table of numbers, by name; empty where there is none."""
+        inner = self.section(field)
+        if inner is None:
+            return {}
+        return {name: inner.number(name, unit, positive=positive) for name in inner.table}
+
+    def number(self, field: str, unit: Unit = PLAIN, *, default: float | None = None, positive: bool = True) -> float:
+        """A number, or a text with a unit; not negative, and not 0 where it must be positive."""
+        if (value := self.table.get(field, default)) is None:
+            raise self.fail(field, "missing" + (f"; expected {_wanted(unit)}" if unit.what else ""))
+        return self.checked(field, value, unit, positive=positive)
+
+    def checked(self, field: str, value: object, unit: Unit = PLAIN, *, positive: bool = True) -> float:
+        """The number that a value of `field` is."""
+        number = _with_unit(value, unit) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise self.fail(field, f"is {value!r}, expected {_wanted(unit)}")
+        if not math.isfinite(number) or number < 0 or (positive and number == 0):
+            raise self.fail(field, f"is {value!r}, expected a {'positive' if positive else 'non-negative'} number")
+        return float(number)
+
+    def count(self, field: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = self.table.get(field, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            given = "missing" if value is None else f"is {value!r}"
+            raise self.fail(field, f"{given}, expected a positive whole number")
+        return value
+
+    def text(self, field: str, default: str = "") -> str:
+        """A text."""
+        if not isinstance(value := self.table.get(field, default), str):
+            raise self.fail(field, f"is {value!r}, expected text")
+        return value
+
+    def flag(self, field: str) -> bool:
+        """True or false; false where it is not given."""
+        if not isinstance(value := self.table.get(field, False), bool):
+            raise self.fail(field, f"is {value!r}, expected true or false")
+        return value
+
+    def one_of(self, field: str, known: Collection[str], default: str = "") -> str:
+        """One of several names."""
+        value = self.table.get(field, default)
+        if value not in known:
+            near = difflib.get_close_matches(str(value), known, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            raise self.fail(
+                field, f"{value!r} is not one of those described: {', '.join(filter(None, known)) or 'none'}{hint}"
+            )
+        return cast(str, value)
+
+    def pairs(self, field: str, example: str) -> tuple[tuple[float, float], ...]:
+        """Pairs of positive numbers whose firsts ascend; none where they are not given."""
+        value = self.table.get(field, [])
+        if not isinstance(value, list) or not all(_is_pair(pair) for pair in cast(list[object], value)):
+            raise self.fail(field, f"expected pairs of numbers, as {example}")
+        pairs = cast("list[list[object]]", value)
+        found = tuple((self.checked(field, a), self.checked(field, b)) for a, b in pairs)
+        if any(a >= b for (a, _), (b, _) in itertools.pairwise(found)):
+            raise self.fail(field, "the first number of each pair must be larger than that of the pair before")
+        return found
+
+    def _header(self, field: str) -> str:
+        return ".".join(str(key) for key in (*self.path, field) if isinstance(key, str))
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(cast(list[object], value)) == 2
+
+
+def _with_unit(text: str, unit: Unit) -> float | str:
+    """The number that a text is; the text itself where it is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*", text)
+    units = {"": Decimal(1), **unit.units}
+    if match is None or not unit.what or match[2] not in units:
+        return text
+    return float(Decimal(match[1]) * units[match[2]])
+
+
+def _wanted(unit: Unit) -> str:
+    return f'a number of {unit.what}, or text as "{unit.example}"' if unit.what else "a number"

@@ -1,0 +1,227 @@
+"""What a cluster file says, as a cluster; every error names the line, the field, and what was expected."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from .cluster import Cluster, Device, Interference, Link
+from .cluster_fields import BANDWIDTH, BYTES, FLOPS, SECONDS, Section
+from .collectives import CollectiveKind
+from .mesh import Axis, Mesh
+from .op_cost import OpRate
+from .topology import Host, Level, Switch, Topology
+
+VERSIONS = (1, 2)
+_MOST_DEVICES = 2**20
+_FIELDS = ("version", "name", "mesh", "device", "place", "link")
+_FIELDS_OF_2 = ("host", "level", "switch", "interference")
+_COLLECTIVES = ("broadcast", *(kind.value for kind in CollectiveKind if not kind.is_local))
+
+
+def read_cluster(file: Section) -> Cluster:
+    """The cluster that a file describes; ClusterFileError where it describes none."""
+    version = file.table.get("version", 1)
+    if version not in VERSIONS:
+        raise file.fail("version", f"is {version!r}, this release reads versions {' and '.join(map(str, VERSIONS))}")
+    file.only((*_FIELDS, *_FIELDS_OF_2), "of a cluster file")
+    for name in _FIELDS_OF_2:
+        if version == 1 and name in file.table:
+            raise file.fail(name, "is of version 2 of this format; write version = 2")
+    devices = [_device(section) for section in file.sections("device").values()]
+    if not devices:
+        raise file.fail("device", "missing; describe at least one kind of device, as [device.a100]")
+    topology = _topology(file)
+    mesh = _mesh(file, topology)
+    return Cluster(
+        str(file.table.get("name", "cluster")),
+        mesh,
+        tuple(devices),
+        _placement(file, [device.kind for device in devices], mesh, topology),
+        tuple(_links(file, mesh, topology)),
+        topology,
+        _interference(file),
+    )
+
+
+def _mesh(file: Section, topology: Topology | None) -> Mesh:
+    entries = file.table.get("mesh")
+    if entries is None and topology is not None:
+        return _mesh_of_hosts(topology)
+    if not isinstance(entries, list) or not entries:
+        raise file.fail("mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
+    sizes: list[tuple[str, int]] = []
+    for entry in cast(list[Any], entries):
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", str(entry))
+        if match is None:
+            raise file.fail("mesh", f'entry {entry!r} is not of the form "gpu=4"')
+        sizes.append((match[1], int(match[2])))
+    try:
+        mesh = Mesh(tuple(Axis(name, size) for name, size in sizes))
+    except ValueError as error:
+        raise file.fail("mesh", str(error)) from error
+    if topology is not None and topology.size != mesh.device_count:
+        raise file.fail("mesh", f"{mesh} has {mesh.device_count} devices, the hosts have {topology.size}")
+    return mesh
+
+
+def _mesh_of_hosts(topology: Topology) -> Mesh:
+    """An axis of hosts and one of the devices of each, where hosts are alike; else one axis."""
+    sizes = {host.devices for host in topology.hosts}
+    inside = sizes.pop() if len(sizes) == 1 else 1
+    axes = [Axis("node", topology.size // inside), Axis("gpu", inside)] if inside > 1 else [Axis("gpu", topology.size)]
+    return Mesh(tuple(axis for axis in axes if axis.size > 1 or axis.name == "gpu"))
+
+
+def _device(section: Section) -> Device:
+    section.only(("flops", "memory_bandwidth", "memory", "launch", "overhead", "rate", "table"))
+    if not isinstance(section.table.get("flops"), dict) or not section.table["flops"]:
+        raise section.fail("flops", 'missing; expected FLOP/s by dtype, as { float32 = "19.5TFLOP/s" }')
+    launch = section.number("launch", SECONDS, default=0.0, positive=False)
+    return Device(
+        str(section.path[-1]),
+        tuple(section.numbers("flops", FLOPS).items()),
+        section.number("memory_bandwidth", BANDWIDTH),
+        section.number("memory", BYTES),
+        launch,
+        tuple(_rate(each, launch) for each in section.listed("rate")),
+        tuple(section.numbers("table", SECONDS, positive=False).items()),
+        section.number("overhead", SECONDS, default=0.0, positive=False),
+    )
+
+
+def _rate(section: Section, launch: float) -> OpRate:
+    section.only(("family", "dtype", "flops", "bandwidth", "launch", "curve"))
+    return OpRate(
+        section.text("family"),
+        section.text("dtype"),
+        section.number("flops", FLOPS),
+        section.number("bandwidth", BANDWIDTH),
+        section.number("launch", SECONDS, default=launch, positive=False),
+        section.pairs("curve", "[[1e6, 0.2], [1e9, 0.9]]"),
+    )
+
+
+def _topology(file: Section) -> Topology | None:
+    hosts = file.listed("host")
+    if not hosts:
+        for name in ("level", "switch"):
+            if name in file.table:
+                raise file.fail(name, "is for hosts, and there is no [[host]]")
+        return None
+    levels = {name: _level(section) for name, section in file.sections("level").items()}
+    read = tuple(_host(section, levels, alone=len(hosts) == 1) for section in hosts)
+    if sum(host.count * host.devices for host in read) > _MOST_DEVICES:
+        raise hosts[0].fail("count", f"the hosts have more than {_MOST_DEVICES} devices in all")
+    return Topology(tuple(levels.values()), read, _switch(file))
+
+
+def _level(section: Section) -> Level:
+    section.only(("latency", "bandwidth", "start", "shared", "efficiency"))
+    if (given := section.section("efficiency")) is not None:
+        given.only(_COLLECTIVES)
+    return Level(
+        str(section.path[-1]),
+        section.number("latency", SECONDS, positive=False),
+        section.number("bandwidth", BANDWIDTH),
+        section.number("start", SECONDS, default=0.0, positive=False),
+        section.flag("shared"),
+        tuple(section.numbers("efficiency").items()),
+    )
+
+
+def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
+    """A [[host]]; what is between several devices, and several hosts, must be said."""
+    section.only(("count", "devices", "device", "inside", "nic", "nics"))
+    count, devices = section.count("count", 1), section.count("devices", 1)
+    inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))
+    if devices > 1 and not inside:
+        raise section.fail("inside", f"missing; name the [level.NAME] between the {devices} devices")
+    if not nic and (count > 1 or not alone):
+        raise section.fail("nic", "missing; name the [level.NAME] between hosts")
+    return Host(devices, inside, nic, section.count("nics", 1), count)
+
+
+def _switch(file: Section) -> Switch | None:
+    if (section := file.section("switch")) is None:
+        return None
+    section.only(("hosts", "oversubscription"))
+    return Switch(section.count("hosts"), section.number("oversubscription"))
+
+
+def _placement(file: Section, kinds: list[str], mesh: Mesh, topology: Topology | None) -> tuple[int, ...]:
+    """The kind of each rank: of its [[place]], else of its [[host]], else the first."""
+    if "place" not in file.table:
+        if topology is None:
+            return (0,) * mesh.device_count
+        named = [kinds.index(each.one_of("device", kinds, kinds[0])) for each in file.listed("host")]
+        pairs = zip(named, topology.hosts, strict=True)
+        return tuple(kind for kind, host in pairs for _ in range(host.count * host.devices))
+    placed: list[tuple[int, int]] = []
+    places = file.listed("place")
+    for entry in places:
+        entry.only(("device", "count"))
+        placed.append((kinds.index(entry.one_of("device", kinds)), entry.count("count", 1)))
+    if (total := sum(count for _, count in placed)) != mesh.device_count:
+        raise places[0].fail("count", f"{total} devices placed, the mesh {mesh} has {mesh.device_count}")
+    return tuple(kind for kind, count in placed for _ in range(count))
+
+
+def _links(file: Section, mesh: Mesh, topology: Topology | None) -> list[Link]:
+    sections = file.sections("link")
+    for name, section in sections.items():
+        axes = name.split("-")
+        for axis in axes:
+            if axis not in mesh.names:
+                raise section.fail("", f'the mesh has no axis "{axis}"; its axes are {", ".join(mesh.names)}')
+        if len(set(axes)) < len(axes) or tuple(axes) != mesh.in_order(axes):
+            raise section.fail("", f"expected axes in the mesh's order, which is {', '.join(mesh.names)}")
+    for axis in mesh.names:
+        if axis not in sections and topology is None:
+            raise file.fail(
+                f"link.{axis}", f'missing; mesh axis "{axis}" needs a [link.{axis}] with latency and bandwidth'
+            )
+    return [_link(section, topology) for section in sections.values()]
+
+
+def _link(section: Section, topology: Topology | None) -> Link:
+    section.only(("latency", "bandwidth", "beta", "points", *_COLLECTIVES))
+    measured: list[tuple[str, float, float]] = []
+    for kind in sorted(set(_COLLECTIVES) & section.table.keys()):
+        pair = section.table[kind]
+        if not isinstance(pair, dict) or set(cast("dict[str, Any]", pair)) != {"alpha", "beta"}:
+            raise section.fail(kind, "expected { alpha = seconds, beta = seconds per byte }")
+        inner = Section(section.source, (*section.path, kind), cast("dict[str, Any]", pair))
+        alpha, beta = inner.number("alpha", SECONDS, positive=False), inner.number("beta", positive=False)
+        measured.append((kind, alpha, beta))
+    alpha, beta = _line(section, required=topology is None)
+    return Link(str(section.path[-1]), alpha, beta, tuple(measured), _points(section))
+
+
+def _line(section: Section, *, required: bool) -> tuple[float, float]:
+    """Alpha and beta of a link; 0 where they need not be given, and are not."""
+    if {"bandwidth", "beta"} <= section.table.keys():
+        raise section.fail("beta", "is 1 / bandwidth; give one of the two")
+    if not required and not {"latency", "bandwidth", "beta"} & section.table.keys():
+        return 0.0, 0.0
+    alpha = section.number("latency", SECONDS, positive=False)
+    return alpha, section.number("beta") if "beta" in section.table else 1.0 / section.number("bandwidth", BANDWIDTH)
+
+
+def _points(section: Section) -> tuple[tuple[str, float, float], ...]:
+    """The measured times of a link."""
+    if (inner := section.section("points")) is None:
+        return ()
+    found: list[tuple[str, float, float]] = []
+    for name in inner.table:
+        if name.partition(":")[0] not in _COLLECTIVES:
+            raise inner.fail(name, f"is not a collective, or one with a method; expected {', '.join(_COLLECTIVES)}")
+        found += [(name, *pair) for pair in inner.pairs(name, "[[1024, 2e-5], [1048576, 9e-4]]")]
+    return tuple(found)
+
+
+def _interference(file: Section) -> Interference:
+    if (section := file.section("interference")) is None:
+        return Interference()
+    section.only(("compute", "communication"))
+    return Interference(section.number("compute", default=1.0), section.number("communication", default=1.0))

@@ -1,0 +1,137 @@
+"""
+What collectives cost on a topology.
+
+All groups of an axis run a collective at once. What they send through each port follows from how it is carried out:
+
+    all_gather, reduce_scatter  (k-1)/k of the value goes round a group of k, in rings that enter and leave each host by
+                                another of the NICs that the group has there
+    all_reduce                  twice that
+    broadcast                   the whole value goes round
+    all_to_all                  each sends 1/k of what it holds to every other
+
+The port with the most to do sets the seconds per byte: of a NIC that eight groups share each has an eighth, and of
+wires of different speed the slowest counts. A message that is too small for that takes a step per device of a ring;
+an all-reduce and a broadcast may go along a tree, with as many steps as it has levels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from .topology import Seat, Topology
+
+Group: TypeAlias = Sequence[int]
+"""Ranks that communicate with one another."""
+
+Loads: TypeAlias = Mapping[str, float]
+"""By port, what passes it, as a part of the value."""
+
+_TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+
+
+def topology_costs(topology: Topology, kind: str, groups: Sequence[Group]) -> tuple[float, float]:
+    """
+    (seconds, seconds per byte of the whole value) of a collective, or `broadcast`, that all `groups` run at once.
+
+    They are of one size, at least 2.
+    """
+    if kind == "all_to_all":
+        loads = _to_all(topology, groups)
+    else:
+        loads = _rings(topology, groups)
+        count = len(groups[0])
+        share = _TURNS[kind] * (count - 1) / count if kind in _TURNS else 1.0
+        loads = {name: share * load for name, load in loads.items()}
+    used = [(topology.ports[name], load) for name, load in loads.items()]
+    beta = max(load / (port.bandwidth * port.level.part_reached(kind)) for port, load in used)
+    start = max(port.level.start for port, _ in used)
+    return start + max(_steps(topology, kind, group) for group in groups), beta
+
+
+def _rings(topology: Topology, groups: Iterable[Group]) -> Loads:
+    loads: defaultdict[str, float] = defaultdict(float)
+    for group in groups:
+        orders = list(_orders(topology, group))
+        for sender, receiver in itertools.chain.from_iterable(map(_around, orders)):
+            for name in topology.way(sender, receiver):
+                loads[name] += 1 / len(orders)
+    return loads
+
+
+def _orders(topology: Topology, group: Group) -> Iterator[list[int]]:
+    """The rings of a group, the ranks of a host together: one for each NIC that it has on every host."""
+    hosts = _by_host(topology, group)
+    # By NIC the last rank that uses it: where the ring leaves the host.
+    leaving = [list({topology.seat(rank).nic: at for at, rank in enumerate(ranks)}.values()) for ranks in hosts]
+    for ring in range(min(map(len, leaving)) if len(hosts) > 1 else 1):
+        turned = (_turned(ranks, last[ring] + 1) for ranks, last in zip(hosts, leaving, strict=True))
+        yield list(itertools.chain.from_iterable(turned))
+
+
+def _turned(ranks: list[int], first: int) -> list[int]:
+    return ranks[first:] + ranks[:first]
+
+
+def _by_host(topology: Topology, group: Group) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for rank in sorted(group):
+        found.setdefault(topology.seat(rank).host, []).append(rank)
+    return list(found.values())
+
+
+def _around(ring: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Each rank with the next."""
+    return zip(ring, [*ring[1:], ring[0]], strict=True)
+
+
+def _to_all(topology: Topology, groups: Iterable[Group]) -> Loads:
+    loads: defaultdict[str, float] = defaultdict(float)
+    for group in groups:
+        seats = [topology.seat(rank) for rank in group]
+        on_host, on_switch = _counted(seat.host for seat in seats), _counted(seat.switch for seat in seats)
+        for seat in seats:
+            for names, partners in _partners(seat, on_host[seat.host], on_switch[seat.switch], len(group)):
+                for name in names if partners else ():
+                    loads[name] += partners / len(group)
+    return loads
+
+
+def _partners(seat: Seat, host: int, switch: int, everywhere: int) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The ports of a seat, with how many others it exchanges with through them."""
+    yield seat.inside, host - 1
+    yield seat.out, everywhere - host
+    yield seat.up, everywhere - switch
+
+
+def _counted(numbers: Iterable[int]) -> Mapping[int, int]:
+    counts: defaultdict[int, int] = defaultdict(int)
+    for number in numbers:
+        counts[number] += 1
+    return counts
+
+
+def _steps(topology: Topology, kind: str, group: Group) -> float:
+    """Seconds of a message that takes no time to send."""
+    around = [topology.latency(*pair) for pair in _around(next(_orders(topology, group)))]
+    if kind == "all_to_all":
+        return max(around)
+    chain = sum(around) - max(around)
+    if kind in ("all_gather", "reduce_scatter"):
+        return chain
+    return _TURNS.get(kind, 1) * min(chain, _tree(topology, group))
+
+
+def _tree(topology: Topology, group: Group) -> float:
+    """Seconds from the root to the leaves: a tree of hosts, and a tree on each."""
+    hosts = _by_host(topology, group)
+    across = max((topology.latency(a[0], b[0]) for a, b in itertools.pairwise(hosts)), default=0.0)
+    inside = max((topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1), default=0.0)
+    return across * _levels(len(hosts)) + inside * _levels(max(map(len, hosts)))
+
+
+def _levels(count: int) -> int:
+    return math.ceil(math.log2(count))
