@@ -125,8 +125,8 @@ class ClusterOp(IRDLOperation):
             tuple(device.data for device in self.devices),
             tuple(int(kind) for kind in self.placement.get_values()),
             tuple(link.data for link in self.links),
-            self.topology.data if self.topology is not None else None,
             self.interference.data if self.interference is not None else Interference(),
+            self.topology.data if self.topology is not None else None,
         )
 
 

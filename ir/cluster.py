@@ -134,6 +134,7 @@ class Cluster:
 
     Args:
         links: of axes. Without a topology every spatial axis needs one; with it they are what was measured.
+        interference: of computing and communicating at once.
         topology: where the ranks sit, and the wires.
     """
 
@@ -142,8 +143,8 @@ class Cluster:
     devices: tuple[Device, ...]
     placement: tuple[int, ...]
     links: tuple[Link, ...]
-    topology: Topology | None = None
     interference: Interference = Interference()
+    topology: Topology | None = None
     _known: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = field(
         default_factory=dict[tuple[str, tuple[str, ...]], tuple[float, float]], init=False, repr=False, compare=False
     )

@@ -39,8 +39,8 @@ def read_cluster(file: Section) -> Cluster:
         tuple(devices),
         _placement(file, [device.kind for device in devices], mesh, topology),
         tuple(_links(file, mesh, topology)),
-        topology,
         _interference(file),
+        topology,
     )
 
 
