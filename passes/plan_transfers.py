@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.passes import ModulePass
 
-from ..dialects.mesh_ops import MeshOp
+from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..dialects.pipe import TaskAttr, TransferOp
 from ..dialects.placed import parts_of, shape_of, sharding_of
 from ..dialects.staged import Stages, transfers
@@ -24,8 +24,9 @@ class PlanTransfersPass(ModulePass):
     """
     Say which rank sends which slice of a transfer to whom, in which order.
 
-    A rank's host is its row of the module's own mesh, the one that no stage has, where that has several spatial axes;
-    with one axis all ranks share a host. A module without such a mesh has the rows of each stage's mesh as hosts.
+    A rank's host is the one that the topology of the module's cluster has for it. Without one, it is the rank's row of
+    the module's own mesh, the one that no stage has, where that has several spatial axes; with one axis all ranks
+    share a host. A module without such a mesh has the rows of each stage's mesh as hosts.
 
     Requires: transfers with shardings (`search-strategy`).
     Ensures: every transfer has tasks, part by part, that bring each receiver what it holds and nothing else.
@@ -76,21 +77,28 @@ class PlanTransfersPass(ModulePass):
         """Plan every transfer of the module."""
         meshes = {each.sym_name.data: each for each in op.ops if isinstance(each, MeshOp)}
         grids = {name: Grid.of(each.mesh, each.ranks) for name, each in meshes.items()}
+        clusters = {each.mesh.data: each for each in op.ops if isinstance(each, ClusterOp)}
         for func in step_functions(op):
             stages = Stages(func)
-            hosts = self._hosts(meshes, stages.names)
+            hosts = self._hosts(meshes, stages.names, clusters)
             for transfer in transfers(func):
                 if (source := stages.mesh_of(transfer.operand)) is None:
                     fail(transfer, "is from no mesh that is known; run search-strategy before plan-transfers")
                 tasks = self._tasks(transfer, source, grids, hosts)
                 transfer.tasks = ArrayAttr([TaskAttr(task) for task in tasks])
 
-    def _hosts(self, meshes: Mapping[str, MeshOp], stages: Sequence[str]) -> dict[int, int]:
+    def _hosts(
+        self, meshes: Mapping[str, MeshOp], stages: Sequence[str], clusters: Mapping[str, ClusterOp]
+    ) -> dict[int, int]:
         """The host of every rank."""
         ranks = {rank for each in meshes.values() for rank in each.ranks}
         if self.per_host is not None:
             return {rank: rank // self.per_host for rank in ranks}
         own = [each for name, each in meshes.items() if name not in stages and ranks <= set(each.ranks)]
+        described = clusters[own[0].sym_name.data] if own and own[0].sym_name.data in clusters else None
+        if described is not None and described.topology is not None:
+            seats = described.topology.data
+            return {rank: seats.seat(place).host for place, rank in enumerate(own[0].ranks)}
         hosts: dict[int, int] = {}
         for each in own[:1] or meshes.values():
             first = max(hosts.values(), default=-1) + 1

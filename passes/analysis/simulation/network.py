@@ -133,8 +133,8 @@ def _port_seconds(place: Place, edges: Iterable[tuple[int, int, float]]) -> dict
     found: defaultdict[str, float] = defaultdict(float)
     for sender, receiver, sent in edges:
         route = place.routes.between(sender, receiver)
-        for port in route.ports or (f"{sender} to {receiver}",):
-            found[port] += sent / route.bandwidth
+        for port, bandwidth in zip(route.ports, route.capacities, strict=True):
+            found[port] += sent / bandwidth
     return found
 
 

@@ -28,3 +28,26 @@ spmd.cluster @c on @mesh devices [#cpu] placement [0, 1] links [#link]
 spmd.mesh @mesh = <["gpu"=2]>
 // expected-error@+1 {{cluster @c has no link for mesh axis "gpu"}}
 spmd.cluster @c on @mesh devices [#cpu] placement [0, 0] links []
+
+// -----
+
+#cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+spmd.mesh @mesh = <["gpu"=4]>
+// expected-error@+1 {{cluster @c has hosts of 2 devices, its mesh <["gpu"=4]> has 4}}
+spmd.cluster @c on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
+  topology <levels = [<"nic", latency = 0.0, bandwidth = 1.0e9>], hosts = [2 x <1, nic = "nic">]>
+
+// -----
+
+// expected-error@+1 {{a host of 2 devices needs the level that is inside}}
+#hosts = #spmd.topology<levels = [<"nic", latency = 0.0, bandwidth = 1.0e9>], hosts = [2 x <2, nic = "nic">]>
+
+// -----
+
+// expected-error@+1 {{level "nic" is not described; levels: wire}}
+#hosts = #spmd.topology<levels = [<"wire", latency = 0.0, bandwidth = 1.0e9>], hosts = [2 x <1, nic = "nic">]>
+
+// -----
+
+// expected-error@+1 {{all_reduce was measured to take 0.0 s for 1024.0 bytes, expected positive numbers}}
+#link = #spmd.link<"gpu", alpha = 0.0, beta = 1.0e-9, points = {"all_reduce" = [(1024.0, 0.0)]}>

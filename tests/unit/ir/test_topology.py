@@ -1,0 +1,192 @@
+"""Topologies: where ranks sit, which ports they share, what collectives then cost; numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from shardwright.ir.cluster import Cluster, Device
+from shardwright.ir.collectives import CollectiveKind
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.topology import Host, Level, Switch, Topology
+
+NVLINK, NIC = Level("nvlink", 1e-6, 100.0), Level("nic", 10e-6, 8.0)
+SLOW = Level("slow", 20e-6, 2.0)
+BUS = Level("bus", 2e-6, 50.0, shared=True)
+
+REDUCE, GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
+SCATTER, TO_ALL = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL
+
+
+def hosts(count: int = 2, devices: int = 8, nics: int = 1, inside: Level = NVLINK, **more: object) -> Topology:
+    """Hosts that are alike."""
+    host = Host(devices, inside.name, "nic", nics, count)
+    return Topology((inside, NIC), (host,), **more)  # pyright: ignore[reportArgumentType]
+
+
+def cluster(topology: Topology, **axes: int) -> Cluster:
+    """A cluster of one kind of device."""
+    mesh = Mesh.of(**axes)
+    return Cluster(
+        "c", mesh, (Device("d", (("float32", 1.0),), 1.0, 1.0),), (0,) * mesh.device_count, (), topology=topology
+    )
+
+
+def beta(where: Cluster, kind: CollectiveKind, *axes: str) -> float:
+    """Seconds per byte of the whole value."""
+    return where.collective_costs(kind, axes)[1]
+
+
+def test_inside_a_host_each_device_has_its_own_wire():
+    inside = cluster(hosts(), node=2, gpu=8)
+    assert beta(inside, GATHER, "gpu") == pytest.approx(7 / 8 / 100)
+    assert beta(inside, SCATTER, "gpu") == pytest.approx(7 / 8 / 100)
+    assert beta(inside, REDUCE, "gpu") == pytest.approx(2 * 7 / 8 / 100)
+    assert beta(inside, TO_ALL, "gpu") == pytest.approx(7 / 8 / 100)
+
+
+def test_groups_at_once_share_the_nic_of_their_hosts():
+    across = cluster(hosts(), node=2, gpu=8)
+    assert beta(across, REDUCE, "node") == pytest.approx(8 * 2 * 1 / 2 / 8)
+    assert beta(cluster(hosts(nics=8), node=2, gpu=8), REDUCE, "node") == pytest.approx(2 * 1 / 2 / 8)
+    assert beta(cluster(hosts(nics=2), node=2, gpu=8), REDUCE, "node") == pytest.approx(4 * 2 * 1 / 2 / 8)
+
+
+def test_a_ring_over_all_devices_crosses_each_nic_once():
+    assert beta(cluster(hosts(), node=2, gpu=8), GATHER, "node", "gpu") == pytest.approx(15 / 16 / 8)
+    # With a NIC per device there are as many rings, each of which carries its part.
+    assert beta(cluster(hosts(nics=8), node=2, gpu=8), GATHER, "node", "gpu") == pytest.approx(15 / 16 / 64)
+
+
+def test_an_axis_may_lie_across_hosts():
+    assert beta(cluster(hosts(), gpu=16), GATHER, "gpu") == pytest.approx(15 / 16 / 8)
+    # Ranks 0-3 and 4-7 are of host 0: no group of 4 crosses a NIC.
+    assert beta(cluster(hosts(), a=4, b=4), GATHER, "b") == pytest.approx(3 / 4 / 100)
+    # Each group of "a" has two ranks on each host, and there are four of them.
+    assert beta(cluster(hosts(), a=4, b=4), GATHER, "a") == pytest.approx(4 * 3 / 4 / 8)
+
+
+def test_an_all_to_all_sends_what_is_for_other_hosts_through_the_nic():
+    # Each of 8 devices sends 8/16 of what it has to the other host.
+    assert beta(cluster(hosts(), node=2, gpu=8), TO_ALL, "node", "gpu") == pytest.approx(8 * 8 / 16 / 8)
+    assert beta(cluster(hosts(nics=8), node=2, gpu=8), TO_ALL, "node", "gpu") == pytest.approx(8 / 16 / 8)
+
+
+def test_all_devices_of_a_host_share_its_bus():
+    where = cluster(hosts(devices=4, inside=BUS), node=2, gpu=4)
+    # A ring of four passes the bus four times.
+    assert beta(where, GATHER, "gpu") == pytest.approx(4 * 3 / 4 / 50)
+    assert beta(where, TO_ALL, "gpu") == pytest.approx(4 * 3 / 4 / 50)
+
+
+def test_the_slowest_wire_counts():
+    mixed = Topology((NVLINK, BUS, NIC, SLOW), (Host(2, "nvlink", "nic"), Host(2, "bus", "slow")))
+    assert beta(cluster(mixed, node=2, gpu=2), GATHER, "node") == pytest.approx(2 * 1 / 2 / 2)
+    assert beta(cluster(mixed, node=2, gpu=2), GATHER, "gpu") == pytest.approx(2 * 1 / 2 / 50)
+    assert cluster(mixed, node=2, gpu=2).route(1, 2).bandwidth == 2.0
+
+
+def test_an_uplink_is_shared_by_the_hosts_below():
+    # Two hosts below each switch; their NICs have 16, the uplink a fourth of that.
+    tree = hosts(count=4, devices=1, switch=Switch(2, 4.0))
+    assert beta(cluster(tree, node=4), GATHER, "node") == pytest.approx(3 / 4 / 4)
+    # Two groups cross at once where each has one host below either switch.
+    assert beta(cluster(tree, a=2, b=2), GATHER, "a") == pytest.approx(2 * 1 / 2 / 4)
+    assert beta(cluster(tree, a=2, b=2), GATHER, "b") == pytest.approx(1 / 2 / 8)
+    # Each of two hosts sends two fourths beyond the switch.
+    assert beta(cluster(tree, node=4), TO_ALL, "node") == pytest.approx(2 * 2 / 4 / 4)
+    assert cluster(tree, node=4).route(0, 3).ports == (
+        "host0.nic0.out", "switch0.out", "switch1.in", "host3.nic0.in",
+    )  # fmt: skip
+
+
+def test_a_collective_reaches_the_part_that_its_level_says():
+    level = Level("nic", 10e-6, 8.0, efficiency=(("all_gather", 0.5),))
+    where = cluster(Topology((level,), (Host(1, nic="nic", count=2),)), node=2)
+    assert beta(where, GATHER, "node") == pytest.approx(1 / 2 / 4)
+    assert beta(where, SCATTER, "node") == pytest.approx(1 / 2 / 8)
+
+
+def test_small_messages_take_steps():
+    where = cluster(hosts(), node=2, gpu=8)
+    # A ring of 16: one of its two crossings, and all 14 steps inside; twice for an all-reduce, or up and down a tree.
+    chain, tree = 14 * 1e-6 + 10e-6, 3 * 1e-6 + 10e-6
+    assert where.collective_costs(GATHER, ("node", "gpu"))[0] == pytest.approx(chain)
+    assert where.collective_costs(REDUCE, ("node", "gpu"))[0] == pytest.approx(2 * tree)
+    assert where.broadcast_costs(("node", "gpu"))[0] == pytest.approx(tree)
+    assert where.collective_costs(TO_ALL, ("node", "gpu"))[0] == pytest.approx(10e-6)
+    started = Topology((Level("nic", 10e-6, 8.0, start=5e-6),), (Host(1, nic="nic", count=2),))
+    assert cluster(started, node=2).collective_costs(GATHER, ("node",))[0] == pytest.approx(15e-6)
+
+
+def test_a_broadcast_sends_the_whole_value():
+    assert cluster(hosts(), node=2, gpu=8).broadcast_costs(("gpu",))[1] == pytest.approx(1 / 100)
+    assert cluster(hosts(), node=2, gpu=8).broadcast_costs(("node",))[1] == pytest.approx(8 / 8)
+
+
+def test_a_hierarchy_sends_an_eighth_across():
+    where = cluster(hosts(), node=2, gpu=8)
+    assert where.levels(("node", "gpu")) == (("node",), ("gpu",))
+    inside, across = 7 / 8 / 100, 8 * 2 * 1 / 2 / 8
+    hierarchical = where.collective_costs(REDUCE, ("node", "gpu"), "hierarchical")
+    assert hierarchical[1] == pytest.approx(2 * inside + across / 8)
+    assert where.collective_costs(REDUCE, ("gpu",), "hierarchical") == where.collective_costs(REDUCE, ("gpu",))
+    assert cluster(hosts(), gpu=16).levels(("gpu",)) == (("gpu",), ())
+
+
+def test_a_route_has_what_it_shares():
+    where = hosts(nics=2)
+    assert where.route(0, 1).ports == ("device0.out", "device1.in")
+    assert where.route(3, 12).ports == ("host0.nic0.out", "host1.nic1.in")
+    assert where.route(4, 12).ports == ("host0.nic1.out", "host1.nic1.in")
+    assert (where.route(4, 12).latency, where.route(4, 12).bandwidth) == (10e-6, 8.0)
+    assert hosts(inside=BUS).route(0, 1).ports == ("host0.bus",)
+    assert where.route(5, 5).bandwidth == math.inf
+
+
+def test_a_part_keeps_its_seats():
+    part = hosts(nics=2).part(12)
+    assert part.size == 4
+    assert part.route(0, 1).ports == ("device12.out", "device13.in")
+    assert part.seat(0).nic == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (16, [(8, 2)]),
+        (12, [(8, 1), (4, 1)]),
+        (4, [(4, 1)]),
+        (24, [(8, 2), (8, 1)]),
+    ],
+)
+def test_hosts_are_cut_or_repeated(count: int, expected: list[tuple[int, int]]):
+    resized = hosts().resized(count)
+    assert [(host.devices, host.count) for host in resized.hosts] == expected
+    assert resized.size == count
+
+
+def test_one_host_without_a_nic_grows():
+    assert Topology((NVLINK,), (Host(4, "nvlink"),)).resized(6).hosts == (Host(6, "nvlink"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: Topology((NIC, NIC), (Host(1),)), 'level "nic" is described twice'),
+        (lambda: Topology((), (Host(2),)), "a host of 2 devices needs the level that is inside"),
+        (lambda: Topology((), (Host(1, count=2),)), "each of several hosts needs the level of its NIC"),
+        (lambda: Topology((), (Host(2, "nvlink"),)), 'level "nvlink" is not described; levels: none'),
+        (lambda: Topology((), (Host(0),)), "devices, nics and count of hosts are at least 1"),
+        (lambda: Topology((Level("a", 0.0, 0.0),), (Host(1),)), 'level "a" has no bandwidth'),
+        (lambda: Topology((), (Host(1),), Switch(0, 1.0)), "a switch has at least 1 host"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(given: object, message: str):
+    assert callable(given)
+    with pytest.raises(ValueError, match=message):
+        given()
+
+
+def test_a_cluster_has_hosts_for_its_mesh():
+    with pytest.raises(ValueError, match=r"cluster @c has hosts of 16 devices, its mesh .* has 24"):
+        cluster(hosts(), node=3, gpu=8)
