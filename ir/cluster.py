@@ -49,6 +49,10 @@ class Device:
         default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
     )
     _measured: Mapping[str, float] = field(default_factory=dict[str, float], init=False, repr=False, compare=False)
+    rates_by_use: dict[tuple[str, str], OpRate] = field(
+        default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
+    )
+    """What `op_rate` has found so far."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fitted", {(rate.family, rate.dtype): rate for rate in self.rates})

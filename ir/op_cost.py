@@ -10,12 +10,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .cluster import Device
+
+
+VIEWS = "views"
+"""The class of cost of ops that give the same elements another shape: they move and compute nothing."""
+
+COPY = "copy"
+"""The class of cost of what moves within a device: sums in place, zeros for partial values."""
+
+ELEMENTWISE = "elementwise"
+
+MULTIPLYING = frozenset({"contractions", "attention", "windows", "linalg"})
+"""Classes of cost whose ops do more per byte than others, so that the rates of these say nothing of them."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class OpWork:
     What one op does on one device, with its own part.
 
     family   the file of `ir/ops` that the op has its row in, which is its class of cost
-    dtype    of its first operand, by name
+    dtype    that it computes in, by name: the first floating-point one of its tensors
     flops    floating-point operations
     bytes    read and written
     key      the op with its local shapes and arguments, for measured times: `mm(float32[64x32], float32[32x16])`;
@@ -78,17 +90,35 @@ def efficiency(curve: Sequence[tuple[float, float]], size: float) -> float:
 
 
 def op_seconds(device: Device, work: OpWork) -> float:
-    """The time of `work` on a device: as measured, else by the fitted rate, else the roofline. Nothing takes none."""
+    """
+    The time of `work` on a device: as measured, else by the fitted rate, else the roofline.
+
+    Nothing takes no time, but for views where their launch was fitted.
+    """
     if not (work.flops or work.bytes):
-        return 0.0
+        views = device.fitted(VIEWS, "") if work.family == VIEWS else None
+        return views.launch if views is not None else 0.0
     if work.key and (measured := device.measured(work.key)) is not None:
         return measured
     return op_rate(device, work.family, work.dtype).seconds(work.flops, work.bytes)
 
 
 def op_rate(device: Device, family: str, dtype: str) -> OpRate:
-    """The fitted rate of a family and dtype, else of all others, else the plain roofline of the device."""
-    for asked in ((family, dtype), (family, ""), ("", dtype), ("", "")):
-        if (rate := device.fitted(*asked)) is not None:
-            return rate
-    return OpRate(family, dtype, device.rate(dtype), device.memory_bandwidth, device.launch)
+    """
+    The fitted rate of a family and dtype, else of all others, else the plain roofline of the device.
+
+    What goes over memory, and has no rate of its own dtype or family, goes as the next best that was fitted does.
+    """
+    known = device.rates_by_use
+    if (rate := known.get((family, dtype))) is None:
+        rate = known[family, dtype] = next(_rates(device, family, dtype))
+    return rate
+
+
+def _rates(device: Device, family: str, dtype: str) -> Iterator[OpRate]:
+    """The rates that may stand for a family and dtype, the best first."""
+    asked = [(family, dtype), (family, ""), ("", dtype), ("", "")]
+    if family not in MULTIPLYING:
+        asked += [(each, rate.dtype) for each in (family, ELEMENTWISE) for rate in device.rates]
+    yield from filter(None, (device.fitted(*each) for each in asked))
+    yield OpRate(family, dtype, device.rate(dtype), device.memory_bandwidth, device.launch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 
@@ -121,6 +121,9 @@ def rows(
     *,
     linear: str = "",
     flops: str = "",
+    scale: Callable[[OpInstance], float] | None = None,
+    reads: dict[str, str] | None = None,
+    passes: float = 1.0,
     localize: dict[str, str] | None = None,
     view: bool = False,
     results: int = 1,
@@ -129,5 +132,16 @@ def rows(
     """One row per name; operands and linear sets are given as words."""
     for name in names.split():
         yield OpSpec(
-            name, tuple(operands.split()), rule, tuple(linear.split()), flops, localize, view, results, ordered
+            name,
+            tuple(operands.split()),
+            rule,
+            tuple(linear.split()),
+            flops,
+            scale,
+            reads,
+            passes,
+            localize,
+            view,
+            results,
+            ordered,
         )

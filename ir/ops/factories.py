@@ -8,6 +8,8 @@ from ..rules import Rule, replicated_rule
 from .common import named, rows, whole
 from .spec import OpInstance, OpSpec
 
+_UNWRITTEN = {"self": "", "result0": ""}
+
 _SIZE = {"size": "result0"}
 
 
@@ -26,13 +28,14 @@ def like_nothing(op: OpInstance) -> Rule:
 
 def factories_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("full zeros ones empty.memory_format", "", factory, localize=_SIZE)
+    yield from rows("full zeros ones", "", factory, localize=_SIZE)
     yield from rows("scalar_tensor", "", factory)
-    yield from rows("new_zeros new_ones new_empty new_full", "self", like_nothing, localize=_SIZE)
-    yield from rows("empty_permuted", "", factory, localize=_SIZE)
+    yield from rows("new_zeros new_ones new_full", "self", like_nothing, reads={"self": ""}, localize=_SIZE)
+    yield from rows("empty.memory_format empty_permuted", "", factory, reads=_UNWRITTEN, localize=_SIZE)
+    yield from rows("new_empty", "self", like_nothing, reads=_UNWRITTEN, localize=_SIZE)
     # Strides are those of the whole: import makes these `empty` and `new_empty`.
-    yield from rows("empty_strided", "", whole)
-    yield from rows("new_empty_strided", "self", whole)
+    yield from rows("empty_strided", "", whole, reads=_UNWRITTEN)
+    yield from rows("new_empty_strided", "self", whole, reads=_UNWRITTEN)
     # What a sequence counts depends on where it starts: it stays whole.
     yield from rows("arange.start_step arange.start arange linspace logspace", "", whole)
     yield from rows("eye eye.m tril_indices triu_indices", "", whole)

@@ -239,29 +239,36 @@ def bags(op: OpInstance) -> Rule:
     return Rule(values[: len(op.operands)], values[len(op.operands) :], sizes, replicated=fixed)
 
 
+_LOOK_UP = "20*each"
+"""Operations of finding an element by an index of its own."""
+
+_FOUND = {"self": "result0"}
+"""Of a table that is looked up, as much is read as is found."""
+
+
 def indexing_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("gather", "self index", gathered, linear="self")
+    yield from rows("gather", "self index", gathered, linear="self", flops=_LOOK_UP, reads=_FOUND)
     yield from rows("scatter.value", "self index", scattered)
     yield from rows("scatter.src", "self index src", scattered, linear="self+src")
     yield from rows("scatter_add", "self index src", scatter_added, linear="self+src")
     yield from rows("scatter_reduce.two scatter.reduce", "self index src", unsplit(scattered))
     yield from rows("scatter.value_reduce", "self index", unsplit(scattered))
-    yield from rows("index_select", "self index", selected, linear="self")
+    yield from rows("index_select", "self index", selected, linear="self", reads=_FOUND)
     yield from rows("index_add", "self index source", slices_put(adds=True), linear="self+source")
     yield from rows("index_copy", "self index source", unsplit(slices_put()), linear="self+source")
     yield from rows("index_reduce", "self index source", unsplit(slices_put()))
     yield from rows("index_fill.int_Scalar", "self index", unsplit(slices_put()))
     yield from rows("index_fill.int_Tensor", "self index value", unsplit(slices_put()), linear="self+value")
-    yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", picked, linear="self")
+    yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", picked, linear="self", reads=_FOUND)
     yield from rows("index_put _unsafe_index_put", "self *indices values", put, linear="self+values")
-    yield from rows("take", "self index", taken, linear="self")
+    yield from rows("take", "self index", taken, linear="self", flops=_LOOK_UP, reads=_FOUND)
     # Where an element goes depends on how many before it are chosen: nothing may be split.
     yield from rows("masked_scatter", "self mask source", whole)
     yield from rows("bucketize.Tensor", "self boundaries", looked_up)
     yield from rows("isin.Tensor_Tensor", "elements test_elements", looked_up)
     yield from rows("searchsorted.Tensor", "sorted_sequence self sorter", searched)
-    yield from rows("embedding", "weight indices", embedding, linear="weight")
+    yield from rows("embedding", "weight indices", embedding, linear="weight", reads={"weight": "result0"})
     yield from rows(
         "embedding_dense_backward", "grad_output indices", embedding_backward, linear="grad_output"
     )

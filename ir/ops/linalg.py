@@ -32,18 +32,24 @@ def transformed(op: OpInstance) -> Rule:
     return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
 
 
+_FACTORS = "2*each*v0_0/3"
+"""Operations of Gauss's elimination (Golub and Van Loan, Matrix Computations, 3.2)."""
+
+
 def linalg_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
-    yield from rows("linalg_inv_ex", "A", batched, results=2)
-    yield from rows("linalg_cholesky_ex", "self", batched, results=2)
-    yield from rows("linalg_qr", "A", batched, results=2)
-    yield from rows("_linalg_eigh", "A", batched, results=2)
-    yield from rows("_linalg_svd linalg_lu_factor_ex", "A", batched, results=3)
-    yield from rows("_linalg_det", "A", batched, results=3, ordered=True)
-    yield from rows("_linalg_slogdet", "A", batched, results=4, ordered=True)
-    yield from rows("_linalg_solve_ex", "A B", batched, results=4)
-    yield from rows("linalg_solve_triangular", "self B", batched, linear="B")
-    yield from rows("cholesky_solve", "self input2", batched, linear="self")
-    yield from rows("linalg_lu_solve", "LU pivots B", batched, linear="B")
-    yield from rows("linalg_matrix_exp", "self", batched)
-    yield from rows("_fft_r2c _fft_c2c _fft_c2r", "self", transformed, linear="self")
+    # v0_0 is the rows of a matrix, and so each*v0_0 the cube of its size.
+    yield from rows("linalg_inv_ex", "A", batched, flops="2*each*v0_0", results=2)
+    yield from rows("linalg_cholesky_ex", "self", batched, flops="each*v0_0/3", results=2)
+    yield from rows("linalg_qr", "A", batched, flops="2*each*v0_0", results=2)
+    yield from rows("_linalg_eigh", "A", batched, flops="9*each*v0_0", results=2)
+    yield from rows("_linalg_svd", "A", batched, flops="20*each*v0_0", results=3)
+    yield from rows("linalg_lu_factor_ex", "A", batched, flops=_FACTORS, results=3)
+    yield from rows("_linalg_det", "A", batched, flops=_FACTORS, results=3, ordered=True)
+    yield from rows("_linalg_slogdet", "A", batched, flops=_FACTORS, results=4, ordered=True)
+    yield from rows("_linalg_solve_ex", "A B", batched, flops=_FACTORS, results=4)
+    yield from rows("linalg_solve_triangular", "self B", batched, linear="B", flops="each*v0_0")
+    yield from rows("cholesky_solve", "self input2", batched, linear="self", flops="2*each*v0_0")
+    yield from rows("linalg_lu_solve", "LU pivots B", batched, linear="B", flops="2*each*v0_0")
+    yield from rows("linalg_matrix_exp", "self", batched, flops="20*each*v0_0")
+    yield from rows("_fft_r2c _fft_c2c _fft_c2r", "self", transformed, linear="self", flops="50*each")

@@ -75,10 +75,15 @@ def losses_rows() -> Iterator[OpSpec]:
         ("nll_loss", nll_loss, nll_loss_backward),
         ("nll_loss2d", unsplit(nll_loss), unsplit(nll_loss_backward)),
     ):
-        yield from rows(f"{name}_forward", "self target weight", forward, results=2)
+        yield from rows(f"{name}_forward", "self target weight", forward, reads={"self": "target"}, results=2)
         operands = "grad_output self target weight total_weight"
         yield from rows(
-            f"{name}_backward", operands, backward, linear="grad_output", ordered=name == "nll_loss2d"
+            f"{name}_backward",
+            operands,
+            backward,
+            linear="grad_output",
+            reads={"self": "target"},
+            ordered=name == "nll_loss2d",
         )
     for names, operands in (
         ("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "self target"),
@@ -94,10 +99,15 @@ def losses_rows() -> Iterator[OpSpec]:
     yield from rows(
         "_ctc_loss_backward", "grad log_probs targets neg_log_likelihood log_alpha", whole, linear="grad"
     )
-    yield from rows("sum_exp", "scores shift", "([b, c], [b]) -> ([b]) reduction={c}")
+    # On other devices than CPUs each of their ops goes over all scores.
+    yield from rows(
+        "sum_exp", "scores shift", "([b, c], [b]) -> ([b]) reduction={c}", flops="30*each", passes=5
+    )
     yield from rows(
         "cross_entropy_backward",
         "grad scores logsumexp target",
         "([b], [b, c], [b], [b]) -> ([b, c]) indexed={c: 3}",
         linear="grad",
+        flops="45*each",
+        passes=3.5,
     )

@@ -116,27 +116,26 @@ def _weights(op: OpInstance, full: Collection[int], dim: int) -> Rule:
     return Rule(operands, (value, number), sizes, replicated=fixed)
 
 
+_STATISTICS = "40*each"
+"""Operations of a batch-norm, the statistics of the batch among them."""
+
 _GROUP_ARGUMENTS = {"N": "factor n", "C": "operand0[1]", "group": "factor g"}
 
 
-def normalisation_rows() -> Iterator[OpSpec]:
-    """Yield the rows of this family."""
-    yield from rows("native_layer_norm", "input weight bias", layer_norm, results=3)
-    yield from rows(
-        "native_layer_norm_backward",
-        "grad_out input mean rstd weight bias",
-        layer_norm_backward,
-        linear="grad_out",
-        results=3,
-    )
+def _batch_rows() -> Iterator[OpSpec]:
     yield from rows(
         "_native_batch_norm_legit_functional",
         "input weight bias running_mean running_var",
         batch_norm("training"),
+        flops=_STATISTICS,
         results=5,
     )
     yield from rows(
-        "_native_batch_norm_legit.no_stats", "input weight bias", batch_norm("training"), results=3
+        "_native_batch_norm_legit.no_stats",
+        "input weight bias",
+        batch_norm("training"),
+        flops=_STATISTICS,
+        results=3,
     )
     yield from rows(
         "_native_batch_norm_legit_no_training",
@@ -149,12 +148,28 @@ def normalisation_rows() -> Iterator[OpSpec]:
         "grad_out input weight running_mean running_var save_mean save_invstd",
         batch_norm("train", backward=True),
         linear="grad_out",
+        flops=_STATISTICS,
         results=3,
     )
+
+
+def normalisation_rows() -> Iterator[OpSpec]:
+    """Yield the rows of this family."""
+    yield from rows("native_layer_norm", "input weight bias", layer_norm, flops="10*each", results=3)
+    yield from rows(
+        "native_layer_norm_backward",
+        "grad_out input mean rstd weight bias",
+        layer_norm_backward,
+        linear="grad_out",
+        flops="13*each",
+        results=3,
+    )
+    yield from _batch_rows()
     yield from rows(
         "native_group_norm",
         "input weight bias",
         group_norm,
+        flops="10*each",
         localize=_GROUP_ARGUMENTS,
         results=3,
         ordered=True,
@@ -164,6 +179,7 @@ def normalisation_rows() -> Iterator[OpSpec]:
         "grad_out input mean rstd weight",
         group_norm_backward,
         linear="grad_out",
+        flops="13*each",
         localize=_GROUP_ARGUMENTS,
         results=3,
         ordered=True,

@@ -187,8 +187,8 @@ def parts_rows() -> Iterator[OpSpec]:
         linear="grad_in",
         localize={"input_sizes": "result0"},
     )
-    yield from rows("glu", "self", cut(sized=True, default=-1))
-    yield from rows("glu_backward", "grad_output self", halved, linear="grad_output")
+    yield from rows("glu", "self", cut(sized=True, default=-1), flops="10*each")
+    yield from rows("glu_backward", "grad_output self", halved, linear="grad_output", flops="10*each")
 
 
 def _copied_rows() -> Iterator[OpSpec]:
@@ -197,9 +197,10 @@ def _copied_rows() -> Iterator[OpSpec]:
         "unsafe_split_with_sizes split_with_sizes_copy", "self", cut(sized=True), linear="self", results=0
     )
     yield from rows("unbind_copy.int", "self", cut(drop=True), linear="self", results=0)
-    yield from rows("slice_copy.Tensor", "self", cut(), linear="self")
-    yield from rows("narrow_copy", "self", cut(sized=True), linear="self")
-    yield from rows("select_copy.int", "self", cut(drop=True), linear="self")
+    copied = {"self": "result0"}
+    yield from rows("slice_copy.Tensor", "self", cut(), linear="self", reads=copied)
+    yield from rows("narrow_copy", "self", cut(sized=True), linear="self", reads=copied)
+    yield from rows("select_copy.int", "self", cut(drop=True), linear="self", reads=copied)
 
 
 def _overlaid_rows() -> Iterator[OpSpec]:

@@ -9,6 +9,9 @@ from ..sharding import Reduction
 from .common import along, broadcast, broadcast_shape, named, rows, together, wrapped
 from .spec import OpInstance, OpSpec, RuleFunction
 
+_STEPS, _MOMENTS, _ORDER = "25*each", "140*each", "1000*each"
+"""Operations of what goes from element to element, of variances, and of what sorts."""
+
 _SUM, _MAX, _MIN = Reduction.SUM, Reduction.MAX, Reduction.MIN
 
 
@@ -72,31 +75,31 @@ def reductions_rows() -> Iterator[OpSpec]:
     yield from rows("amin min", "self", reduction(_MIN))
     # These are not made of those of the parts, or by no reduction that a collective has (products, and of booleans).
     yield from rows("mean.dim mean", "self", reduction(None), linear="self")
-    yield from rows("argmax argmin any any.dim any.dims all all.dim all.dims", "self", reduction(None))
-    yield from rows("prod prod.dim_int logsumexp var.correction std.correction", "self", reduction(None))
+    yield from rows("argmax argmin any any.dim any.dims all all.dim all.dims", "self", reduction(None), flops=_STEPS)
+    yield from rows("prod prod.dim_int", "self", reduction(None))
+    yield from rows("logsumexp", "self", reduction(None), flops=_STEPS)
+    yield from rows("var.correction std.correction", "self", reduction(None), flops=_MOMENTS)
     yield from rows("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", "self", reduction(None))
-    yield from rows("median nanmedian", "self", reduction(None))
-    yield from rows("max.dim min.dim median.dim nanmedian.dim", "self", reduction(None, 2), results=2)
-    yield from rows("var_mean.correction std_mean.correction aminmax", "self", reduction(None, 2), results=2)
-    yield from rows("kthvalue mode", "self", reduction(None, 2, default=-1), results=2)
+    yield from rows("median nanmedian", "self", reduction(None), flops=_ORDER)
+    yield from rows("max.dim min.dim", "self", reduction(None, 2), flops=_STEPS, results=2)
+    yield from rows("median.dim nanmedian.dim", "self", reduction(None, 2), flops=_ORDER, results=2)
+    yield from rows("var_mean.correction std_mean.correction", "self", reduction(None, 2), flops=_MOMENTS, results=2)
+    yield from rows("aminmax", "self", reduction(None, 2), results=2)
+    yield from rows("kthvalue mode", "self", reduction(None, 2, default=-1), flops=_ORDER, results=2)
     yield from rows("dist", "self other", distance)
     yield from rows("histc", "self", counted)
-    yield from rows("topk", "self", largest, results=2)
+    yield from rows("topk", "self", largest, flops="50*each", results=2)
 
 
 def _along_rows() -> Iterator[OpSpec]:
-    yield from rows("_softmax _log_softmax _safe_softmax", "self", along("dim"))
-    yield from rows(
-        "_softmax_backward_data _log_softmax_backward_data",
-        "grad_output output",
-        along("dim"),
-        linear="grad_output",
-    )
-    yield from rows("cumsum", "self", along("dim"), linear="self")
-    yield from rows("cumprod logcumsumexp", "self", along("dim"))
-    yield from rows("cummax cummin", "self", along("dim"), results=2)
-    yield from rows("sort sort.stable", "self", along("dim", -1), results=2)
-    yield from rows("argsort", "self", along("dim", -1))
+    yield from rows("_softmax _log_softmax _safe_softmax", "self", along("dim"), flops="16*each")
+    for name, flops in (("_softmax_backward_data", "5*each"), ("_log_softmax_backward_data", "12*each")):
+        yield from rows(name, "grad_output output", along("dim"), linear="grad_output", flops=flops)
+    yield from rows("cumsum", "self", along("dim"), linear="self", flops=_STEPS)
+    yield from rows("cumprod logcumsumexp", "self", along("dim"), flops=_STEPS)
+    yield from rows("cummax cummin", "self", along("dim"), flops=_STEPS, results=2)
+    yield from rows("sort sort.stable", "self", along("dim", -1), flops=_ORDER, results=2)
+    yield from rows("argsort", "self", along("dim", -1), flops=_ORDER)
     yield from rows("flip", "self", along("dims"), linear="self")
     yield from rows("roll", "self", along("dims"), linear="self")
     yield from rows("tril triu", "self", triangle, linear="self")

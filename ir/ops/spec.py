@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +37,9 @@ class OpInstance:
 
 RuleFunction = Callable[[OpInstance], Rule]
 
+EACH = "each"
+"""In a number of operations: the elements of the largest tensor that an op reads or writes."""
+
 
 @dataclass(frozen=True)
 class OpSpec:
@@ -49,8 +51,11 @@ class OpSpec:
     rule       factor notation, or a function of the shapes
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands
-    flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`);
-               empty: one per result element
+    flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`); `each`
+               is the number of elements of the largest tensor, and what stands where nothing is said
+    scale      what its arguments make of that number: half of it under a causal mask
+    reads      operands that are not read whole -> the tensor that has as many elements as are read; empty: none are
+    passes     how often what is read and written is gone over, where the runtime has a function of several ops
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
                that only a part has -> where it starts, and the shape of what it is a part of: `result0.start`,
@@ -66,6 +71,9 @@ class OpSpec:
     rule: str | RuleFunction
     linear: tuple[str, ...] = ()
     flops: str = ""
+    scale: Callable[[OpInstance], float] | None = None
+    reads: Mapping[str, str] | None = None
+    passes: float = 1.0
     localize: Mapping[str, str] | None = None
     view: bool = False
     results: int = 1
@@ -95,16 +103,7 @@ class OpSpec:
                 groups.append(frozenset(members))
         return tuple(groups)
 
-    def flop_count(self, rule: Rule, sizes: Mapping[str, float]) -> float:
-        """The floating-point operations of the op on factors of the given (global or local) sizes."""
-        if self.view:
-            return 0.0
-        if not self.flops:
-            return float(sum(_elements(dim_factors, sizes) for dim_factors in rule.results))
-        above, _, below = self.flops.partition("/")
-        count = math.prod(float(term) if term[0].isdigit() else sizes.get(term, 1) for term in above.split("*"))
-        return count / sizes[below] if below else count
-
-
-def _elements(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, float]) -> float:
-    return math.prod(sizes[factor] for dim in value for factor in dim)
+    @property
+    def contracts(self) -> bool:
+        """Whether the op does many operations per element: products of matrices, attention, convolutions."""
+        return bool(self.flops) and EACH not in self.flops.split("*")

@@ -36,15 +36,23 @@ def _convolved(
     groups = op.argument("groups", 1)
     sizes = {"n": x[0], "g": groups, "i": x[1] // groups, "o": y[1] // groups}
     spaces: list[Value] = []
-    for prefix, shape in (("h", x), ("k", w), ("y", y)):
+    # Windows are where the smaller image is (y), which a transposed convolution takes and others give.
+    transposed = op.argument("transposed", False)
+    names = "ykh" if transposed else "hky"
+    for prefix, shape in zip(names, (x, w, y), strict=True):
         window, more = named(shape[2:], prefix)
         sizes |= more
         spaces.append(window)
     whole = frozenset(factor for factor in sizes if factor[0] in "hky")
-    outer, inner = ("i", "o") if op.argument("transposed", False) else ("o", "i")
+    outer, inner = ("i", "o") if transposed else ("o", "i")
     before, kernel, after = spaces
     weight = (("g", outer), (inner,), *kernel)
     return (("n",), ("g", "i"), *before), weight, (("n",), ("g", "o"), *after), sizes, whole
+
+
+def wanted_halves(op: OpInstance) -> float:
+    """The part of a convolution's backward that is asked for: the gradient of input, weight or both."""
+    return sum(wanted_results(op)[:2]) / 2
 
 
 def _convolution_rows() -> Iterator[OpSpec]:
@@ -62,33 +70,46 @@ def _convolution_rows() -> Iterator[OpSpec]:
         convolution_backward,
         linear="grad_output",
         flops="4*n*g*i*o*k0*k1*k2*y0*y1*y2",
+        scale=wanted_halves,
         localize={"bias_sizes": "result2", "groups": "factor g"},
         results=3,
     )
 
 
+_POOL = "40*each"
+"""Operations of pooling: windows are walked through element by element."""
+
+
 def _max_pool_rows() -> Iterator[OpSpec]:
     for dims in (2, 3):
         yield from rows(
-            f"max_pool{dims}d_with_indices adaptive_max_pool{dims}d", "self", windows(dims), results=2
+            f"max_pool{dims}d_with_indices adaptive_max_pool{dims}d",
+            "self",
+            windows(dims),
+            flops=_POOL,
+            results=2,
         )
         yield from rows(
             f"max_pool{dims}d_with_indices_backward adaptive_max_pool{dims}d_backward",
             "grad_output self indices",
             windows(dims),
             linear="grad_output",
+            flops=_POOL,
             ordered=dims == 3,
         )
 
 
 def _average_pool_rows() -> Iterator[OpSpec]:
     for dims in (2, 3):
-        yield from rows(f"avg_pool{dims}d _adaptive_avg_pool{dims}d", "self", windows(dims), linear="self")
+        yield from rows(
+            f"avg_pool{dims}d _adaptive_avg_pool{dims}d", "self", windows(dims), linear="self", flops=_POOL
+        )
         yield from rows(
             f"avg_pool{dims}d_backward _adaptive_avg_pool{dims}d_backward",
             "grad_output self",
             windows(dims),
             linear="grad_output",
+            flops=_POOL,
         )
 
 

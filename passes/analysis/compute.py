@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
 
 from xdsl.ir import SSAValue
 
@@ -11,28 +10,29 @@ from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.train import TrainOp
 from ...ir import op_cost
-from ...ir.cluster import Cluster
+from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import OpWork
+from ...ir.op_cost import COPY, OpWork
+from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
-from ...ir.rules import Rule, Value
-from ...ir.sharding import Sharding, largest_local_shape, local_shape
+from ...ir.sharding import Sharding, largest_local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
 
-UPDATE, OPAQUE = "update", "opaque"
-"""The classes of cost of the updates of parameters, and of ops without a row."""
-
-_UNKNOWN = OpSpec("", (), "() -> ()")
+_UPDATES = {
+    name: OpSpec(name, (), "() -> ()", flops=flops, family="update")
+    for name, flops in (("train.adamw", "15*each"), ("train.sgd", "4*each"), ("train.increment", "each"))
+}
+_OPAQUE = OpSpec("", (), "() -> ()", family="opaque")
 
 
 def spec_of(op: ComputeOp) -> OpSpec:
     """The op's row of the table; one of no distinction for ops that have none."""
-    return op.spec if isinstance(op, AtenOp) else _UNKNOWN
+    return op.spec if isinstance(op, AtenOp) else _OPAQUE
 
 
 def is_contraction(op: ComputeOp) -> bool:
     """Whether the op does many operations per element: products of matrices, attention, convolutions."""
-    return bool(spec_of(op).flops)
+    return spec_of(op).contracts
 
 
 def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
@@ -43,53 +43,44 @@ def local_bytes(value: SSAValue, sharding: Sharding, mesh: Mesh) -> int:
     return size
 
 
-def op_flops(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> float:
-    """The floating-point operations of the op on `rank`; None: on the device with the largest share."""
-    rule, spec = op.rule(), spec_of(op)
+def counts_of(op: ComputeOp) -> OpCounts:
+    """What the op does by the sizes of its factors; the same object for equal uses."""
+    key = op.use_key() if isinstance(op, AtenOp) else (op.use_key(), op.rule())
+    if (counts := _COUNTS.get(key)) is None:
+        values = (*op.args, *op.outs)
+        dtypes, widths = [dtype_of(value) for value in values], [element_bytes(value) for value in values]
+        counts = _COUNTS[key] = OpCounts.of(_costed(op), op.instance(), op.rule(), dtypes, widths)
+    return counts
+
+
+_COUNTS: dict[object, OpCounts] = {}
+
+
+def _costed(op: ComputeOp) -> OpSpec:
+    """The row that says what an op costs: its own, or that of what has none."""
+    if isinstance(op, AtenOp):
+        return op.spec
+    return _UPDATES[op.name] if isinstance(op, TrainOp) else _OPAQUE
+
+
+def op_work(
+    op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None, *, keyed: bool = True
+) -> OpWork:
+    """
+    What the op does on `rank` with its own part; None: on the device with the largest share.
+
+    Args:
+        keyed: whether to name it, for measured times.
+    """
+    return _work(counts_of(op), signature, mesh, rank, keyed)
+
+
+def _work(counts: OpCounts, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool) -> OpWork:
+    if not counts.moved:
+        return counts.work({})
+    rule = counts.rule
     sizes = local_sizes(rule, signature, mesh) if rank is None else rank_sizes(rule, signature, mesh, rank)
-    return spec.flop_count(rule, sizes)
-
-
-def op_bytes(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> float:
-    """The bytes that the op reads and writes on `rank`, or with the largest share; none for a view."""
-    if spec_of(op).view:
-        return 0.0
-    pairs = list(zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True))
-    for index in _looked_up(op.rule()):
-        # Of a table that is looked up, as much is read as is found.
-        pairs[index] = pairs[len(op.args)]
-    if rank is None:
-        return float(sum(local_bytes(value, sharding, mesh) for value, sharding in pairs))
-    shapes = ((value, local_shape(shape_of(value), sharding, mesh, rank)) for value, sharding in pairs)
-    return float(sum(element_bytes(value) * math.prod(shape) for value, shape in shapes))
-
-
-def _looked_up(rule: Rule) -> tuple[int, ...]:
-    """The operands that have an indexed factor which is found in them alone."""
-    if not rule.indexed or any(_has(value, rule.indexed) for value in rule.results):
-        return ()
-    return tuple(index for index, value in enumerate(rule.operands) if _has(value, rule.indexed))
-
-
-def _has(value: Value, factors: Collection[str]) -> bool:
-    return any(factor in factors for dim in value for factor in dim)
-
-
-def op_work(op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None) -> OpWork:
-    """What the op does on `rank` with its own part; None: on the device with the largest share."""
-    flops, moved = op_flops(op, signature, mesh, rank), op_bytes(op, signature, mesh, rank)
-    return OpWork(family_of(op), work_dtype(op), flops, moved)
-
-
-def family_of(op: ComputeOp) -> str:
-    """The op's class of cost: the family of its row, `update` of a parameter, or `opaque`."""
-    return UPDATE if isinstance(op, TrainOp) else spec_of(op).family or OPAQUE
-
-
-def work_dtype(op: ComputeOp) -> str:
-    """The dtype that an op is taken to compute in: its first operand's."""
-    values = op.args or op.outs
-    return dtype_of(values[0]) if values else "float32"
+    return counts.work(sizes, keyed=keyed)
 
 
 def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
@@ -98,16 +89,38 @@ def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
 
     Of an even split every rank is taken to have the largest part.
     """
-    if is_uneven(signature):
-        return max(rank_seconds(op, signature, cluster))
-    work = op_work(op, signature, cluster.mesh)
-    return max(op_cost.op_seconds(device, work) for device in cluster.kinds_used)
+    return seconds_by_signature(op, (signature,), cluster)[0]
+
+
+def seconds_by_signature(op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster) -> list[float]:
+    """The times of an op with each of several signatures; see `op_seconds`."""
+    counts, devices = counts_of(op), cluster.kinds_used
+    keyed = has_tables(devices)
+    seconds: list[float] = []
+    for signature in signatures:
+        if is_uneven(signature):
+            seconds.append(max(rank_seconds(op, signature, cluster)))
+        else:
+            work = _work(counts, signature, cluster.mesh, None, keyed)
+            seconds.append(max(op_cost.op_seconds(device, work) for device in devices))
+    return seconds
 
 
 def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> list[float]:
     """The time of each rank, with its own part on its own device; a rank without a part takes none."""
-    ranks = range(cluster.mesh.device_count)
-    return [op_cost.op_seconds(cluster.device(rank), op_work(op, signature, cluster.mesh, rank)) for rank in ranks]
+    mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
+    works = (op_work(op, signature, mesh, rank, keyed=keyed) for rank in range(mesh.device_count))
+    return [op_cost.op_seconds(cluster.device(rank), work) for rank, work in enumerate(works)]
+
+
+def has_tables(devices: Iterable[Device]) -> bool:
+    """Whether a device has measured times of single ops, so that it matters how they are named."""
+    return any(device.table for device in devices)
+
+
+def copying(dtype: str, moved: float) -> OpWork:
+    """What is done where bytes are read and written, and nothing is computed."""
+    return OpWork(COPY, dtype, 0.0, moved)
 
 
 def is_uneven(signature: Signature) -> bool:

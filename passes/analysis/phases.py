@@ -3,7 +3,8 @@ A step as phases, communication and then computation, and how long each takes by
 
 A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
 linear in the shares: a collective's in the largest, a device's in its own. Shares are real here; rounding comes
-later. Of the roofline, the term counts that is the larger when the axis is shared evenly.
+later. Of the roofline, the term counts that is the larger when the axis is shared evenly, and its curve is taken to go
+on as it does there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
-from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of, value_bytes
+from ...dialects.compute import ComputeOp, element_bytes, shape_of, value_bytes
 from ...dialects.ratios import segment_of
 from ...dialects.spmd import ReshardOp
 from ...dialects.step import sharding_of
@@ -22,12 +23,13 @@ from ...ir.cluster import Cluster, Device
 from ...ir.collective_cost import Method, is_gather_or_scatter, step_costs
 from ...ir.collectives import CollectiveKind, Step, single_step
 from ...ir.mesh import Mesh
+from ...ir.op_cost import OpWork, op_rate, op_seconds
 from ...ir.ratios import Ratios
 from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature, Split, choices_of
 from ..search.ratios import Phase, Work
 from ..search.step_view import StepView
-from .compute import spec_of
+from .compute import counts_of, spec_of
 
 RatiosBySegment = Mapping[int, Ratios]
 
@@ -157,7 +159,7 @@ class PhaseModel:
         key = (event.op.use_key(), event.signature, axis, device, tuple(shares.values()))
         if key not in self._known:
             even = {**shares, axis: 1.0 / mesh.axis(axis).size}
-            self._known[key] = _linear(event, device, mesh, even, {**shares, axis: 0.0}, axis)
+            self._known[key] = _linear(event, device, mesh, even, axis)
         return self._known[key]
 
 
@@ -168,33 +170,37 @@ def shares_of(ratios: Ratios, axis: str, mesh: Mesh) -> tuple[float, ...]:
 
 
 def _linear(
-    event: Computation, device: Device, mesh: Mesh, even: Mapping[str, float], none: Mapping[str, float], axis: str
+    event: Computation, device: Device, mesh: Mesh, shares: Mapping[str, float], axis: str
 ) -> tuple[float, float]:
-    """The roofline as a line through a share of nothing and an even one: (seconds, seconds per unit of share)."""
-    dtype = dtype_of((event.op.args or event.op.outs)[0])
-    terms = [
-        tuple(_flops(event, mesh, shares) / device.rate(dtype) for shares in (none, even)),
-        tuple(_bytes(event, shares) / device.memory_bandwidth for shares in (none, even)),
-    ]
-    least, most = max(terms, key=lambda term: term[1])
-    return least + device.launch, (most - least) / even[axis]
+    """
+    The line that touches the time of an op at these shares: (seconds, seconds per unit of the share of `axis`).
 
+    Where the time was measured, that of the fitted rate is stretched to it.
+    """
+    counts = counts_of(event.op)
+    chosen = choices_of(counts.rule, event.signature, mesh)[0]
 
-def _flops(event: Computation, mesh: Mesh, shares: Mapping[str, float]) -> float:
-    """The floating-point operations of a device with these shares of the axes."""
-    rule = event.op.rule()
-    sizes: dict[str, float] = dict(rule.sizes)
-    for name, choice in zip(mesh.names, choices_of(rule, event.signature, mesh)[0], strict=True):
-        if isinstance(choice, Split):
-            sizes[choice.factor] *= shares.get(name, 1.0)
-    return spec_of(event.op).flop_count(rule, sizes)
+    def work(share: float) -> OpWork:
+        sizes: dict[str, float] = dict(counts.rule.sizes)
+        for name, choice in zip(mesh.names, chosen, strict=True):
+            if isinstance(choice, Split):
+                sizes[choice.factor] *= share if name == axis else shares.get(name, 1.0)
+        return counts.work(sizes, keyed=bool(device.table))
 
+    here, rate = work(shares[axis]), op_rate(device, counts.family, counts.dtype)
+    if not (here.flops or here.bytes):
+        return 0.0, 0.0
+    computes = here.flops / rate.flops > here.bytes / rate.bandwidth
 
-def _bytes(event: Computation, shares: Mapping[str, float]) -> float:
-    """The bytes that a device with these shares of the axes reads and writes."""
-    values, signature = (*event.op.args, *event.op.outs), event.signature
-    spreads = (*signature.operands, *signature.results)
-    return sum(held_bytes(value, sharding, shares) for value, sharding in zip(values, spreads, strict=True))
+    def seconds(share: float) -> float:
+        done = work(share)
+        return rate.seconds(done.flops, 0.0) if computes else rate.seconds(0.0, done.bytes)
+
+    now, step = seconds(shares[axis]), 0.1 * shares[axis]
+    slope = (seconds(shares[axis] + step) - seconds(shares[axis] - step)) / (2 * step)
+    slope = min(slope, now / shares[axis])
+    stretched = op_seconds(device, here) / now if device.table else 1.0
+    return stretched * (now - slope * shares[axis]), stretched * slope
 
 
 def held_bytes(value: SSAValue, sharding: Sharding, shares: Mapping[str, float]) -> float:

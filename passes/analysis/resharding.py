@@ -22,10 +22,14 @@ from ...ir.cluster import Cluster
 from ...ir.collective_cost import Method, handled_share, has_methods, step_costs
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
+from ...ir.op_cost import COPY, op_rate
 from ...ir.ratios import Splits
 from ...ir.sharding import Reduction, Sharding, major, with_dim
 
 Matrix = NDArray[np.float64]
+
+_MUCH = 1e8
+"""Bytes that no cache holds, by which the cost of a byte is told."""
 
 _STEP_SECONDS = 1e-9
 """Added to every step, so that among equal paths the shorter one wins."""
@@ -107,7 +111,7 @@ class ReshardCosts:
         self.cluster, self.mesh = cluster, cluster.mesh
         self._graphs: dict[tuple[Sharding, Splits | None], _Graph] = {}
         self._paths: dict[tuple[Splits, int, Sharding], _Paths] = {}
-        self._bandwidth = min(device.memory_bandwidth for device in cluster.kinds_used)
+        self._copying = _copy_costs(cluster)
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
         """The time of one collective on a value of `global_bytes` bytes, carried out in the cheapest way."""
@@ -116,7 +120,8 @@ class ReshardCosts:
     def _step_costs(self, step: Step) -> list[tuple[float, float]]:
         """(seconds, seconds per byte of the global value) of one step, for each way to carry it out."""
         if step.kind is CollectiveKind.PARTIAL:
-            return [(_STEP_SECONDS, handled_share(step, self.mesh) / self._bandwidth)]
+            fixed, per_byte = self._copying
+            return [(_STEP_SECONDS + fixed, per_byte * handled_share(step, self.mesh))]
         methods: tuple[Method, ...] = ("padded", "grouped_broadcast") if has_methods(step) else ("flat",)
         costs = [step_costs(self.cluster, step, method) for method in methods]
         return [(fixed + _STEP_SECONDS, per_byte) for fixed, per_byte in costs]
@@ -317,6 +322,13 @@ class ReshardCosts:
                 following = np.where(shorter, following[:, k, None], following)
             self._paths[key] = _Paths(seconds, following)
         return self._paths[key]
+
+
+def _copy_costs(cluster: Cluster) -> tuple[float, float]:
+    """(seconds, seconds per byte) of writing memory, on the device that is slowest at it where there is much."""
+    rates = [op_rate(device, COPY, "float32") for device in cluster.kinds_used]
+    slowest = max(rates, key=lambda rate: rate.seconds(0.0, _MUCH))
+    return slowest.launch, (slowest.seconds(0.0, _MUCH) - slowest.launch) / _MUCH
 
 
 def _splits(value: Splits | tuple[int, ...]) -> Splits:

@@ -30,7 +30,7 @@ from ...ir.cluster import Cluster
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, signatures
-from ..analysis.compute import is_contraction, local_bytes, op_seconds
+from ..analysis.compute import is_contraction, local_bytes, seconds_by_signature
 from ..analysis.factors import Factors
 from ..analysis.resharding import ReshardCosts, all_shardings
 from .memory import Lifetimes, Prices, owns_memory
@@ -186,7 +186,7 @@ class _Builder:
         cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held)
         if cost_key not in tables.unary:
             weight = self.weights.contractions if is_contraction(op) else self.weights.others
-            costs = np.array([weight * op_seconds(op, s, self.cluster) for s in states])
+            costs = weight * np.array(seconds_by_signature(op, states, self.cluster))
             for index, price in held:
                 costs += price * self._bytes(op.outs[index], tables.port(states, True, index))
             costs.flags.writeable = False

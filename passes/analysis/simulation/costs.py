@@ -10,17 +10,14 @@ from xdsl.ir import Operation, SSAValue
 from ....dialects.compute import ComputeOp, dtype_of
 from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp
 from ....ir.cluster import Cluster
-from ....ir.op_cost import OpWork, op_seconds
+from ....ir.op_cost import op_seconds
 from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
-from ..compute import is_uneven, local_bytes, op_work
+from ..compute import copying, has_tables, is_uneven, local_bytes, op_work
 
 Seconds: TypeAlias = tuple[float, ...]
 """By class."""
-
-_MOVES = "elementwise"
-"""What reads and writes a value costs as ops of this family do."""
 
 
 class OpCosts:
@@ -34,6 +31,7 @@ class OpCosts:
     def __init__(self, cluster: Cluster, ranks: Sequence[int]) -> None:
         self.cluster, self.ranks = cluster, tuple(ranks)
         self.devices = [cluster.device(rank) for rank in ranks]
+        self.keyed = has_tables(self.devices)
         self.launches = tuple(device.launch for device in self.devices)
         self.none = (0.0,) * len(self.ranks)
         self._known: dict[tuple[object, Signature], Seconds] = {}
@@ -70,13 +68,13 @@ class OpCosts:
     def _roofline(self, op: ComputeOp, signature: Signature) -> Seconds:
         """Of an even split every rank is taken to have the largest part."""
         mesh, uneven = self.cluster.mesh, is_uneven(signature)
-        works = (op_work(op, signature, mesh, rank if uneven else None) for rank in self.ranks)
+        works = (op_work(op, signature, mesh, rank if uneven else None, keyed=self.keyed) for rank in self.ranks)
         return tuple(op_seconds(device, work) for device, work in zip(self.devices, works, strict=True))
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Seconds:
         """Reading or writing the local part of a value as often as that."""
         moved = float(times * local_bytes(value, sharding, self.cluster.mesh))
-        work = OpWork(_MOVES, dtype_of(value), 0.0, moved)
+        work = copying(dtype_of(value), moved)
         return tuple(op_seconds(device, work) for device in self.devices)
 
 

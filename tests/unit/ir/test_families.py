@@ -138,18 +138,6 @@ def test_an_overload_without_a_row_runs_whole():
     assert rule_of(unknown).splittable() == ()
 
 
-def test_flops_are_a_product_over_factors():
-    product = rule("mm", [(4, 6), (6, 8)], [(4, 8)])
-    assert op_table()["mm"].flop_count(product, product.sizes) == 2 * 4 * 6 * 8
-    assert op_table()["mm"].flop_count(product, {**product.sizes, "i": 2}) == 2 * 2 * 6 * 8
-    added = rule("add.Tensor", [(4, 6), (6,)], [(4, 6)])
-    assert op_table()["add.Tensor"].flop_count(added, added.sizes) == 24
-    assert op_table()["view"].flop_count(added, added.sizes) == 0
-    grouped = rule("grouped_mm", [(6, 4), (3, 4, 5), (3,)], [(6, 5)])
-    assert op_table()["grouped_mm"].flop_count(grouped, grouped.sizes) == 2 * 6 * 4 * 5
-    assert op_table()["grouped_mm"].flop_count(grouped, {**grouped.sizes, "e": 1}) == 2 * 6 * 4 * 5 / 3
-
-
 @pytest.mark.parametrize(
     ("name", "operands", "result"),
     [("index.Tensor", ((6, 4), (6,)), (3, 4)), ("index_put", ((6, 4), (6,), (3, 4)), (6, 4))],

@@ -3,7 +3,7 @@
 import pytest
 
 from shardwright.ir.cluster import Device
-from shardwright.ir.op_cost import OpRate, OpWork, efficiency, op_seconds
+from shardwright.ir.op_cost import OpRate, OpWork, efficiency, op_rate, op_seconds
 
 PLAIN = Device("x", (("float32", 1e12), ("float64", 5e11)), 1e11, 1e9, launch=1e-6)
 FITTED = Device(
@@ -35,7 +35,8 @@ def work(family: str, flops: float, moved: float, dtype: str = "float32", key: s
         (FITTED, work("contractions", 1e8, 1e5), 5e-5 / 0.625),
         (FITTED, work("contractions", 1e8, 1e5, "float64"), 1e-4 + 1e-6),
         (FITTED, work("elementwise", 1e6, 5e7, "int64"), 1e-3 + 3e-6),
-        (FITTED, work("reductions", 1e6, 1e7), 1e-4 + 1e-6),
+        (FITTED, work("reductions", 1e6, 1e7), 2e-4 + 3e-6),
+        (FITTED, work("attention", 1e6, 1e7), 1e-4 + 1e-6),
         (FITTED, work("contractions", 16, 48, key="mm(float32[2x2], float32[2x2])"), 7.0),
         (FITTED, work("contractions", 1e10, 1e7, key="mm(float32[9x9], float32[9x9])"), 5e-3),
     ],
@@ -53,3 +54,18 @@ def test_a_curve_is_linear_in_the_logarithm_of_the_size_and_constant_beyond():
 def test_the_rate_of_all_other_families_comes_before_the_roofline():
     others = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(OpRate("", "", 1e10, 1e9, 0.0),))
     assert op_seconds(others, work("attention", 1e10, 0)) == pytest.approx(1.0)
+
+
+def test_what_goes_over_memory_goes_as_the_next_best_that_was_fitted():
+    own = OpRate("reductions", "float32", 1e12, 2e10, 0.0)
+    others = OpRate("elementwise", "float32", 1e12, 1e10, 0.0)
+    device = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(others, own))
+    assert op_rate(device, "reductions", "int64") == own
+    assert op_rate(device, "copy", "int64").bandwidth == 1e10
+    assert op_rate(device, "windows", "float32").bandwidth == 1e11
+
+
+def test_a_view_costs_its_launch_where_that_was_fitted():
+    device = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(OpRate("views", "", 1e12, 1e10, 2e-6),))
+    assert op_seconds(device, work("views", 0, 0)) == 2e-6
+    assert op_seconds(device, work("contractions", 0, 0)) == 0.0

@@ -1,0 +1,146 @@
+"""
+What one use of an op does, counted from its row by the sizes of its rule's factors: operations, and bytes.
+
+A signature shares out factors, so one count serves any signature: with the sizes of the largest part, of a rank's own,
+or of a share that is no whole number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..op_cost import VIEWS, OpWork
+from ..rules import Rule, Value
+from .spec import EACH, OpInstance, OpSpec
+
+Sizes = Mapping[str, float]
+"""The elements of each factor on a device."""
+
+_FLOATING = ("float", "bfloat", "complex")
+
+_PLACES = frozenset({"stream", "independent", "start", "first", "part", "device", "layout", "pin_memory"})
+"""Arguments that say where numbers come from or lie; they make the work neither more nor less."""
+
+
+@dataclass(frozen=True)
+class OpCounts:
+    """
+    The counts of one use of an op.
+
+    name       the overload
+    family     its class of cost; of all that makes views, `views`
+    dtype      that it computes in: the first floating-point one of its tensors
+    dtypes     of operands and results, by name
+    moved      of each operand and result that is read or written, the factors that make its elements, and the bytes of
+               one, as often as they are gone over
+    above      the factors whose sizes multiply to the operations; `each` is the elements of the largest tensor
+    below      those by which they are divided
+    times      the constant part of that product
+    operands   their dims
+    results    theirs, where they do not follow from the operands and the arguments
+    arguments  those of the op that change its work, as text
+    rule       whose factors are counted
+    """
+
+    name: str
+    family: str
+    dtype: str
+    dtypes: tuple[str, ...]
+    moved: tuple[tuple[tuple[str, ...], float], ...]
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    times: float
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    arguments: str
+    rule: Rule
+
+    @staticmethod
+    def of(spec: OpSpec, op: OpInstance, rule: Rule, dtypes: Sequence[str], widths: Sequence[int]) -> OpCounts:
+        """
+        The counts of a use of the op that `spec` is the row of.
+
+        Args:
+            dtypes: of its operands and then results, by name.
+            widths: the bytes of an element of each.
+        """
+        moved = () if spec.view else tuple(_moved(spec, op, rule, widths))
+        above, _, below = (spec.flops or EACH).partition("/")
+        terms = [term for term in above.split("*") if not term[0].isdigit()]
+        times = math.prod(float(term) for term in above.split("*") if term[0].isdigit())
+        divisors = [term for term in below.split("*") if term]
+        times /= math.prod(float(term) for term in divisors if term[0].isdigit())
+        shown = not rule.operands or spec.localize is not None
+        return OpCounts(
+            op.name,
+            VIEWS if spec.view else spec.family,
+            next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), dtypes[0]),
+            tuple(dtypes),
+            moved,
+            tuple(terms),
+            tuple(term for term in divisors if not term[0].isdigit()),
+            times * (spec.scale(op) if spec.scale else 1.0),
+            rule.operands,
+            rule.results if shown else (),
+            _arguments_text(op.arguments or {}, spec),
+            rule,
+        )
+
+    def work(self, sizes: Sizes, *, keyed: bool = True) -> OpWork:
+        """What the op does on a device that has so much of each factor; the key is made where it is asked for."""
+        if not self.moved:
+            return OpWork(self.family, self.dtype, 0.0, 0.0)
+        elements = [(math.prod(map(sizes.__getitem__, factors)), width) for factors, width in self.moved]
+        moved = sum(count * width for count, width in elements)
+        largest = max(count for count, _ in elements)
+        flops = self.times
+        for term in self.above:
+            flops *= largest if term == EACH else sizes.get(term, 1)
+        for term in self.below:
+            flops /= sizes[term]
+        return OpWork(self.family, self.dtype, flops, float(moved), self.key(sizes) if keyed else "")
+
+    def key(self, sizes: Sizes) -> str:
+        """The op with its local shapes and arguments: `mm(float32[64x32], float32[32x16])`."""
+        count = len(self.operands)
+        operands = _tensors(self.dtypes[:count], self.operands, sizes)
+        given = ", ".join([*operands, *([self.arguments] if self.arguments else [])])
+        results = ", ".join(_tensors(self.dtypes[count:], self.results, sizes))
+        return f"{self.name}({given})" + (f" -> {results}" if results else "")
+
+
+def _moved(
+    spec: OpSpec, op: OpInstance, rule: Rule, widths: Sequence[int]
+) -> list[tuple[tuple[str, ...], float]]:
+    """Of what is read and written, the factors of its elements and the bytes of one."""
+    values = [tuple(factor for dim in value for factor in dim) for value in (*rule.operands, *rule.results)]
+    names = [*op.operand_names, *(f"result{i}" for i in range(len(rule.results)))]
+    found: list[tuple[tuple[str, ...], float]] = []
+    for factors, width, name in zip(values, widths, names, strict=True):
+        read = (spec.reads or {}).get(name)
+        if read != "":
+            found.append((values[names.index(read)] if read else factors, spec.passes * width))
+    return found
+
+
+def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> list[str]:
+    shapes = (
+        "x".join(str(round(math.prod(sizes[factor] for factor in dim))) for dim in value) for value in values
+    )
+    return [f"{dtype}[{shape}]" for dtype, shape in zip(dtypes, shapes, strict=False)]
+
+
+def _arguments_text(arguments: Mapping[str, Any], spec: OpSpec) -> str:
+    """The arguments that change the work, by name; those of global sizes follow from the shapes of results."""
+    left_out = {*_PLACES, *(spec.localize or ())}
+    shown = sorted((name, value) for name, value in arguments.items() if name not in left_out)
+    return ", ".join(f"{name}={_text(value)}" for name, value in shown)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, cast("Sequence[Any]", value))) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
