@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -104,11 +103,8 @@ def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:
 
 
 def work_of(op: ComputeOp, mesh: Mesh, rank: int) -> OpWork:
-    """What the op does on `rank`, with a key."""
-    work = op_work(op, signature_of(op), mesh, rank)
-    shapes = ("x".join(map(str, shape)) for shape in local_shapes(op, mesh, rank))
-    typed = ", ".join(f"{dtype_of(v)}[{shape}]" for v, shape in zip(op.args, shapes, strict=True))
-    return replace(work, key=f"{op.overload}({typed})")
+    """What the op does on `rank`, with its key; without a signature it runs whole."""
+    return op_work(op, signature_of(op), mesh, rank)
 
 
 def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequence[int] = ()) -> OpSample | None:
