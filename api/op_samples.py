@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -22,10 +21,9 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.op_cost import OpWork
-from ..lowering.calls import Call, call_of
+from ..lowering.calls import call_of
 from ..lowering.local_compute import signature_of
 from ..lowering.local_op import call_text, local_shapes
-from ..lowering.one_op import Spec, find_domain
 from ..passes.analysis.compute import op_work
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..runtime.profile.samples import OpSample, TensorSpec
@@ -112,23 +110,22 @@ def sample_of(op: ComputeOp, mesh: Mesh, rank: int, work: OpWork, highs: Sequenc
     An op with its part on `rank`; None where that is empty, for then nothing is called.
 
     Args:
-        highs: of each operand, what its integers are below; by default the widest range that the op takes.
+        highs: of each operand, what its integers are below; by default what the op's rule says.
     """
     shapes = local_shapes(op, mesh, rank)
     if any(math.prod(shape) == 0 for shape in shapes):
         return None
-    call = call_of(op, mesh, rank)
-    dtypes = [dtype_of(value) for value in op.args]
-    if not highs:
-        highs = [_range(call, shapes, dtypes)] * len(shapes)
-    specs = tuple(TensorSpec(*each) for each in zip(shapes, dtypes, highs, strict=True))
-    return OpSample(work, call_text(call), specs, changes=isinstance(op, TrainOp))
+    dtypes = (dtype_of(value) for value in op.args)
+    specs = tuple(TensorSpec(*each) for each in zip(shapes, dtypes, highs or _highs(op), strict=True))
+    return OpSample(work, call_text(call_of(op, mesh, rank)), specs, changes=isinstance(op, TrainOp))
 
 
-def _range(call: Call, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> int:
-    """The end of the widest range of integers that a call takes; 2 where it takes none but scalars."""
-    if not any(shape and dtype.startswith(("int", "uint")) for shape, dtype in zip(shapes, dtypes, strict=True)):
-        return 2
-    specs: list[Spec] = [(shape, getattr(torch, dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)]
-    domain = find_domain(call, specs)
-    return domain.high if domain is not None else 2
+def _highs(op: ComputeOp) -> list[int]:
+    """
+    Of each operand, what its integers are below: what looks something up takes all that there is to find.
+
+    Others are 0 or 1, which are places of any dim but the smallest: not every kernel looks whether they are inside.
+    """
+    rule = op.rule()
+    found = {operand: rule.sizes[factor] for factor, operand in rule.indexed.items()}
+    return [found.get(operand, 2) for operand in range(len(op.args))]

@@ -159,7 +159,7 @@ class _Session:
         self._request, self._clock, self._journal, self._observe = request, clock, journal, observe
         self._saved, self._began = 0.0, time.perf_counter()
         self._comm = Communicator(request.mesh, groups_of(request.mesh), clock.device)
-        self._tasks = list(self._planned())
+        self._tasks = sorted(self._planned(), key=lambda task: not task.needed)
         low, high = _WINDOW
         self._window = min(max(request.seconds / (2 * _LEAST_ROUNDS * max(len(self._tasks), 1)), low), high)
 

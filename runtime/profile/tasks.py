@@ -28,6 +28,8 @@ TRANSFER = "send"
 
 OVERHEAD = "step overhead"
 
+_NEEDED_KINDS, _NEEDED_FAMILIES = (TRANSFER, "all_reduce"), ("contractions",)
+
 
 @dataclass(frozen=True)
 class Task:
@@ -39,12 +41,14 @@ class Task:
         series: those that differ from it in size alone.
         make: gives the function that does it once.
         together: whether ranks communicate in it, and so must do it equally often.
+        needed: whether there is no cluster without it: such tasks come first.
     """
 
     name: str
     series: str
     make: Callable[[], Callable[[], object]]
     together: bool
+    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def _methods(kind: str, backend: str) -> Iterator[str]:
 def exchange_task(exchange: Exchange, comm: Communicator) -> Task:
     """The task of measuring an exchange."""
     make = _transfer if exchange.kind == TRANSFER else _collective
-    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True)
+    needed = exchange.kind in _NEEDED_KINDS and not exchange.method
+    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True, needed=needed)
 
 
 def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
@@ -161,7 +166,8 @@ def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[Task]:
 
     def task(sample: OpSample) -> Task:
         series = f"{sample.work.key.partition('(')[0]} {sample.work.dtype}"
-        return Task(sample.work.key, series, lambda: callable_of(sample, arena), together=False)
+        needed = sample.work.family in _NEEDED_FAMILIES
+        return Task(sample.work.key, series, lambda: callable_of(sample, arena), together=False, needed=needed)
 
     return [task(sample) for sample in samples]
 

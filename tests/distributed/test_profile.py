@@ -1,0 +1,71 @@
+"""Profiling local ranks: what is written can be planned for, and a lost rank costs only what was not yet measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import lost_rank
+import pytest
+
+from shardwright.api.compile import compile_step
+from shardwright.api.local_cluster import generic_cluster
+from shardwright.api.op_families import family_samples
+from shardwright.api.op_samples import samples_of_plan
+from shardwright.api.steps import find_step
+from shardwright.ir.cluster_file import load_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.runtime.profile.journal import Journal
+from shardwright.runtime.profile.output import Output
+from shardwright.runtime.profile.session import Request, profile_here
+from shardwright.runtime.spawn import RankError, run_ranks
+
+pytestmark = pytest.mark.distributed
+
+SAMPLES = tuple(each for each in family_samples(("float32",), quick=True) if each.work.bytes < 1e5)
+REQUEST = Request(Mesh.of(gpu=2), SAMPLES, seconds=1.0)
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The progress of a profile of which a rank was lost."""
+    path = tmp_path_factory.mktemp("profile") / "progress.json"
+    with pytest.raises(RankError, match=r"rank 1 of 2 was killed by SIGKILL"):
+        run_ranks(lost_rank.profile_and_die, 2, replace(REQUEST, progress=path), 50)
+    return path
+
+
+def test_a_lost_rank_leaves_a_cluster_that_can_be_planned_for(lost: Path, tmp_path: Path):
+    journal = Journal.load(lost)
+    assert "gone" in journal.trouble or "closed" in journal.trouble or "reset" in journal.trouble
+    profile = Output("lost", SAMPLES).write(journal, tmp_path / "lost.toml")
+    assert profile.missing["broadcast over gpu"] == journal.trouble
+    assert "# PARTIAL" in (tmp_path / "lost.toml").read_text()
+    compile_step(find_step("mlp-tiny"), load_cluster(tmp_path / "lost.toml"))
+
+
+def test_a_profile_goes_on_where_it_stopped(lost: Path, tmp_path: Path):
+    before = Journal.load(lost)
+    resumed = run_ranks(profile_here, 2, replace(REQUEST, progress=lost, resume=True))[0]
+    assert resumed.trouble == ""
+    for name, rounds in before.seconds.items():
+        assert resumed.seconds[name][: len(rounds)] == rounds
+    assert len(resumed.seconds) > len(before.seconds)
+    found = Output("whole", SAMPLES).write(resumed, tmp_path / "whole.toml").cluster
+    assert load_cluster(tmp_path / "whole.toml") == found
+    assert {name for name, _, _ in found.links[0].points} >= {"all_reduce", "all_gather:padded", "broadcast"}
+    assert {rate.family for rate in found.devices[0].rates} >= {"contractions", "elementwise", "update"}
+
+
+def test_a_profile_of_another_job_is_refused(lost: Path):
+    with pytest.raises(RankError, match=r"is of another job: mesh was \[\['gpu', 2\]\]"):
+        run_ranks(profile_here, 1, replace(REQUEST, mesh=Mesh.of(gpu=1), progress=lost, resume=True))
+
+
+def test_the_ops_of_a_plan_get_times_of_their_own():
+    cluster = replace(generic_cluster(2), name="pair")
+    module = compile_step(find_step("mlp-tiny"), cluster).module
+    samples = samples_of_plan(module)
+    journal = run_ranks(profile_here, 2, Request(cluster.mesh, samples, 0.3, network=False))[0]
+    table = dict(Output("pair", samples, cluster).profile(journal).cluster.devices[0].table)
+    assert not journal.left_out
+    assert table.keys() == {sample.work.key for sample in samples}
+    assert {key.partition("(")[0] for key in table} >= {"addmm", "mm", "train.adamw"}
