@@ -1,6 +1,7 @@
 """Cluster files of version 2: hosts, wires and measurements; errors with their lines; any cluster reads back."""
 
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
+from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Axis, Mesh
 from shardwright.ir.op_cost import OpRate
 from shardwright.ir.submesh import subcluster, submesh
@@ -107,6 +109,15 @@ def test_everything_is_read():
     assert cluster.link("node-gpu") == Link("node-gpu", 0.0, 0.0, (), (("all_gather", 1024, 2e-4),))
     assert cluster.link("gpu") is None
     assert cluster.interference == Interference(1.1, 1.0)
+
+
+def test_the_manual_has_a_file_that_is_read():
+    manual = (Path(__file__).parents[3] / "docs" / "cluster-files.md").read_text(encoding="utf-8")
+    cluster = parse_cluster(manual.partition("```toml\n")[2].partition("```")[0])
+    assert cluster.mesh == Mesh.of(node=3, gpu=8)
+    # As the manual works it out.
+    costs = [cluster.collective_costs(CollectiveKind.ALL_REDUCE, axes)[1] for axes in (("node",), ("node", "gpu"))]
+    assert costs == pytest.approx([8 * 2 * (2 / 3) / 1.25e9, 2 * 23 / 24 / 1.25e9])
 
 
 def test_the_text_form_reads_back():
