@@ -30,6 +30,12 @@ On an argument with a working copy: whether the copy is made again for backward 
 On an op: the same per result.
 """
 
+FRUGAL = "spmd.frugal"
+"""
+On a function whose memory is short: of every value only its home or its working copy is kept from forward to backward,
+and other forms are made again.
+"""
+
 SEARCH = "spmd.search"
 """On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
 

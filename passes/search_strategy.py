@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, UnitAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, OpResult
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -17,6 +17,7 @@ from ..dialects.compute import SIGNATURE, ComputeOp
 from ..dialects.pipe import TransferOp
 from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ..dialects.step import (
+    FRUGAL,
     REGATHER,
     SEARCH,
     SHARDING,
@@ -26,9 +27,8 @@ from ..dialects.step import (
     sharding_of,
 )
 from ..ir.cluster import Cluster
-from ..ir.sharding import Sharding
-from ..ir.signatures import Signature
 from .errors import fail
+from .search.memory import Strategy
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
@@ -61,7 +61,7 @@ class SearchStrategyPass(ModulePass):
     first.
     Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
     users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
-    it, in seconds.
+    it, in seconds. Where memory is short, the function is marked `spmd.frugal`.
 
     Before:
     ```mlir
@@ -123,6 +123,7 @@ class SearchStrategyPass(ModulePass):
             raise PassFailedException(str(error)) from error
         for func in step_functions(op):
             strip_resharding(func)
+            func.attributes.pop(FRUGAL, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
             try:
@@ -152,11 +153,12 @@ def search(
     weights = _FIXED if algorithm == "fixed" else Weights()
     found = solve_within(
         view,
+        cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
         lambda problem, allowance: _solved(problem, algorithm, allowance),
         (1.0 - HEADROOM) * cluster.memory if memory is None else memory,
     )
-    _write(view, found.problem, found.solution)
+    _write(view, found.strategy)
     return found
 
 
@@ -181,31 +183,21 @@ def _subject_name(problem: StrategyProblem, node: int) -> str:
     return value_label(subject)
 
 
-def _write(view: StepView, problem: StrategyProblem, solution: Solution) -> None:
+def _write(view: StepView, strategy: Strategy) -> None:
     """Write the chosen signatures, homes and working placements into the IR."""
     mesh = view.mesh.name
     arguments: dict[int, dict[str, Attribute | None]] = {}
-    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
-    for decision, state in zip(problem.decisions, solution.assignment, strict=True):
-        chosen, subject = decision.states[int(state)], decision.subject
-        if isinstance(subject, ComputeOp):
-            assert isinstance(chosen, Signature)
-            for name in (WORKING, REGATHER):
-                subject.attributes.pop(name, None)
-            subject.attributes[SIGNATURE] = SignatureAttr.of(mesh, chosen)
-        elif decision.copy:
-            assert isinstance(chosen, Sharding)
-            copies[subject] = (chosen, decision.regather[int(state)])
-        elif isinstance(subject, OpResult):
-            assert isinstance(chosen, Sharding)
-            assert isinstance(subject.op, TransferOp)
-            subject.op.out_sharding = ShardingAttr.of(mesh, chosen)
-        elif isinstance(subject, BlockArgument):
-            assert isinstance(chosen, Sharding)
-            arguments[subject.index] = {
-                SHARDING: ShardingAttr.of(mesh, chosen),
-                WORKING: None,
-                REGATHER: None,
-            }
+    for op, signature in strategy.ops.items():
+        for name in (WORKING, REGATHER):
+            op.attributes.pop(name, None)
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh, signature)
+    for value, home in strategy.homes.items():
+        if isinstance(value, OpResult):
+            assert isinstance(value.op, TransferOp)
+            value.op.out_sharding = ShardingAttr.of(mesh, home)
+        elif isinstance(value, BlockArgument):
+            arguments[value.index] = {SHARDING: ShardingAttr.of(mesh, home), WORKING: None, REGATHER: None}
     merge_argument_attributes(view.func, arguments)
-    set_working_copies(view.func, mesh, {v: c for v, c in copies.items() if c[0] != sharding_of(v)})
+    set_working_copies(view.func, mesh, {v: c for v, c in strategy.copies.items() if c[0] != sharding_of(v)})
+    if strategy.is_frugal:
+        view.func.attributes[FRUGAL] = UnitAttr()

@@ -5,36 +5,31 @@ Arguments are alive throughout, at their home. A result is alive from the op tha
 collective's from its start) to the last use of any value that looks at the same memory; a `spmd.free` stands
 right there, so it changes nothing. Views make no memory. An op that can overwrite an operand does so where
 nothing else needs that operand's memory: updates, a sum, an all-reduce. A fragment holds its results, sums of what its
-parts yield, from its first op on, and what it takes from around it to its end. Work space inside a kernel and the
-staging buffers of a collective are not counted.
+parts yield, from its first op on, and what it takes from around it to its end. A stage of a pipeline holds the parts
+that its schedule has under way. Work space inside a kernel is not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import product
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.aten import AtenOp
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.pipe import FragmentOp
-from ...dialects.spmd import AccumulateOp, AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...dialects.train import AdamWOp, SgdOp
-from ...ir.collectives import CollectiveKind
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..search.step_view import value_label
-
-Bytes = NDArray[np.int64]
-"""Bytes by rank."""
+from .liveness import Buffer, Bytes, bytes_over_time, live_buffers
+from .memory_events import PartOf, Run, run_of
 
 _LISTED = 8
 """How many of the largest values a peak names."""
@@ -67,22 +62,36 @@ class MemoryPeak:
         return self.by_rank[self.rank]
 
 
-@dataclass
-class Buffer:
-    """A piece of memory: the value it was made for, and the indices of the first and last op that need it."""
+@dataclass(frozen=True)
+class MemoryUse:
+    """
+    What the ranks of a mesh hold over a step.
 
-    value: SSAValue
-    first: int
-    last: int
+    `held` are the bytes by event of `run` (rows) and rank (columns), of all `buffers` together.
+    """
 
-    @property
-    def is_argument(self) -> bool:
-        """Whether the memory is the caller's, and so held throughout."""
-        return isinstance(self.value, BlockArgument)
+    run: Run
+    buffers: tuple[Buffer, ...]
+    size: Callable[[Hashable], Bytes]
+    held: Bytes
 
-    def is_held(self, index: int) -> bool:
-        """Whether the memory is held during the op of `index`."""
-        return self.is_argument or self.first <= index <= self.last
+    def alive(self, index: int, rank: int) -> list[tuple[SSAValue[Attribute], int]]:
+        """The values held during the event of `index`, and their bytes on `rank`."""
+        held = (buffer.value for buffer in self.buffers if buffer.is_held(index))
+        return [(_value(each), int(self.size(each)[rank])) for each in held]
+
+
+def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None) -> MemoryUse:
+    """What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is."""
+    stages = Stages(func)
+    arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
+    run = run_of(func, stage)
+    buffers = live_buffers(run.events, arguments)
+
+    def size(value: Hashable) -> Bytes:
+        return _local_bytes(value, mesh)
+
+    return MemoryUse(run, tuple(buffers), size, bytes_over_time(buffers, len(run.events), mesh.device_count, size))
 
 
 def peak_memory(
@@ -94,135 +103,25 @@ def peak_memory(
     The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
     exceeds its own by most (or comes closest).
     """
-    ops = list(_in_order(func.body.block))
-    stages = Stages(func)
-    buffers = [buffer for buffer in live_buffers(func) if stage is None or stages.of_value(buffer.value) == stage]
-    held = bytes_over_time(buffers, len(ops), mesh)
-    peaks = held.max(axis=0)
+    use = memory_use(func, mesh, stage)
+    peaks = use.held.max(axis=0)
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
-    index = int(np.argmax(held[:, rank]))
-    alive = [
-        AliveValue(value_label(buffer.value), int(_buffer_bytes(buffer, mesh)[rank]))
-        for buffer in buffers
-        if buffer.is_held(index)
-    ]
-    alive.sort(key=lambda value: -value.bytes)
-    by_rank = tuple(int(peak) for peak in peaks)
-    return MemoryPeak(by_rank, rank, ops[index], tuple(alive[:_LISTED]))
+    index = int(np.argmax(use.held[:, rank]))
+    alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
+    listed = tuple(AliveValue(value_label(value), size) for value, size in alive[:_LISTED])
+    return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed)
 
 
-def live_buffers(func: FuncOp) -> list[Buffer]:
-    """The memory that a function uses: one buffer per argument, and per result that needs its own."""
-    block = func.body.block
-    order = {op: index for index, op in enumerate(_in_order(block))}
-    last = _last_uses(order)
-    buffers = [Buffer(argument, 0, last.get(argument, 0)) for argument in block.args]
-    found: dict[SSAValue, Buffer] = dict(zip(block.args, buffers, strict=True))
-    for op, index in order.items():
-        for position, result in enumerate(_results(op)):
-            buffer = _reused(op, position, found, _end(op, order))
-            if buffer is None:
-                buffer = Buffer(result, _begin(op, order), index)
-                buffers.append(buffer)
-            buffer.last = max(buffer.last, last.get(result, index))
-            found[result] = buffer
-    return buffers
+def _value(held: Hashable) -> SSAValue[Attribute]:
+    """The value in the IR that a buffer holds, one part of it or all."""
+    return held.value if isinstance(held, PartOf) else cast("SSAValue[Attribute]", held)
 
 
-def _last_uses(order: Mapping[Operation, int]) -> dict[SSAValue, int]:
-    """The index of the op up to which each value is needed."""
-    last: dict[SSAValue, int] = {}
-    for op in order:
-        for value in () if isinstance(op, FreeOp) else op.operands:
-            last[value] = max(last.get(value, 0), _end(_holder(op, value), order))
-    return last
-
-
-def _in_order(block: Block) -> Iterator[Operation]:
-    """The ops of a block, a fragment after its own."""
-    for op in block.ops:
-        if isinstance(op, FragmentOp):
-            yield from op.body.block.ops
-        yield op
-
-
-def _holder(op: Operation, value: SSAValue) -> Operation:
-    """The op until whose end `op` needs an operand: its fragment where that takes the operand from around it."""
-    parent, made = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
-    return parent if isinstance(parent, FragmentOp) and parent.body.block is not made else op
-
-
-def _begin(op: Operation, order: Mapping[Operation, int]) -> int:
-    """The index of the op from which the results of `op` need memory."""
-    first = op.body.block.first_op if isinstance(op, FragmentOp) else None
-    return order[first if first is not None else op]
-
-
-def _end(op: Operation, order: Mapping[Operation, int]) -> int:
-    """The index of the op up to which `op` needs its operands: a started collective does until its wait."""
-    if isinstance(op, StartOp):
-        return order[_wait(op)]
-    return order[op]
-
-
-def _wait(start: StartOp) -> Operation:
-    return next(iter(start.token.uses)).operation
-
-
-def _results(op: Operation) -> Iterator[SSAValue]:
-    """The values for which `op` may need memory: a start makes room for what its wait gives."""
-    if isinstance(op, StartOp):
-        yield from _wait(op).results
-    elif not isinstance(op, WaitOp):
-        yield from op.results
-
-
-def _reused(op: Operation, position: int, found: Mapping[SSAValue, Buffer], end: int) -> Buffer | None:
-    """The buffer of an operand in which the result at `position` lies; None where it needs one of its own."""
-    if isinstance(op, SliceOp) or (isinstance(op, AtenOp) and op.spec.view):
-        return found[op.operands[0]]
-    if (overwritten := _overwritten(op, position)) is None:
-        return None
-    buffer = found[op.operands[overwritten]]
-    shared = sum(found.get(operand) is buffer for operand in op.operands) > 1
-    lent = buffer.is_argument and not isinstance(op, SgdOp | AdamWOp)
-    return None if shared or lent or buffer.last > end else buffer
-
-
-def _overwritten(op: Operation, position: int) -> int | None:
-    """The position of the operand over which the result at `position` may be written."""
-    match op:
-        case SgdOp() | AdamWOp():
-            # (param, grad, *states, step, lr) -> (param, *states)
-            return position + bool(position)
-        case AllReduceOp() | AccumulateOp():
-            return 0
-        case StartOp() if op.collective is CollectiveKind.ALL_REDUCE:
-            return position
-        case AtenOp() if op.overload == "add.Tensor":
-            return 0 if _alike(op.args[0], op.outs[0]) else None
-        case _:
-            return None
-
-
-def _alike(value: SSAValue, other: SSAValue) -> bool:
-    """Whether two values take the same room on every rank."""
-    return value.type == other.type and sharding_of(value).dims == sharding_of(other).dims
-
-
-def bytes_over_time(buffers: Sequence[Buffer], ops: int, mesh: Mesh) -> Bytes:
-    """The bytes held during each of `ops` ops (rows) on each rank (columns)."""
-    change = np.zeros((ops + 2, mesh.device_count), np.int64)
-    for buffer in buffers:
-        size = _buffer_bytes(buffer, mesh)
-        change[buffer.first] += size
-        change[-1 if buffer.is_argument else buffer.last + 1] -= size
-    return change.cumsum(axis=0)[:ops]
-
-
-def _buffer_bytes(buffer: Buffer, mesh: Mesh) -> Bytes:
-    value = buffer.value
+def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
+    value = _value(held)
     parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
+    if isinstance(held, PartOf) and held.part < parts.shape[1]:
+        return parts[:, held.part]
     return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
 
 

@@ -111,6 +111,7 @@ class ReshardCosts:
         self.cluster, self.mesh = cluster, cluster.mesh
         self._graphs: dict[tuple[Sharding, Splits | None], _Graph] = {}
         self._paths: dict[tuple[Splits, int, Sharding], _Paths] = {}
+        self._ways: dict[tuple[Splits, int, Sharding, Sharding], tuple[Step, ...]] = {}
         self._copying = _copy_costs(cluster)
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
@@ -201,7 +202,13 @@ class ReshardCosts:
         Steps over temporal axes are free, and each is on its own: a reduction comes before all others, a slice once
         the dim is whole on the spatial axes.
         """
-        splits, time = _splits(value), source.over_time(self.mesh)
+        key = (splits := _splits(value), element_bytes, source, target)
+        if key not in self._ways:
+            self._ways[key] = self._way(splits, element_bytes, source, target)
+        return self._ways[key]
+
+    def _way(self, splits: Splits, element_bytes: int, source: Sharding, target: Sharding) -> tuple[Step, ...]:
+        time = source.over_time(self.mesh)
         if time == target.over_time(self.mesh):
             return self._in_space(splits, element_bytes, source, target, time)
         if (step := self._step_in_time(splits.sizes, source, target)) is None:

@@ -9,20 +9,31 @@ higher the prices are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue, Use
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp
+from ...dialects.aten import AtenOp
+from ...dialects.compute import ComputeOp, element_bytes, shape_of
+from ...dialects.ratios import ratios_of
 from ...dialects.step import BACKWARD
+from ...ir.cluster import Cluster
+from ...ir.collectives import CollectiveKind, Step
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
-from ..analysis.compute import local_bytes, spec_of
+from ..analysis.compute import spec_of
+from ..analysis.factors import Factors
+from ..analysis.forms import Forms
+from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, live_buffers
+from ..analysis.memory import local_bytes_by_part
+from ..analysis.memory_events import Run, reused_operands, writes_over_arguments
+from ..analysis.resharding import ReshardCosts
 from .step_view import StepView
 
 Interval = tuple[int, int]
@@ -108,53 +119,119 @@ def owns_memory(op: ComputeOp) -> bool:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """A value that is kept in one sharding over some intervals."""
+class Strategy:
+    """
+    What a search has decided.
 
-    value: SSAValue
+    Args:
+        homes: of arguments and of what comes from other stages.
+        copies: the working copies, each with whether it is made again for backward.
+        is_frugal: what `spmd.frugal` says of a function.
+    """
+
+    ops: Mapping[ComputeOp, Signature]
+    homes: Mapping[SSAValue, Sharding]
+    copies: Mapping[SSAValue, tuple[Sharding, bool]]
+    is_frugal: bool = False
+
+
+class StrategyMemory:
+    """
+    What a step would hold in memory: measured as `check-memory` does, after `insert-resharding` as it would run.
+
+    Collectives that start early and are bucketed hold a little more, gradients that are reduced early no less.
+    """
+
+    def __init__(self, view: StepView, cluster: Cluster) -> None:
+        self.view, self.costs = view, ReshardCosts(cluster)
+        self.factors = Factors(view, ratios_of(view.func, view.mesh))
+
+    def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
+        """The ops that hold memory, and the bytes held during each (rows) on each rank (columns)."""
+        walk = _Walk(self.view, self.costs, self.factors, strategy)
+        walk.run()
+        run = walk.program()
+        arguments = [given.argument for given in self.view.inputs]
+        buffers = live_buffers(run.events, arguments)
+        ranks = self.view.mesh.device_count
+        return run.ops, bytes_over_time(buffers, len(run.events), ranks, lambda value: self._bytes(value, walk))
+
+    def _bytes(self, value: Hashable, walk: _Walk) -> Bytes:
+        whole = value.value if isinstance(value, _Copied) else cast("SSAValue[Attribute]", value)
+        sharding = value.sharding if isinstance(value, _Copied) else walk.home(whole)
+        return local_bytes_by_part(shape_of(whole), element_bytes(whole), sharding, self.view.mesh).max(axis=1)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """A form of a value that would be made of it, the `number`th of all."""
+
+    value: SSAValue[Attribute]
     sharding: Sharding
-    intervals: tuple[Interval, ...]
+    number: int
 
 
-def holdings(
-    lifetimes: Lifetimes,
-    ops: Mapping[ComputeOp, Signature],
-    homes: Mapping[SSAValue, Sharding],
-    copies: Mapping[SSAValue, tuple[Sharding, bool]],
-) -> list[Holding]:
-    """Everything that a strategy keeps in memory, and when."""
-    always = ((0, len(lifetimes.position) - 1),)
-    found = [
-        Holding(value, sharding, always if isinstance(value, BlockArgument) else lifetimes.whole(value))
-        for value, sharding in homes.items()
-    ]
-    for op, signature in ops.items():
-        for result, sharding in zip(op.outs, signature.results, strict=True):
-            if owns_memory(op) and (result not in copies or copies[result][1]):
-                found.append(Holding(result, sharding, lifetimes.whole(result)))
-    for value, (sharding, regather) in copies.items():
-        owned = isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and owns_memory(value.op)
-        if owned and not regather:
-            found.append(Holding(value, sharding, lifetimes.whole(value)))
-        elif sharding != _home(value, ops, homes):
-            found.append(Holding(value, sharding, lifetimes.copy(value, regather)))
-    return found
+class _Walk(Forms[Hashable]):
+    """The forms that the values of a step take, with what making them does with memory; one use."""
 
+    def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy) -> None:
+        super().__init__(view, costs, factors)
+        self.strategy, self.count = strategy, 0
+        self.before: dict[Operation, list[Event]] = {}
+        self.given: dict[Use, Hashable] = {}
 
-def _home(
-    value: SSAValue, ops: Mapping[ComputeOp, Signature], homes: Mapping[SSAValue, Sharding]
-) -> Sharding | None:
-    if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
-        return ops[value.op].results[value.index]
-    return homes.get(value)
+    def itself(self, value: SSAValue) -> Hashable:
+        return value
 
+    def home(self, value: SSAValue) -> Sharding:
+        if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
+            return self.strategy.ops[value.op].results[value.index]
+        return self.strategy.homes[value]
 
-def bytes_over_time(view: StepView, lifetimes: Lifetimes, held: Sequence[Holding]) -> NDArray[np.float64]:
-    """The bytes alive at each op on the device with the largest shares."""
-    change = np.zeros(len(lifetimes.position) + 1)
-    for each in held:
-        size = local_bytes(each.value, each.sharding, view.mesh)
-        for start, end in each.intervals:
-            change[start] += size
-            change[end + 1] -= size
-    return np.cumsum(change)[:-1]
+    def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
+        copy = self.strategy.copies.get(value)
+        return copy if copy is not None and copy[0] != self.home(value) else None
+
+    def demand(self, op: ComputeOp, index: int) -> Sharding:
+        return self.strategy.ops[op].operands[index]
+
+    @property
+    def is_frugal(self) -> bool:
+        return self.strategy.is_frugal
+
+    def make(
+        self, value: SSAValue, start: Hashable, step: Step, before: Operation, user: Operation, again: bool
+    ) -> Hashable:
+        self.count += 1
+        form = _Copied(value, step.target, self.count)
+        looks = start if step.kind is CollectiveKind.SLICE else None
+        over = start if step.kind is CollectiveKind.ALL_REDUCE else None
+        event = Event(((start, None),), (Made(form, view_of=looks, over=over),))
+        self.before.setdefault(before, []).append(event)
+        return form
+
+    def give(self, use: Use, form: Hashable) -> None:
+        self.given[use] = form
+
+    def program(self) -> Run:
+        """The ops of the step with what would be put in before them."""
+        run = Run()
+        for op in self.view.func.body.block.ops:
+            for event in self.before.get(op, ()):
+                run.add(op, event)
+            if op is self.view.terminator or self.view.has(op) or any(map(self.view.has, (*op.operands, *op.results))):
+                run.add(op, self._event(op))
+        return run
+
+    def _event(self, op: Operation) -> Event:
+        operands = [self.given.get(Use(op, index), value) for index, value in enumerate(op.operands)]
+        mine = [value for value, whole in zip(operands, op.operands, strict=True) if self.view.has(whole)]
+        makes: list[Made] = []
+        for position, result in enumerate(op.results):
+            if self.view.has(result):
+                looks, over = reused_operands(op, position)
+                if over is not None and isinstance(op, AtenOp):
+                    signature = self.strategy.ops[op]
+                    over = over if signature.operands[over].dims == signature.results[position].dims else None
+                makes.append(Made(result, None, None, *(None if at is None else operands[at] for at in (looks, over))))
+        return Event(tuple((value, None) for value in mine), tuple(makes), writes_over_arguments(op))

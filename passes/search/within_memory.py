@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects.compute import ComputeOp
+from ...ir.cluster import Cluster
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..analysis.compute import local_bytes
-from .memory import Lifetimes, Prices, bytes_over_time, holdings
+from .memory import Prices, Strategy, StrategyMemory
 from .problem import Solution
 from .step_view import StepView
 from .strategy import StrategyProblem
@@ -43,7 +43,7 @@ Solve = Callable[[StrategyProblem, float], Solution]
 class Found:
     """
     A strategy: its problem and states, its cost and a lower bound of any that fits (seconds), its peak
-    (bytes).
+    (bytes) and the op where that is.
     """
 
     problem: StrategyProblem
@@ -51,9 +51,11 @@ class Found:
     cost: float
     lower_bound: float
     peak_bytes: float
+    peak_op: Operation
+    strategy: Strategy
 
 
-def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Found:
+def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, limit: float) -> Found:
     """
     The cheapest strategy found whose memory stays under `limit` bytes on every device.
 
@@ -61,7 +63,6 @@ def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Fo
     from the optimum it may be. PassFailedException, with the amount that is missing, where nothing was found
     that fits.
     """
-    lifetimes = Lifetimes(view)
     free = build(Prices())
     if (least := _least_kept(view, free)) > limit:
         raise PassFailedException(
@@ -69,10 +70,11 @@ def solve_within(view: StepView, build: Build, solve: Solve, limit: float) -> Fo
             f" finely as can be, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
             " much; use more devices or a smaller model"
         )
-    first = _found(view, lifetimes, free, free, solve(free, 0.0), bound=None)
+    memory = StrategyMemory(view, cluster)
+    first = _found(memory, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first
-    return _Pricing(view, lifetimes, build, solve, limit, free, first).run()
+    return _Pricing(view, memory, build, solve, limit, free, first).run()
 
 
 class _Pricing:
@@ -81,16 +83,17 @@ class _Pricing:
     def __init__(
         self,
         view: StepView,
-        lifetimes: Lifetimes,
+        memory: StrategyMemory,
         build: Build,
         solve: Solve,
         limit: float,
         free: StrategyProblem,
         first: Found,
     ) -> None:
-        self.view, self.lifetimes, self.build, self.solve = view, lifetimes, build, solve
+        self.memory, self.build, self.solve = memory, build, solve
         self.limit, self.free, self.first = limit, free, first
-        self.points: list[int] = [_peak_point(view, lifetimes, first)]
+        self.position = {op: i for i, op in enumerate(view.func.body.block.ops)}
+        self.points: list[int] = [self.position[first.peak_op]]
         self.best: Found | None = None
         self.bound = first.lower_bound
         self.least = first.peak_bytes
@@ -125,6 +128,8 @@ class _Pricing:
             self.best.cost,
             min(self.bound, self.best.cost),
             self.best.peak_bytes,
+            self.best.peak_op,
+            self.best.strategy,
         )
 
     def _try(self, price: float) -> Found:
@@ -132,7 +137,7 @@ class _Pricing:
         problem = self.build(prices)
         solution = self.solve(problem, _ALLOWANCE * self.first.cost)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
-        found = _found(self.view, self.lifetimes, problem, self.free, solution, bound=self.bound)
+        found = _found(self.memory, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, found.peak_bytes)
         if found.peak_bytes <= self.limit and (self.best is None or found.cost < self.best.cost):
             self.best = found
@@ -140,7 +145,7 @@ class _Pricing:
 
     def _new_point(self, found: Found) -> bool:
         """Add the point where `found` peaks to the priced ones; False where it is priced already."""
-        point = _peak_point(self.view, self.lifetimes, found)
+        point = self.position[found.peak_op]
         if point in self.points or len(self.points) >= 4:
             return False
         self.points.append(point)
@@ -158,21 +163,19 @@ def _least_kept(view: StepView, problem: StrategyProblem) -> float:
     return kept
 
 
-def _peak_point(view: StepView, lifetimes: Lifetimes, found: Found) -> int:
-    return int(np.argmax(_over_time(view, lifetimes, found.problem, found.solution)))
-
-
 def _found(
-    view: StepView,
-    lifetimes: Lifetimes,
+    memory: StrategyMemory,
     problem: StrategyProblem,
     free: StrategyProblem,
     solution: Solution,
     bound: float | None,
 ) -> Found:
-    peak = float(_over_time(view, lifetimes, problem, solution).max(initial=0.0))
+    strategy = _strategy(problem, solution, is_frugal=problem is not free)
+    ops, held = memory.over_time(strategy)
+    at = int(held.max(axis=1).argmax())
     cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)
-    return Found(problem, solution, cost, solution.lower_bound if bound is None else bound, peak)
+    lower = solution.lower_bound if bound is None else bound
+    return Found(problem, solution, cost, lower, float(held[at].max()), ops[at], strategy)
 
 
 def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solution) -> float:
@@ -193,9 +196,7 @@ def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solu
     return total
 
 
-def _over_time(
-    view: StepView, lifetimes: Lifetimes, problem: StrategyProblem, solution: Solution
-) -> NDArray[np.float64]:
+def _strategy(problem: StrategyProblem, solution: Solution, is_frugal: bool) -> Strategy:
     ops: dict[ComputeOp, Signature] = {}
     homes: dict[SSAValue, Sharding] = {}
     copies: dict[SSAValue, tuple[Sharding, bool]] = {}
@@ -210,7 +211,7 @@ def _over_time(
                 copies[subject] = (chosen, decision.regather[int(state)])
             else:
                 homes[subject] = chosen
-    return bytes_over_time(view, lifetimes, holdings(lifetimes, ops, homes, copies))
+    return Strategy(ops, homes, copies, is_frugal)
 
 
 def _size(count: float) -> str:

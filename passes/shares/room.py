@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from ...dialects.step import sharding_of
 from ...ir.mesh import Mesh
 from ...ir.ratios import Ratios
-from ..analysis.memory import bytes_over_time, live_buffers
+from ..analysis.memory import memory_use
 from ..analysis.phases import held_bytes, segments_of, shares_of
 from ..search.ratios import Limit
 from ..search.step_view import StepView
@@ -52,14 +52,11 @@ class Shortage:
 
 def shortages(view: StepView, limits: Sequence[float]) -> list[Shortage]:
     """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
-    buffers = [buffer for buffer in live_buffers(view.func) if view.has(buffer.value)]
-    segments = segments_of(view)
-    held = bytes_over_time(buffers, len(list(view.func.body.block.ops)), view.mesh)
+    use, segments = memory_use(view.func, view.mesh, view.stage), segments_of(view)
     found: list[Shortage] = []
     for rank, room in enumerate(limits):
-        point = int(np.argmax(held[:, rank]))
-        if (excess := float(held[point, rank]) - room) > 0:
-            alive = [buffer.value for buffer in buffers if buffer.is_held(point)]
-            listed = tuple((value, segments.get(value, 0)) for value in alive)
+        point = int(np.argmax(use.held[:, rank]))
+        if (excess := float(use.held[point, rank]) - room) > 0:
+            listed = tuple((value, segments.get(value, 0)) for value, _ in use.alive(point, rank))
             found.append(Shortage(rank, point, excess, room, listed))
     return found

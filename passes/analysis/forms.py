@@ -1,0 +1,182 @@
+"""
+Which forms of each value a step needs, and where each of them is made: the plan that `insert-resharding` writes.
+
+A value has a home, the sharding in which it is made. Users that demand another get it through the value's working
+copy, where there is one; users with the same demand share what they get. Whoever is told where each form is made may
+write it into the IR, or only count the memory that it would take.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue, Use
+
+from ...dialects import train
+from ...dialects.compute import ComputeOp, element_bytes, shape_of
+from ...dialects.pipe import TransferOp
+from ...dialects.ratios import ratios_of
+from ...dialects.step import BACKWARD
+from ...ir.collectives import Step
+from ...ir.ratios import Splits
+from ...ir.sharding import Sharding
+from ..search.step_view import StepView
+from .factors import Factors
+from .resharding import ReshardCosts
+
+Form = TypeVar("Form", bound=Hashable)
+
+
+class Forms(ABC, Generic[Form]):
+    """
+    Gives every user of every value the form it demands; one use.
+
+    Args:
+        view: the step, or one stage of it.
+        costs: by which the cheapest way from form to form is found.
+        factors: of the program as it is; forms that are put in do not change how values are divided.
+    """
+
+    def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors | None = None) -> None:
+        self.view, self.costs = view, costs
+        self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
+        self.spatial = {axis.name for axis in view.mesh.spatial}
+        self.order = {op: i for i, op in enumerate(view.func.body.block.ops)}
+
+    @abstractmethod
+    def itself(self, value: SSAValue) -> Form:
+        """The form in which a value is made."""
+
+    @abstractmethod
+    def home(self, value: SSAValue) -> Sharding:
+        """The sharding of that form."""
+
+    @abstractmethod
+    def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
+        """The working copy of a value and whether it is made again for backward; None where it has none."""
+
+    @abstractmethod
+    def demand(self, op: ComputeOp, index: int) -> Sharding:
+        """The sharding that an op demands of an operand."""
+
+    @property
+    @abstractmethod
+    def is_frugal(self) -> bool:
+        """Whether no other form of a value than its home or its working copy is kept from forward to backward."""
+
+    @abstractmethod
+    def make(self, value: SSAValue, start: Form, step: Step, before: Operation, user: Operation, again: bool) -> Form:
+        """Put in one step from `start`, before the op `before`, for `user`; `again`: once more, for backward."""
+
+    @abstractmethod
+    def give(self, use: Use, form: Form) -> None:
+        """Let a use have a form."""
+
+    def run(self) -> None:
+        """Go through all values, and then through the results of the function."""
+        block = self.view.func.body.block
+        values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
+        self._values = list(filter(self.view.has, values))
+        self._splits = {value: self.factors.of_value(value) for value in self._values}
+        self._made: dict[SSAValue, dict[tuple[bool, Sharding], Form]] = {value: {} for value in self._values}
+        for value in self._values:
+            self._value(value)
+        for index, value in self._returned():
+            wanted = self.returned(index)
+            if wanted != self.home(value):
+                end = self.view.terminator
+                use = next(use for use in value.uses if use.operation is end and use.index == index)
+                self.give(use, self._form(value, self.itself(value), self.home(value), wanted, end, end, False))
+
+    def _returned(self) -> Iterator[tuple[int, SSAValue]]:
+        listed = enumerate(list(self.view.terminator.arguments))
+        return ((index, value) for index, value in listed if self.view.has(value))
+
+    def returned(self, index: int) -> Sharding:
+        """The sharding in which a result is returned: new values go home, the loss becomes whole."""
+        value = self.view.terminator.arguments[index]
+        home = self.home(value)
+        if (target := self.view.updated.get(index)) is not None:
+            return self.home(self.view.func.body.block.args[target])
+        if train.LOSS in self.view.result_attributes(index):
+            return Sharding.replicated(len(shape_of(value)))
+        return replace(home, partial=tuple(pair for pair in home.partial if pair[0] in self.spatial))
+
+    def _value(self, value: SSAValue) -> None:
+        """Give each user of `value` the form it demands, in program order."""
+        for use in sorted(value.uses, key=lambda use: (self.order[use.operation], use.index)):
+            op = use.operation
+            if isinstance(op, ComputeOp):
+                self._serve(value, use, self.demand(op, use.index))
+            elif isinstance(op, TransferOp):
+                self._depart(value, use)
+
+    def _depart(self, value: SSAValue, use: Use) -> None:
+        """What goes to another stage is no partial value but over time: it is reduced in the cheapest way."""
+        home, transfer = self.home(value), use.operation
+        wanted = self.home(transfer.results[0]).partial_axes
+        summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
+        target = self.costs.cheapest_reduced(self._splits[value], element_bytes(value), summed)
+        self.give(use, self._form(value, self.itself(value), home, target, transfer, transfer, False))
+
+    def _serve(self, value: SSAValue, use: Use, demand: Sharding) -> None:
+        home, user = self.home(value), use.operation
+        in_backward = BACKWARD in user.attributes
+        updates = isinstance(user, train.TrainOp)
+        working, again = None, False
+        if not (updates and isinstance(value, BlockArgument)):
+            working, again = self.working(value) or (None, False)
+        through = working is not None and working != home and self._lives_on_as_copy(value, again)
+        if demand == home and not through:
+            return
+        before = self._place(value, user)
+        start, source = self.itself(value), home
+        if working is not None and working != home:
+            start = self._form(value, start, home, working, before, user, again and in_backward)
+            source = working
+        apart = in_backward and (again or self.is_frugal)
+        self.give(use, self._form(value, start, source, demand, before, user, apart))
+
+    def _lives_on_as_copy(self, value: SSAValue, again: bool) -> bool:
+        """Whether the home of a value is given up for its working copy: the memory of an argument never is."""
+        return self.is_frugal and not again and isinstance(value, OpResult)
+
+    def _place(self, value: SSAValue, user: Operation) -> Operation:
+        """The op before which a form is made: its first user, but for what is there for updates alone."""
+        made = value.op if isinstance(value, OpResult) else None
+        if made is None or not all(isinstance(use.operation, train.TrainOp) for use in value.uses):
+            return user
+        assert made.next_op is not None, "a step function returns"
+        return made.next_op
+
+    def _form(
+        self,
+        value: SSAValue,
+        start: Form,
+        source: Sharding,
+        target: Sharding,
+        before: Operation,
+        user: Operation,
+        again: bool,
+    ) -> Form:
+        """`value` in sharding `target`, made from its form `start` in `source`, if it is not there yet."""
+        if source == target:
+            return start
+        made = self._made[value]
+        if (again, target) in made:
+            return made[again, target]
+        splits: Splits = self._splits[value]
+        for step in self.costs.path(splits, element_bytes(value), source, target):
+            # Steps over time are shared with the other chains of the value.
+            over_time = not self.spatial.issuperset(step.axes)
+            if over_time and (again, step.target) in made:
+                start = made[again, step.target]
+                continue
+            start = self.make(value, start, step, before, user, again)
+            if over_time:
+                made[again, step.target] = start
+        made[again, target] = start
+        return start

@@ -1,0 +1,260 @@
+"""
+What the ops of a step function do with memory, in the order in which a rank runs them: the events of `liveness`.
+
+A function without stages runs in program order, each fragment once, as the last of its parts does: what it yields is
+added to its results, sums so far. A stage of a pipeline runs what comes before its loop, its schedule slot by slot,
+and what comes after; a value of the loop is there once for every part that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from ...dialects.aten import AtenOp
+from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp, YieldOp
+from ...dialects.spmd import AccumulateOp, AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
+from ...dialects.staged import Stages
+from ...dialects.train import AdamWOp, SgdOp
+from ...ir.collectives import CollectiveKind
+from .liveness import Event, Made
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """A value of a loop, for one part."""
+
+    value: SSAValue[Attribute]
+    part: int
+
+
+@dataclass
+class Run:
+    """What a rank runs: its events, and the op of each."""
+
+    events: list[Event] = field(default_factory=list[Event])
+    ops: list[Operation] = field(default_factory=list[Operation])
+
+    def add(self, op: Operation, event: Event) -> None:
+        """Append what `op` does."""
+        self.events.append(event)
+        self.ops.append(op)
+
+
+def run_of(func: FuncOp, stage: int | None = None) -> Run:
+    """The run of the ranks of a function, or of one stage of it."""
+    if stage is not None and (schedule := _schedule(func)):
+        return _StageRun(func, stage, schedule[stage]).run
+    stages = Stages(func)
+    ops = [op for op in in_order(func.body.block) if stage is None or _concerns(op, stage, stages)]
+    run, order = Run(), {op: index for index, op in enumerate(ops)}
+    for op in ops:
+        run.add(op, _event(op, order, stage, stages))
+    return run
+
+
+def in_order(block: Block) -> Iterator[Operation]:
+    """The ops of a block, a fragment after its own."""
+    for op in block.ops:
+        if isinstance(op, FragmentOp):
+            yield from op.body.block.ops
+        yield op
+
+
+def _concerns(op: Operation, stage: int, stages: Stages) -> bool:
+    """Whether an op is run by a stage, all or part of it."""
+    if isinstance(op, TransferOp):
+        return stage in (stages.of_value(op.operand), stages.of_value(op.result))
+    if isinstance(op, YieldOp) and isinstance(parent := op.parent_op(), FragmentOp):
+        op = parent
+    return isinstance(op, ReturnOp) or stages.of_op(op) == stage
+
+
+def _event(op: Operation, order: Mapping[Operation, int], stage: int | None, stages: Stages) -> Event:
+    """What an op in its place does; of a transfer, what one end of it does."""
+    operands, results = list[SSAValue](op.operands), list(_results(op))
+    if stage is not None:
+        operands = [value for value in operands if stages.of_value(value) == stage]
+        results = [value for value in results if stages.of_value(value) == stage]
+    if isinstance(op, FreeOp):
+        return Event((), ())
+    end = _end(op, order)
+    reads = tuple((value, _end(_holder(op, value), order)) for value in operands)
+    makes = (
+        Made(result, _begin(op, order), end, *(None if at is None else op.operands[at] for at in reused))
+        for result, reused in ((result, reused_operands(op, position)) for position, result in enumerate(results))
+    )
+    return Event(reads, tuple(makes), writes_over_arguments(op))
+
+
+def _holder(op: Operation, value: SSAValue) -> Operation:
+    """The op until whose end `op` needs an operand: its fragment where that takes the operand from around it."""
+    parent, made = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return parent if isinstance(parent, FragmentOp) and parent.body.block is not made else op
+
+
+def _begin(op: Operation, order: Mapping[Operation, int]) -> int:
+    """The index of the op from which the results of `op` need memory."""
+    first = op.body.block.first_op if isinstance(op, FragmentOp) else None
+    return order[first if first is not None else op]
+
+
+def _end(op: Operation, order: Mapping[Operation, int]) -> int:
+    """The index of the op up to which `op` needs its operands: a started collective does until its wait."""
+    return order[_wait(op) if isinstance(op, StartOp) else op]
+
+
+def _wait(start: StartOp) -> Operation:
+    return next(iter(start.token.uses)).operation
+
+
+def _results(op: Operation) -> Iterator[SSAValue]:
+    """The values for which `op` may need memory: a start makes room for what its wait gives."""
+    if isinstance(op, StartOp):
+        yield from _wait(op).results
+    elif not isinstance(op, WaitOp):
+        yield from op.results
+
+
+def reused_operands(op: Operation, position: int) -> tuple[int | None, int | None]:
+    """
+    The operands whose memory the result at `position` may have: the one that it looks at, if it has none of its own,
+    and the one that it may be written over.
+    """
+    match op:
+        case SliceOp():
+            return 0, None
+        case SgdOp() | AdamWOp():
+            # (param, grad, *states, step, lr) -> (param, *states)
+            return None, position + bool(position)
+        case AllReduceOp() | AccumulateOp():
+            return None, 0
+        case StartOp() if op.collective is CollectiveKind.ALL_REDUCE:
+            return None, position
+        case AtenOp() if op.spec.view:
+            return 0, None
+        case AtenOp() if op.overload == "add.Tensor" and _alike(op):
+            return None, 0
+        case _:
+            return None, None
+
+
+def writes_over_arguments(op: Operation) -> bool:
+    """Whether an op may write over arguments too: an update of those that it replaces."""
+    return isinstance(op, SgdOp | AdamWOp)
+
+
+def _alike(op: AtenOp) -> bool:
+    """Whether the first operand takes the room of the result on every rank."""
+    if op.args[0].type != op.outs[0].type:
+        return False
+    return op.signature is None or op.signature.operands[0].dims == op.signature.results[0].dims
+
+
+class _StageRun:
+    """Collects the run of one stage that has a schedule; one use."""
+
+    def __init__(self, func: FuncOp, stage: int, slots: Sequence[Slot]) -> None:
+        self.func, self.stage, self.stages = func, stage, Stages(func)
+        self.run, self.begun = Run(), set[SSAValue]()
+        labels = {slot.label for slot in slots}
+        self.looped = {
+            op.label.data: op
+            for op in func.body.block.ops
+            if isinstance(op, FragmentOp | TransferOp) and op.label.data in labels and _concerns(op, stage, self.stages)
+        }
+        late = self._late()
+        self._around([op for op in self._outside if op not in late])
+        for slot in slots:
+            self._slot(self.looped[slot.label], slot)
+        self._around([op for op in self._outside if op in late])
+
+    @cached_property
+    def _outside(self) -> list[Operation]:
+        """The stage's ops around its loop."""
+        looped = set(self.looped.values())
+        return [op for op in self.func.body.block.ops if op not in looped and _concerns(op, self.stage, self.stages)]
+
+    def _late(self) -> set[Operation]:
+        """The ops around the loop that need something of it."""
+        late = set[Operation]()
+        made = {result for op in self.looped.values() for result in op.results}
+        for op in self._outside:
+            if isinstance(op, ReturnOp) or any(value in made for value in op.operands):
+                late.add(op)
+                made.update(op.results)
+        return late
+
+    def _around(self, ops: Sequence[Operation]) -> None:
+        order = {op: len(self.run.ops) + index for index, op in enumerate(ops)}
+        for op in ops:
+            self.run.add(op, _event(op, order, self.stage, self.stages))
+
+    def _slot(self, op: FragmentOp | TransferOp, slot: Slot) -> None:
+        if isinstance(op, FragmentOp):
+            self._fragment(op, slot.part)
+            return
+        sends = self.stages.of_value(op.operand) == self.stage
+        arrived = PartOf(op.result, slot.part)
+        if sends:
+            reads = ((PartOf(op.operand, slot.part), None),) if slot.action is Action.START else ()
+            self.run.add(op, Event(reads, ()))
+        elif slot.action is Action.START:
+            self.run.add(op, Event((), (Made(arrived),)))
+        else:
+            self.run.add(op, Event(((arrived, None),), ()))
+
+    def _fragment(self, op: FragmentOp, part: int) -> None:
+        """One part: the body on values of this part, and then what it hands on and what it adds to."""
+        body = list(op.body.block.ops)
+        order = {each: len(self.run.ops) + index for index, each in enumerate(body)}
+        end = order[op.terminator]
+        inside: set[SSAValue | None] = {result for each in body for result in each.results}
+        looped: set[SSAValue | None] = {result for each in self.looped.values() for result in each.results}
+
+        def of_part(value: Hashable | None) -> Hashable | None:
+            found = cast("SSAValue[Attribute] | None", value)
+            return PartOf(found, part) if found is not None and (found in inside or found in looped) else found
+
+        for each in body[:-1]:
+            event = _event(each, {**order, op: end}, None, self.stages)
+            reads = tuple((of_part(value), until if value in inside else end) for value, until in event.reads)
+            makes = (
+                Made(of_part(m.value), m.begin, m.end, of_part(m.view_of), of_part(m.over)) for m in event.makes
+            )
+            self.run.add(each, Event(reads, tuple(makes), event.over_arguments))
+        self.run.add(op, self._handed_on(op, part, of_part))
+
+    def _handed_on(self, op: FragmentOp, part: int, of_part: Callable[[Hashable | None], Hashable | None]) -> Event:
+        reads: list[tuple[Hashable, int | None]] = []
+        makes: list[Made] = []
+        for value, out in zip(op.terminator.args, op.outs, strict=True):
+            given = of_part(value)
+            reads.append((given, None))
+            makes.append(Made(PartOf(out, part), view_of=given))
+            if not self._is_summed(out):
+                continue
+            if out in self.begun:
+                reads.append((out, None))
+            else:
+                makes.append(Made(out, view_of=given))
+                self.begun.add(out)
+        return Event(tuple(reads), tuple(makes))
+
+    def _is_summed(self, out: SSAValue) -> bool:
+        """Whether a result of a fragment is read, as the sum of its parts, outside of the loop."""
+        users = (use.operation for use in out.uses)
+        return any(user in self._outside and not isinstance(user, FreeOp) for user in users)
+
+
+def _schedule(func: FuncOp) -> list[list[Slot]]:
+    """The schedule of a function, by stage; empty where it has none."""
+    given = func.attributes.get(SCHEDULE)
+    stages = cast("ArrayAttr[ArrayAttr[Attribute]]", given).data if isinstance(given, ArrayAttr) else ()
+    return [[slot.data for slot in stage if isinstance(slot, SlotAttr)] for stage in stages]
