@@ -22,7 +22,7 @@ from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
-from ...dialects.step import BACKWARD
+from ...dialects.step import BACKWARD, sharding_of
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.sharding import Sharding
@@ -178,7 +178,7 @@ class _Walk(Forms[Hashable]):
         super().__init__(view, costs, factors)
         self.strategy, self.count = strategy, 0
         self.before: dict[Operation, list[Event]] = {}
-        self.given: dict[Use, Hashable] = {}
+        self.given: dict[tuple[Operation, int], Hashable] = {}
 
     def itself(self, value: SSAValue) -> Hashable:
         return value
@@ -186,7 +186,8 @@ class _Walk(Forms[Hashable]):
     def home(self, value: SSAValue) -> Sharding:
         if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
             return self.strategy.ops[value.op].results[value.index]
-        return self.strategy.homes[value]
+        found = self.strategy.homes.get(value)
+        return found if found is not None else sharding_of(value)
 
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
         copy = self.strategy.copies.get(value)
@@ -211,7 +212,7 @@ class _Walk(Forms[Hashable]):
         return form
 
     def give(self, use: Use, form: Hashable) -> None:
-        self.given[use] = form
+        self.given[use.operation, use.index] = form
 
     def program(self) -> Run:
         """The ops of the step with what would be put in before them."""
@@ -224,7 +225,7 @@ class _Walk(Forms[Hashable]):
         return run
 
     def _event(self, op: Operation) -> Event:
-        operands = [self.given.get(Use(op, index), value) for index, value in enumerate(op.operands)]
+        operands = [self.given.get((op, index), value) for index, value in enumerate(op.operands)]
         mine = [value for value, whole in zip(operands, op.operands, strict=True) if self.view.has(whole)]
         makes: list[Made] = []
         for position, result in enumerate(op.results):
