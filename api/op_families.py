@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 
 from xdsl.context import Context
@@ -15,6 +15,7 @@ from ..dialects.compute import ComputeOp
 from ..dialects.text import parse_module
 from ..dialects.train import TRAIN
 from ..ir.mesh import Mesh
+from ..ir.op_cost import COPY
 from ..runtime.profile.samples import OpSample
 from .op_samples import sample_of, work_of
 
@@ -32,11 +33,13 @@ class _Series:
         types: operands and results as shapes, `${m}x512` with sizes by letter; `:i64<9` after one that is of integers
             below 9.
         sizes: one dict per member, ascending.
+        family: whose rate it tells of, where that is not the op's own.
     """
 
     op: str
     types: str
     sizes: tuple[dict[str, int], ...]
+    family: str = ""
 
 
 def _rising(**values: int | Sequence[int]) -> tuple[dict[str, int], ...]:
@@ -73,7 +76,15 @@ _SERIES = (
     _Series("threshold_backward {threshold = 0 : i64}", "$n, $n -> $n", _rising(n=_NUMBERS[1::2])),
     _Series("gelu", "$n -> $n", _rising(n=_EVERY_OTHER)),
     _Series("gelu_backward", "$n, $n -> $n", _rising(n=_NUMBERS[1::2])),
-    _Series("clone", "$n -> $n", _rising(n=_EVERY_OTHER)),
+    # What resharding and accumulation move on one device.
+    _Series("clone", "$n -> $n", _rising(n=_EVERY_OTHER), COPY),
+    _Series("cat {dim = 1 : i64}", "${m}x512, ${m}x512 -> ${m}x1024", _rising(m=_ROWS[:-1])),
+    _Series("full {size = [$n], fill_value = 1.0 : f64, dtype = $f}", "-> $n", _rising(n=_EVERY_OTHER)),
+    _Series(
+        "random_dropout {p = 0.1 : f64, stream = 0 : i64}",
+        "$n, scalar:i64<9 -> $n, $n:i1",
+        _rising(n=_NUMBERS[:-2:2]),
+    ),
     _Series("sum.dim_IntList {dim = [0]}", "${m}x512 -> 512", _rising(m=_ROWS)),
     _Series("sum", "$n -> scalar", _rising(n=_EVERY_OTHER)),
     _Series("_softmax {dim = -1 : i64, half_to_float = false}", "${m}x512 -> ${m}x512", _rising(m=_ROWS)),
@@ -112,6 +123,8 @@ _SERIES = (
         "${m}x256, $m:i64<8192 -> 8192x256",
         _rising(m=_ROWS[:-1]),
     ),
+    _Series("sum_exp", "${m}x512, $m -> $m", _rising(m=_ROWS)),
+    _Series("cross_entropy_backward", "$m, ${m}x512, $m, $m:i64<512 -> ${m}x512", _rising(m=_ROWS)),
     _Series("gather {dim = 1 : i64}", "${m}x512, ${m}x1:i64<512 -> ${m}x1", _rising(m=_ROWS)),
     _Series(f"train.adamw {_ADAMW}", "$n, $n, $n, $n, scalar, scalar -> $n, $n, $n", _rising(n=_EVERY_OTHER)),
     _Series('train.sgd {absent = ["momentum_buffer", "step"]}', "$n, $n, scalar -> $n", _rising(n=_EVERY_OTHER)),
@@ -140,13 +153,16 @@ def _samples(series: _Series, sizes: Sequence[dict[str, int]], dtype: str) -> It
         context.load_dialect(dialect)
     element = _ELEMENT_TYPES[dtype]
     for chosen in sizes:
-        operands, results = (side.strip().split(", ") for side in Template(series.types).substitute(chosen).split("->"))
+        types = Template(series.types).substitute(chosen).split("->")
+        operands, results = ([each for each in side.strip().split(", ") if each] for side in types)
         op = Template(series.op).safe_substitute(chosen, f=element)
         text = _module(op, [_type(each, element) for each in operands], [_type(each, element) for each in results])
         module = parse_module(context, text)
         module.verify()
         found = next(each for each in module.walk() if isinstance(each, ComputeOp))
         work = work_of(found, _ONE_RANK, 0)
+        if series.family:
+            work = replace(work, family=series.family)
         highs = [int(each.partition("<")[2] or 2) for each in operands]
         if (sample := sample_of(found, _ONE_RANK, 0, work, highs)) is not None:
             yield sample

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
-from ...ir.op_cost import OpRate
+from ...ir.op_cost import COPY, OpRate
 from ...ir.op_fit import fit_rate
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
@@ -18,8 +18,11 @@ from .tasks import OVERHEAD, TRANSFER, Exchange, exchanges, groups_of
 _LEAST_BETA = 1e-12
 """Seconds per byte where no byte was seen to cost anything, as among ranks of one."""
 
-_ALIKE = 1.25
+_ALIKE = 1.4
 """Devices of one name whose speeds are apart by more than this are of several kinds."""
+
+_APART = ("contractions", "attention", "windows")
+"""Families that say nothing of ops of other ones: they do many operations per element."""
 
 _FREE = Line(1e-6, _LEAST_BETA)
 """What an axis of one rank has."""
@@ -192,8 +195,7 @@ def _device(
         min(journal.about["devices"][rank][1] for rank in ranks),
         min(seconds.values()),
         rates,
-        tuple((each.work.key, spent) for each, spent in seconds.items()),
-        middle_seconds(journal.seconds[OVERHEAD], ranks) if OVERHEAD in journal.seconds else 0.0,
+        overhead=middle_seconds(journal.seconds[OVERHEAD], ranks) if OVERHEAD in journal.seconds else 0.0,
     )
     return device, fits
 
@@ -205,20 +207,21 @@ def op_seconds_of(journal: Journal, samples: Sequence[OpSample], ranks: Sequence
 
 
 def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[Fitted]]:
-    """A rate for each family and dtype."""
-    by_family: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    """A rate for each family and dtype, and for ops of other families in a dtype that of all but contractions."""
+    points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for each, spent in seconds.items():
         work = each.work
-        by_family.setdefault((work.family, work.dtype), []).append((work.flops, work.bytes, spent))
+        for family in (work.family, *(("",) if work.family not in _APART else ())):
+            points.setdefault((family, work.dtype), []).append((work.flops, work.bytes, spent))
     rates: list[OpRate] = []
     fits: list[Fitted] = []
-    for (family, dtype), points in sorted(by_family.items()):
-        rate, residuals = fit_rate(family, dtype, points)
+    for (family, dtype), of_family in sorted(points.items(), reverse=True):
+        rate, residuals = fit_rate(family, dtype, of_family)
         rates.append(rate)
         errors = [abs(residual) for residual in residuals]
         found = {"FLOP/s": rate.flops, "bytes/s": rate.bandwidth, "launch": rate.launch}
-        what = f"{kind}: {family} in {dtype}"
-        fits.append(Fitted(what, found, len(points), statistics.median(errors), max(errors)))
+        what = f"{kind}: {family or 'others'} in {dtype}"
+        fits.append(Fitted(what, found, len(of_family), statistics.median(errors), max(errors)))
     return tuple(rates), fits
 
 
@@ -232,8 +235,9 @@ def _flops(seconds: Mapping[OpSample, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
-    """The bytes per second of the op that moves most."""
-    largest = max(seconds, key=lambda each: each.work.bytes)
+    """The bytes per second of the largest copy; of the op that moves most, where none was measured."""
+    copies = [each for each in seconds if each.work.family == COPY]
+    largest = max(copies or seconds, key=lambda each: each.work.bytes)
     return largest.work.bytes / seconds[largest]
 
 

@@ -61,7 +61,8 @@ class Request:
         mesh: of all ranks of the job.
         samples: the ops.
         seconds: about how long.
-        network: whether to measure collectives and transfers, interference, and the overhead of a step, too.
+        network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
+            leave out what takes too long; else every sample is wanted for itself.
         progress: a file for what has been measured so far; None keeps nothing.
         resume: whether to go on from that file.
     """
@@ -200,7 +201,8 @@ class _Session:
         if (run := self._made(task, warm=before is None)) is None:
             return True
         expected = _middle(before) if before is not None else self._first_look(run)
-        if before is None and expected > (most := self._request.seconds * _SLOWEST_SHARE):
+        most = self._request.seconds * _SLOWEST_SHARE
+        if before is None and self._request.network and expected > most:
             journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
             return False
         count = max(round(self._window / expected), 1)
