@@ -39,8 +39,9 @@ class TrafficRun:
     Traffic in one channel.
 
     Args:
-        issued: by class, when it was issued.
         before: what the channel carried before it.
+        issued: by class, when it was issued.
+        taken: by class, when its compute stream had waited for it.
     """
 
     traffic: Traffic
@@ -48,6 +49,7 @@ class TrafficRun:
     channel: Channel
     before: TrafficRun | None
     issued: dict[int, float] = field(default_factory=dict[int, float])
+    taken: dict[int, float] = field(default_factory=dict[int, float])
     start: float = -1.0
     end: float = -1.0
     waiting: list[int] = field(default_factory=list[int])
@@ -167,6 +169,7 @@ class Engine:
                         run.waiting.append(number)
                         self.entries[number].append(WaitRun(number, run, self.now))
                     return
+                run.taken[number] = self.now
             self.at[number] += 1
 
     def _compute(self, run: SpanRun, seconds: float) -> None:

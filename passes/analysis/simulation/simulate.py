@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp
 from ....dialects.mesh_ops import MeshOp
 from ....dialects.staged import Stages
 from ....ir.cluster import Cluster
+from ....ir.submesh import subcluster
 from ...search.step_view import cluster_of_module, step_views
 from .engine import Engine
 from .network import Network
@@ -45,12 +46,22 @@ def simulate(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False)
     return Simulation(func, classes, engine.run())
 
 
-def simulate_module(module: ModuleOp, *, every_rank: bool = False) -> list[Simulation]:
-    """Simulate every step function of a module on its own cluster; see `simulate`."""
-    whole = cluster_of_module(module)
+def simulate_module(
+    module: ModuleOp, cluster: Cluster | None = None, *, every_rank: bool = False
+) -> list[Simulation]:
+    """
+    Simulate every step function of a module; see `simulate`.
+
+    Args:
+        cluster: of all ranks, in place of the module's own. Stages have their parts of it.
+    """
+    whole = cluster if cluster is not None else cluster_of_module(module)
     found: dict[FuncOp, list[Cluster]] = {}
-    for view, cluster in step_views(module):
-        found.setdefault(view.func, []).append(cluster)
+    for view, own in step_views(module):
+        clusters = found.setdefault(view.func, [])
+        first = sum(each.mesh.device_count for each in clusters)
+        given = whole if view.stage is None else subcluster(whole, view.mesh, first)
+        clusters.append(own if cluster is None else given)
     return [
         simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()
     ]

@@ -1,8 +1,7 @@
 """All passes in one string: after each of them the IR verifies, prints, parses back and computes the same."""
 
-from pathlib import Path
-
 from ir_files import context
+from road import ROAD_PASSES, imported_road
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
@@ -11,18 +10,9 @@ from shardwright.lowering.verify_numerics import check_pass
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.verification import first_fault
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-PIPELINE = (
-    f'add-cluster{{file="{EXAMPLES / "clusters" / "mixed-4.toml"}"}},decompose-mean,canonicalize,cse,dce,'
-    'partition-stages{stages=2},search-strategy,balance-ratios,split-batch{parts=4},split-batch{parts=2 axis="half"},'
-    'insert-resharding,select-collectives,duplex{axis="half"},overlap,schedule-pipeline{schedule=eager-1f1b},'
-    "plan-transfers,insert-frees,check-memory"
-)
-
 
 def test_every_prefix_parses_back_and_computes_the_same():
-    path = EXAMPLES / "road" / "step.mlir"
-    given = parse_module(context(), path.read_text(), str(path))
+    given = imported_road()
     seen: list[str] = []
 
     def look(each: ModulePass, module: ModuleOp) -> None:
@@ -34,8 +24,8 @@ def test_every_prefix_parses_back_and_computes_the_same():
         seen.append(each.name)
 
     lowered = given.clone()
-    run_pipeline(context(), lowered, PIPELINE, on_after=look)
-    assert len(seen) == PIPELINE.count(",") + 1
+    run_pipeline(context(), lowered, ROAD_PASSES, on_after=look)
+    assert len(seen) == ROAD_PASSES.count(",") + 1
     text = module_text(lowered)
     assert "offsets={0: [0, 51, 64]}" in text, "the fast rank of the first stage has four fifths, the slow one the rest"
     for made in ('pipe.fragment "forward0" stage 0', "spmd.accumulate", "pipe.schedule", "tasks = [#pipe.task<"):

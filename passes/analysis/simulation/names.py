@@ -1,0 +1,63 @@
+"""What the model's author calls the ops and collectives of a step."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc
+from xdsl.ir import Attribute, Operation
+
+from ....dialects.aten import AtenOp
+from ....dialects.compute import ComputeOp
+from ....dialects.pipe import FragmentOp, TransferOp
+from ....dialects.spmd import StartOp
+from ....dialects.step import BACKWARD
+from ....dialects.train import TrainOp
+from ..durations import layer_of
+
+
+def op_name(op: Operation) -> str:
+    """`h.3.attn.q  aten.mm`: the module, or else the value, and the op."""
+    values = op.args if isinstance(op, StartOp) else (op.operands if isinstance(op, TransferOp) else op.results)
+    hints = [value.name_hint for value in values if value.name_hint]
+    where = layer_of(op) or (f"%{hints[0]}" if hints else "")
+    if isinstance(op, StartOp):
+        where += f" and {len(op.args) - 1} more" if len(op.args) > 1 else ""
+    return "  ".join(filter(None, (where, verb(op))))
+
+
+def verb(op: Operation) -> str:
+    """What an op does: its name, that of the collective that a start begins, or of an op that has no row."""
+    if isinstance(op, StartOp):
+        return f"spmd.{op.collective.value}"
+    if isinstance(op, ComputeOp) and not isinstance(op, AtenOp | TrainOp):
+        return op.overload
+    return op.name
+
+
+def category(op: Operation) -> str:
+    """The pass of the step that an op belongs to; one that does not compute goes with what it works on."""
+    if isinstance(op, TrainOp):
+        return "update"
+    if BACKWARD in op.attributes:
+        return "backward"
+    source = op.operands[0].owner if op.operands and not isinstance(op, ComputeOp) else None
+    return category(source) if isinstance(source, Operation) and not isinstance(source, FragmentOp) else "forward"
+
+
+def source_line(op: Operation) -> str:
+    """The line of the user's code that an op is from, as `model.py:12`; empty where not known."""
+    return _line(op.location)
+
+
+def _line(location: Attribute) -> str:
+    match location:
+        case FileLineColLoc():
+            return f"{location.filename.data}:{location.line.data}"
+        case NameLoc():
+            return _line(location.location)
+        case CallSiteLoc():
+            return _line(location.callee)
+        case FusedLoc(locations=ArrayAttr(data=parts)):
+            lines = (_line(part) for part in parts)
+            return next((line for line in lines if line), "")
+        case _:
+            return ""
