@@ -32,6 +32,7 @@ _HOMES: dict[str, str] = {
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-order": "check_order:CheckOrderPass",
     "check-memory": "check_memory:CheckMemoryPass",
+    "annotate-costs": "annotate_costs:AnnotateCostsPass",
     "strip-resharding": "strip_resharding:StripReshardingPass",
 }
 """Pass -> "module:Class", both named as the pass is."""

@@ -1,0 +1,115 @@
+"""The pass `annotate-costs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, f64, i64
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+
+from ..dialects.compute import ComputeOp
+from .analysis.compute import op_work
+from .analysis.simulation.engine import SpanRun
+from .analysis.simulation.held import HeldBytes
+from .analysis.simulation.results import Simulation
+from .analysis.simulation.simulate import simulate_module
+
+SECONDS, FLOPS, BYTES, STEP = "cost.seconds", "cost.flops", "cost.bytes", "cost.step"
+
+
+@dataclass(frozen=True)
+class AnnotateCostsPass(ModulePass):
+    """
+    Write what every op is predicted to cost, and what the step comes to.
+
+    An op has `cost.seconds`, undisturbed, on the ranks where it takes longest; an op that computes also `cost.flops`
+    and the `cost.bytes` that it reads and writes; a collective, or the start of one, or a transfer, the `cost.bytes`
+    that a rank sends. The function has `cost.step`: the seconds of a step, how long the busiest rank computes and
+    waits, and the most bytes that a rank holds. No pass reads any of it.
+
+    Requires: a cluster; signatures and collectives. Best at the end of a pipeline.
+    Ensures: the costs are there, and those that were there before are not; with `remove` there are none.
+
+    Before:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh
+      devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>]
+      placement [0, 0] links [#spmd.link<"gpu", alpha = 0.5, beta = 1.0e-3>]
+    func.func @f(%x: tensor<500xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<500xf32> {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>}
+        : (tensor<500xf32>) -> tensor<500xf32>
+      %z = spmd.all_gather [{"gpu"}] %y out_sharding = <@mesh, [{}]> : tensor<500xf32>
+      func.return %z : tensor<500xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh
+      devices [#spmd.device<"a", flops = {float32 = 1.0e9}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>]
+      placement [0, 0] links [#spmd.link<"gpu", alpha = 0.5, beta = 1.0e-3>]
+    func.func @f(%x: tensor<500xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}]>}) -> tensor<500xf32>
+        attributes {cost.step = {seconds = 3.5, compute = 2.0, waiting = 1.5, peak_bytes = 4000 : i64}} {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}]) -> ([{"gpu"}])>,
+        cost.seconds = 2.0, cost.flops = 250.0, cost.bytes = 2000.0} : (tensor<500xf32>) -> tensor<500xf32>
+      %z = spmd.all_gather [{"gpu"}] %y out_sharding = <@mesh, [{}]> {cost.seconds = 1.5, cost.bytes = 1000.0}
+        : tensor<500xf32>
+      func.return %z : tensor<500xf32>
+    }
+    ```
+
+    Source: the simulation of `passes/analysis/simulation`; HiDup 5 and AutoDDL 3 for what single ops cost.
+    """
+
+    name = "annotate-costs"
+
+    remove: bool = False
+    """Only remove the costs that are there."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Annotate every step function of the module."""
+        for each in op.walk():
+            for name in (SECONDS, FLOPS, BYTES, STEP):
+                each.attributes.pop(name, None)
+        if not self.remove:
+            for simulation in simulate_module(op):
+                _annotate(simulation)
+
+
+def _annotate(simulation: Simulation) -> None:
+    for entry in (entry for entries in simulation.course.entries for entry in entries):
+        if isinstance(entry, SpanRun):
+            mesh = simulation.classes[entry.number].place.cluster.mesh
+            for op, seconds in _undisturbed(entry).items():
+                costs = {SECONDS: seconds}
+                if isinstance(op, ComputeOp) and op.signature is not None:
+                    work = op_work(op, op.signature, mesh)
+                    costs |= {FLOPS: work.flops, BYTES: work.bytes}
+                op.attributes |= _floats(costs)
+    for run in simulation.course.traffic:
+        run.traffic.op.attributes |= _floats({SECONDS: run.traffic.seconds, BYTES: run.traffic.sent})
+    simulation.func.attributes[STEP] = _step(simulation)
+
+
+def _undisturbed(run: SpanRun) -> Mapping[Operation, float]:
+    """The seconds of each op of a span, on the ranks where it takes longest."""
+    by_class = ([end - begin for begin, end in pairwise((0.0, *ends))] for ends in run.span.ends)
+    return {op: max(seconds) for op, *seconds in zip(run.span.ops, *by_class, strict=True)}
+
+
+def _step(simulation: Simulation) -> DictionaryAttr:
+    held = HeldBytes(simulation)
+    computes = max(simulation.compute_seconds(each.number) for each in simulation.classes)
+    times = {"seconds": simulation.seconds, "compute": computes, "waiting": simulation.seconds - computes}
+    peak = max(held.peak(each) for each in simulation.classes)
+    return DictionaryAttr({**_floats(times), "peak_bytes": IntegerAttr(peak, i64)})
+
+
+def _floats(numbers: Mapping[str, float]) -> dict[str, Attribute]:
+    return {name: FloatAttr(number, f64) for name, number in numbers.items()}
