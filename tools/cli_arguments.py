@@ -78,6 +78,19 @@ def _run_options(add: _Add) -> None:
     add("--profile", action="store_true", help="measure this machine first and plan for that")
 
 
+def _simulate_options(add: _Add) -> None:
+    add("target", metavar="DIR|FILE|STEP", help=f"what `plan` wrote, an IR file with all decisions, or a step: {_STEP}")
+    add("--cluster", metavar="FILE", help=f"{_CLUSTER}, in place of the plan's")
+    set_help = "another value of a field of the cluster, as link.node.bandwidth=25GB/s; repeatable"
+    add("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help=set_help)
+    sweep_help = "many values of one, as link.node.bandwidth=1GB/s..100GB/s:9"
+    add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
+    add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
+    add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
+    add("--trace", metavar="FILE", help="where to write a trace for Perfetto")
+    _planning(add)
+
+
 def _check_options(add: _Add) -> None:
     add("step", metavar="STEP", help=_STEP)
     add("--mesh", required=True, metavar="MESH", help="sizes as 2x2, or named axes as dp=2,tp=2")
@@ -146,6 +159,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "import": ("cli_plan:import_command", "Write the IR of a training step, before any decision", _import_options),
     "plan": ("cli_plan:plan_command", "Find the fastest plan of a step and write its program", _plan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
+    "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),
     "profile": ("cli_profile:profile_command", "Measure a cluster and write its file", _profile_options),

@@ -22,15 +22,16 @@ from xdsl.passes import ModulePass
 from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
-from ..dialects.text import IRParser, module_text
+from ..dialects.text import module_text
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
 from ..passes.verification import first_fault
 from .diagnostics import Diagnostic, DiagnosticError, located
 from .expected_diagnostics import unmet
-from .explain import invalid_input, parse_diagnostic, pass_diagnostic
+from .explain import invalid_input, pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
+from .ir_input import parsed
 from .opt_arguments import TOOL, Options, parse_arguments
 from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
 from .universe import UNIVERSE
@@ -154,7 +155,7 @@ class _Run:
 
     def _compiled(self, source: Input[str]) -> str:
         start = perf_counter()
-        parser, module = self._parsed(source)
+        parser, module = parsed(self.ctx, source)
         self.count("Parser", start)
         spans = parser.op_spans
         if fault := first_fault(module):
@@ -174,14 +175,6 @@ class _Run:
         for name, seconds in taken.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         return self._printed(module, source)
-
-    def _parsed(self, source: Input[str]) -> tuple[IRParser, ModuleOp]:
-        parser = None
-        try:
-            parser = IRParser(self.ctx, source.content, source.name)
-            return parser, parser.parse_module()
-        except Exception as error:
-            raise DiagnosticError(parse_diagnostic(error, source, parser, self.ctx)) from error
 
     def _printed(self, module: ModuleOp, source: Input[str]) -> str:
         start = perf_counter()

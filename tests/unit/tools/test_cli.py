@@ -45,10 +45,10 @@ def test_help_answers_without_loading_libraries():
     assert done.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("command", [[], ["import"], ["plan"], ["run"], ["check"], ["check-rule"], ["profile"]])
-def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("command", ["", "import", "plan", "run", "simulate", "check", "check-rule", "profile"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
-        main([*command, "--help"])
+        main([*command.split(), "--help"])
     assert capsys.readouterr().out.startswith("usage: shardwright")
 
 

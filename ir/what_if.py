@@ -1,0 +1,190 @@
+"""
+What-ifs: a cluster with other numbers, and a range of numbers to try.
+
+A field goes by its place in the cluster file: `link.node.bandwidth`, `device.a100.flops.float32`,
+`interference.compute`, `host.0.nics`. Its value is what that file takes, with its unit or without. What was measured
+follows what is set: the bandwidth of a link by the same factor as its measured collectives, the rate of a device as its
+fitted rates; times of single ops do not, and are left out where a rate is set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from .cluster import Cluster, Device, Link
+from .cluster_file import ClusterFileError, cluster_toml, parse_cluster
+
+_Table: TypeAlias = dict[str, Any]
+
+_OPTIONAL = ("interference.compute", "interference.communication")
+_OF_DEVICES = ("launch", "overhead")
+_KEPT = ("version", "name", "mesh", "place")
+_MEASURED = ("rate", "table", "points")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class WhatIfError(ValueError):
+    """A change of a cluster that cannot be made; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A field and the numbers to give it, in the units of the cluster file."""
+
+    path: str
+    values: tuple[float, ...]
+
+
+def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
+    """
+    The cluster with another value of one field; its name, mesh and placement stay.
+
+    WhatIfError: there is no such field, or it cannot have this value.
+    """
+    table = _table(cluster)
+    if path not in (known := fields(cluster)):
+        close = difflib.get_close_matches(path, known, n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise WhatIfError(f"the cluster has no field {path}; {hint}")
+    *sections, field = path.split(".")
+    inner = table
+    for name in sections:
+        inner = _entered(inner, name)
+    inner[field] = float(value) if _NUMBER.fullmatch(str(value)) else value
+    try:
+        found = parse_cluster("\n".join(f"{name} = {_inline(each)}" for name, each in table.items()), "what if")
+    except ClusterFileError as error:
+        raise WhatIfError(f"{path} cannot be {value}: {str(error).partition(': ')[2]}") from error
+    return _followed(cluster, replace(found, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement))
+
+
+def fields(cluster: Cluster) -> list[str]:
+    """The fields that can be changed."""
+    optional = [*_OPTIONAL, *(f"device.{device.kind}.{field}" for device in cluster.devices for field in _OF_DEVICES)]
+    return list(dict.fromkeys([*_leaves(_table(cluster)), *optional]))
+
+
+def number(cluster: Cluster, path: str) -> float:
+    """The value of a field, in the units of the cluster file; WhatIfError where it is none or no number."""
+    *sections, field = path.split(".")
+    inner = _table(cluster)
+    for name in sections:
+        inner = _entered(inner, name)
+    value = inner.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WhatIfError(f"{path} is {value!r}, which is no number")
+    return float(value)
+
+
+def parse_change(text: str) -> tuple[str, str]:
+    """A field and a value, of `link.node.bandwidth=25GB/s`."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip() or not value.strip():
+        raise WhatIfError(f"'{text}' is no change; expected FIELD=VALUE, as link.node.bandwidth=25GB/s")
+    return path.strip(), value.strip()
+
+
+def parse_sweep(text: str, cluster: Cluster) -> Sweep:
+    """A field and its numbers, of `link.node.bandwidth=1GB/s..100GB/s:9`: 9 numbers at equal ratios."""
+    path, values = parse_change(text)
+    match = re.fullmatch(r"(?P<low>\S+?)\.\.(?P<high>\S+?):(?P<count>\d+)", values)
+    if match is None or int(match["count"]) < 2:
+        expected = "FIELD=FROM..TO:COUNT with a count of at least 2, as link.node.bandwidth=1GB/s..100GB/s:9"
+        raise WhatIfError(f"'{text}' is no sweep; expected {expected}")
+    low, high = (number(changed(cluster, path, match[end]), path) for end in ("low", "high"))
+    if low <= 0.0 or high <= 0.0:
+        raise WhatIfError(f"'{text}' goes from {low:g} to {high:g}; a sweep is over positive numbers")
+    count = int(match["count"])
+    steps = [math.exp(math.log(low) + (math.log(high) - math.log(low)) * i / (count - 1)) for i in range(1, count - 1)]
+    return Sweep(path, (low, *steps, high))
+
+
+def _table(cluster: Cluster) -> _Table:
+    table = tomllib.loads(cluster_toml(cluster))
+    for link in table.get("link", {}).values():
+        if "beta" in link:
+            link["bandwidth"] = 1.0 / link.pop("beta")
+    return table
+
+
+def _entered(table: _Table, name: str) -> _Table:
+    """A section of a table, or an entry of a list of them; it is made where there is none."""
+    listed = cast("list[_Table] | _Table", table)
+    return listed[int(name)] if isinstance(listed, list) else listed.setdefault(name, {})
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        path = f"{prefix}{name}"
+        if name in _MEASURED or (not prefix and name in _KEPT):
+            continue
+        if isinstance(value, list):
+            listed = enumerate(cast("list[_Table]", value))
+            yield from _leaves({str(index): each for index, each in listed}, f"{path}.")
+        elif isinstance(value, dict):
+            yield from _leaves(cast("_Table", value), f"{path}.")
+        else:
+            yield path
+
+
+def _inline(value: Any) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, dict):
+        entries = (f"{json.dumps(name)} = {_inline(each)}" for name, each in cast("_Table", value).items())
+        return "{ " + ", ".join(entries) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, cast("list[Any]", value))) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
+
+
+def _followed(before: Cluster, after: Cluster) -> Cluster:
+    """What was measured of links and devices, scaled as what is set of them."""
+    links = tuple(_link(a, b) for a, b in zip(before.links, after.links, strict=True))
+    devices = tuple(_device(a, b) for a, b in zip(before.devices, after.devices, strict=True))
+    return replace(after, links=links, devices=devices)
+
+
+def _link(before: Link, after: Link) -> Link:
+    alpha, beta = _factor(before.alpha, after.alpha), _factor(before.beta, after.beta)
+    if alpha == beta == 1.0:
+        return after
+    measured = [(kind, a, b) for kind, a, b in after.measured]
+    if before.measured == after.measured:
+        measured = [(kind, alpha * a, beta * b) for kind, a, b in after.measured]
+
+    def moved(kind: str, seconds: float) -> float:
+        fixed = min(before.named_costs(kind.partition(":")[0])[0], seconds)
+        return alpha * fixed + beta * (seconds - fixed)
+
+    points = tuple((kind, size, moved(kind, seconds)) for kind, size, seconds in after.points)
+    return replace(after, measured=tuple(measured), points=points)
+
+
+def _device(before: Device, after: Device) -> Device:
+    rates = dict(before.flops)
+    faster = {dtype: _factor(rates[dtype], rate) for dtype, rate in after.flops}
+    moving = _factor(before.memory_bandwidth, after.memory_bandwidth)
+    starting = _factor(before.launch, after.launch)
+    if moving == starting == 1.0 and set(faster.values()) == {1.0}:
+        return after
+    fitted = (
+        replace(
+            rate,
+            flops=rate.flops * faster.get(rate.dtype, min(faster.values())),
+            bandwidth=rate.bandwidth * moving,
+            launch=rate.launch * starting,
+        )
+        for rate in after.rates
+    )
+    return replace(after, rates=tuple(fitted), table=())
+
+
+def _factor(before: float, after: float) -> float:
+    return after / before if before else 1.0

@@ -1,0 +1,94 @@
+"""`shardwright simulate`: what it prints and writes, and what it says when it cannot."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from road import road
+
+from shardwright.dialects.text import module_text
+from shardwright.tools.cli import main
+
+CLUSTER = """
+version = 1
+name = "pair"
+mesh = ["gpu=2"]
+[device.cpu]
+flops = { float32 = 1e8 }
+memory_bandwidth = 1e8
+memory = "1GB"
+[link.gpu]
+latency = 1e-7
+bandwidth = 1e8
+"""
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plan's IR in it: that of the road."""
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "step.mlir").write_text(module_text(road()))
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Return what `simulate` prints."""
+    assert main(["simulate", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Return why `simulate` does not do it."""
+    assert main(["simulate", *map(str, arguments)]) == 1
+    return capsys.readouterr().err
+
+
+def test_a_plan_is_simulated_and_traced(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    out = run(capsys, plan, "--trace", tmp_path / "trace.json", "--plot", tmp_path / "step.svg")
+    for part in ("one step:", "rank 0 (stage 0", "ranks 2-3", "peak memory", "wait for", "critical path"):
+        assert part in out
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert "rank 0 (stage 0" in (tmp_path / "step.svg").read_text()
+
+
+def test_a_changed_number_changes_the_step(plan: Path, capsys: pytest.CaptureFixture[str]):
+    file = plan / "step.mlir"
+    titles = [run(capsys, file, *more).splitlines()[0] for more in ((), ("--set", "link.gpu.bandwidth=100KB/s"))]
+    assert titles[0] != titles[1]
+
+
+def test_a_sweep_gives_a_table_and_a_plot(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    out = run(capsys, plan, "--sweep", "link.gpu.bandwidth=1MB/s..100MB/s:3", "--plot", tmp_path / "sweep.png")
+    assert [line.split("│")[1].strip() for line in out.splitlines() if "│" in line] == ["1e+06", "1e+07", "1e+08"]
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "pair.toml").write_text(CLUSTER)
+    sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
+    plan = ("mlp-tiny", "--cluster", tmp_path / "pair.toml", "--pin", "dp")
+    kept = run(capsys, *plan, *sweep)
+    again = run(capsys, *plan, *sweep, "--replan")
+    assert kept.splitlines()[-2] != kept.splitlines()[-3]
+    # Where the network is slow, a search keeps off it; the pins of the first plan are not asked for again.
+    assert again.splitlines()[-3] != kept.splitlines()[-3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "link.gpu.bandwith=1"], "--set link.gpu.bandwith=1: the cluster has no field"),
+        (["--sweep", "link.gpu.bandwidth=1"], "is no sweep; expected"),
+        (["--replan"], "--replan: .* cannot be planned again"),
+        (["--cluster", "h100-8x8"], "is planned for the mesh gpu=4, h100-8x8 has node=8, gpu=8"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments: list[str], message: str, plan: Path, capsys: pytest.CaptureFixture[str]):
+    assert re.search(message, refused(capsys, plan, *arguments))
+
+
+def test_a_step_needs_a_cluster_and_a_file_must_be_ir(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert "give --cluster FILE" in refused(capsys, "mlp-tiny")
+    (tmp_path / "bad.mlir").write_text("func.func @f( {")
+    assert "bad.mlir:1:" in refused(capsys, tmp_path / "bad.mlir")

@@ -1,0 +1,139 @@
+"""`shardwright simulate`: how long a step takes and why, on this cluster or on one with other numbers."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import DiagnosticException, PassFailedException
+
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import find_cluster
+from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
+from ..passes.analysis.simulation.results import Simulation
+from ..passes.analysis.simulation.simulate import simulate_module
+from ..passes.search.step_view import cluster_of_module
+from .cli_arguments import TOOL
+from .cli_console import working
+from .diagnostics import Diagnostic, DiagnosticError
+from .ir_input import load_module
+from .simulation_plots import plot_points, plot_timeline
+from .simulation_tables import Point, points_table, tables
+
+
+def simulate_command(options: Namespace) -> int:
+    """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
+    module = _module(options)
+    own = cluster_of_module(module)
+    cluster = _changed(_given(options, own), options.changes)
+    console = Console(soft_wrap=True)
+    if options.sweep is not None:
+        points = _swept(module, cluster, _sweep(options.sweep, cluster), replan=options.replan)
+        if options.plot is not None:
+            plot_points(options.sweep, points, Path(options.plot))
+        console.print(points_table(options.sweep, points))
+        return 0
+    if options.replan:
+        module = _replanned(module, cluster)
+    simulation = _simulated(module, cluster)
+    if options.plot is not None:
+        plot_timeline(simulation, Path(options.plot))
+    if options.trace is not None:
+        _write_trace(simulation, Path(options.trace))
+    for table in tables(simulation):
+        console.print(table)
+    if options.trace is not None:
+        console.print(f"{options.trace} opens in https://ui.perfetto.dev", highlight=False)
+    return 0
+
+
+def _module(options: Namespace) -> ModuleOp:
+    """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
+    path = Path(options.target)
+    if path.is_dir():
+        path = path / "step.mlir"
+    if path.suffix == ".mlir":
+        with working(f"reading {path}"):
+            return load_module(str(path))
+    if options.cluster is None:
+        message = f"{options.target} is no plan and no IR file, so it is planned first, and it is not said for what"
+        raise _error(message, "give --cluster FILE")
+    from .cli_plan import planned
+
+    cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
+    return planned(options, cluster).module
+
+
+def _given(options: Namespace, own: Cluster) -> Cluster:
+    """The cluster that is asked for, on the mesh of the module."""
+    if options.cluster is None:
+        return own
+    found = find_cluster(options.cluster)
+    if (sizes := found.mesh.spatial) != own.mesh.spatial:
+        wanted, has = (", ".join(f"{axis.name}={axis.size}" for axis in axes) for axes in (own.mesh.spatial, sizes))
+        raise _error(f"{options.target} is planned for the mesh {wanted}, {options.cluster} has {has}")
+    return replace(found, name=own.name, mesh=own.mesh)
+
+
+def _changed(cluster: Cluster, changes: Sequence[str]) -> Cluster:
+    for text in changes:
+        try:
+            cluster = changed(cluster, *parse_change(text))
+        except WhatIfError as error:
+            raise _error(f"--set {text}: {error}") from error
+    return cluster
+
+
+def _sweep(text: str, cluster: Cluster) -> Sweep:
+    try:
+        return parse_sweep(text, cluster)
+    except WhatIfError as error:
+        raise _error(f"--sweep: {error}") from error
+
+
+def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, *, replan: bool) -> list[Point]:
+    """A point for every value; one that no plan fits has no simulation."""
+    found: list[Point] = []
+    with working(f"sweeping {sweep.path}") as phase:
+        for value in sweep.values:
+            phase(f"{value:.4g}")
+            there = changed(cluster, sweep.path, value)
+            try:
+                planned = _replanned(module, there) if replan else module
+            except DiagnosticException as error:
+                found.append(Point(value, None, str(error)))
+            else:
+                found.append(Point(value, _simulated(planned, there)))
+    return found
+
+
+def _replanned(module: ModuleOp, cluster: Cluster) -> ModuleOp:
+    from ..api.replan import replanned
+
+    try:
+        return replanned(module, cluster)
+    except PassFailedException as error:
+        raise _error(f"--replan: {error}") from error
+
+
+def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
+    found = simulate_module(module, cluster)
+    if len(found) != 1:
+        raise _error(f"the module has {len(found)} step functions, expected one")
+    return found[0]
+
+
+def _write_trace(simulation: Simulation, path: Path) -> None:
+    from ..api.files import write_atomically
+    from ..passes.analysis.simulation.trace import trace
+
+    write_atomically(path, json.dumps(trace(simulation)) + "\n")
+
+
+def _error(message: str, hint: str = "") -> DiagnosticError:
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

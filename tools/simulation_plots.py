@@ -1,0 +1,93 @@
+"""Pictures of simulated steps: what every stream does over time, and how a step's time goes with a number swept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..passes.analysis.simulation.names import category
+from ..passes.analysis.simulation.results import COMPUTE, RankClass, Simulation
+from ..passes.analysis.simulation.trace import class_name
+from .simulation_tables import Point
+
+_COLOURS = {
+    "forward": "tab:blue", "backward": "tab:orange", "update": "tab:green", "all_reduce": "tab:red",
+    "all_gather": "tab:purple", "reduce_scatter": "tab:brown", "all_to_all": "tab:pink", "transfer": "tab:gray",
+}  # fmt: skip
+
+
+def plot_timeline(simulation: Simulation, path: Path) -> None:
+    """Write what the streams of each class of ranks do, over milliseconds."""
+    rows = [row for each in simulation.classes for row in _rows(simulation, each)]
+    figure, axes = _figure(1.2 + 0.32 * len(rows))
+    seen: dict[str, None] = {}
+    for index, (_, bars) in enumerate(rows):
+        for kind, start, end in bars:
+            label = None if kind in seen else kind
+            seen[kind] = None
+            axes.barh(index, (end - start) * 1e3, left=start * 1e3, height=0.8, color=_COLOURS[kind], label=label)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / len(rows) ** 0.5), ncols=5, fontsize="small")
+    _save(figure, path)
+
+
+def _rows(
+    simulation: Simulation, each: RankClass
+) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
+    """The streams of a class, each with its bars: kind, start, end."""
+    computed = [(category(run.op), run.start, run.end) for run in simulation.ops(each.number)]
+    yield f"{class_name(each)}: {COMPUTE}", list(_joined(computed))
+    channels: dict[str, list[tuple[str, float, float]]] = {}
+    for run in simulation.traffic(each.number):
+        channels.setdefault(run.channel.name, []).append((run.traffic.kind, run.start, run.end))
+    yield from channels.items()
+
+
+def _joined(bars: Sequence[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
+    """Bars of one kind that follow at once are one: a file with a bar for each op would be large."""
+    pending: tuple[str, float, float] | None = None
+    for kind, start, end in bars:
+        if pending is not None and pending[0] == kind and start <= pending[2]:
+            pending = (kind, pending[1], end)
+            continue
+        if pending is not None:
+            yield pending
+        pending = (kind, start, end)
+    if pending is not None:
+        yield pending
+
+
+def plot_points(what: str, points: Sequence[Point], path: Path) -> None:
+    """Write the time of a step, and its part of computing, over the values of a sweep, both axes logarithmic."""
+    shown = [(point.value, point.simulation) for point in points if point.simulation is not None]
+    values = [value for value, _ in shown]
+    busiest = [max(found.compute_seconds(each.number) for each in found.classes) for _, found in shown]
+    figure, axes = _figure(4.0)
+    axes.plot(values, [found.seconds for _, found in shown], marker="o", label="step")
+    axes.plot(values, busiest, marker=".", linestyle="--", label="of it compute")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(what.partition("=")[0])
+    axes.set_ylabel("seconds of a step")
+    axes.grid(visible=True, which="both", linewidth=0.3)
+    axes.legend()
+    _save(figure, path)
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(9, height))
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)

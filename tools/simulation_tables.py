@@ -1,0 +1,100 @@
+"""What a simulated step comes to, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from xdsl.ir import Operation
+
+from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
+from ..passes.analysis.simulation.held import HeldBytes
+from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.results import Simulation
+from ..passes.analysis.simulation.trace import class_name
+from .cli_console import bytes_text, seconds_text
+
+MOST_ROWS = 8
+"""Of the ops and collectives that take longest, so many are listed."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a sweep: what comes of it, or why there is nothing."""
+
+    value: float
+    simulation: Simulation | None
+    problem: str = ""
+
+
+def tables(simulation: Simulation) -> Iterator[Table]:
+    """The step, its ranks, what it waits for, and what its time consists of."""
+    yield _ranks(simulation)
+    if (waits := _waits(simulation)).row_count:
+        yield waits
+    yield _path(simulation)
+
+
+def _ranks(simulation: Simulation) -> Table:
+    title = f"one step: {seconds_text(simulation.seconds)}"
+    table = Table("ranks", "compute", "waiting", "busy", "sent", "peak memory", title=title)
+    held = HeldBytes(simulation)
+    for each in simulation.classes:
+        busy = simulation.busy_seconds(each.number)
+        parts = (f"{stream} {seconds / (simulation.seconds or 1.0):.0%}" for stream, seconds in busy.items())
+        sent = simulation.sent_bytes(each.number)
+        table.add_row(
+            class_name(each),
+            seconds_text(simulation.compute_seconds(each.number)),
+            seconds_text(simulation.exposed_seconds(each.number)),
+            "\n".join(parts),
+            "\n".join(f"{kind} {bytes_text(size)}" for kind, size in sent.items()),
+            bytes_text(held.peak(each)),
+        )
+    return table
+
+
+def _waits(simulation: Simulation) -> Table:
+    """What the ranks that wait longest wait for."""
+    waiting = max(simulation.classes, key=lambda each: sum(simulation.waited(each.number).values()))
+    table = Table("collective or transfer", "kind", "waited for", title=f"{class_name(waiting)} wait for")
+    by_op: dict[tuple[str, str], float] = {}
+    for traffic, seconds in simulation.waited(waiting.number).items():
+        key = (op_name(traffic.op), traffic.kind)
+        by_op[key] = by_op.get(key, 0.0) + seconds
+    for (name, kind), seconds in sorted(by_op.items(), key=lambda row: -row[1])[:MOST_ROWS]:
+        table.add_row(name, kind, seconds_text(seconds))
+    return table
+
+
+def _path(simulation: Simulation) -> Table:
+    """The ops and collectives that the step's time consists of."""
+    path = seconds_by_op(simulation, critical_path(simulation))
+    table = Table("op", "seconds", "of the step", title=f"the critical path: {len(path)} ops and collectives")
+    rows: dict[str, float] = {}
+    for op, seconds in path.items():
+        rows[_numbered(op)] = rows.get(_numbered(op), 0.0) + seconds
+    for name, seconds in sorted(rows.items(), key=lambda row: -row[1])[:MOST_ROWS]:
+        table.add_row(name, seconds_text(seconds), f"{seconds / simulation.seconds:.1%}")
+    return table
+
+
+def _numbered(op: Operation) -> str:
+    """The name of an op; those of layers that differ in their number alone have one."""
+    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+
+
+def points_table(what: str, points: Sequence[Point]) -> Table:
+    """The points of a sweep."""
+    path = what.partition("=")[0]
+    table = Table(path, "step", "compute", "waiting", title=f"sweep of {path}")
+    for point in points:
+        if point.simulation is None:
+            table.add_row(f"{point.value:.4g}", point.problem.splitlines()[0], "", "")
+            continue
+        found = point.simulation
+        busiest = max(found.classes, key=lambda each: found.compute_seconds(each.number)).number
+        times = (found.seconds, found.compute_seconds(busiest), found.exposed_seconds(busiest))
+        table.add_row(f"{point.value:.4g}", *map(seconds_text, times))
+    return table
