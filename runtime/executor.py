@@ -12,6 +12,7 @@ from torch import nn
 from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
+from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import PlanError, Result, Spread, Value, part_sizes
 from .stages import Stage, my_stage
@@ -29,6 +30,8 @@ class Executor:
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
+        if comm.device.type == "cpu":
+            keep_freed_memory()
         self.plans = tuple(stage.plan for stage in stages)
         self.plan, self._step_fn = plan, _ = my_stage(stages)
         self.comm = comm

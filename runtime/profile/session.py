@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ...ir.mesh import Mesh
 from ..communicator import Communicator
+from ..host_memory import keep_freed_memory
 from .clock import Clock
 from .devices import device_name, memory_bytes
 from .interference import Interference
@@ -99,6 +100,8 @@ def profile_rank(request: Request, device: torch.device, observe: Observer | Non
         RuntimeError: another rank was lost; what had been measured is in the file of progress.
     """
     _check_world(request.mesh)
+    if device.type == "cpu":
+        keep_freed_memory()
     clock = Clock(device)
     journal = _begun(request, clock)
     session = _Session(request, clock, journal, observe)
