@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_up_journal import made_up_journal
 
 from shardwright import __version__
-from shardwright.tools import cli_run, opt_tool
+from shardwright.ir.cluster_file import load_cluster, parse_cluster
+from shardwright.runtime.profile.journal import Journal
+from shardwright.runtime.profile.session import Request
+from shardwright.runtime.spawn import RankError
+from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
 from shardwright.tools.cli_console import bytes_text, seconds_text
 
@@ -166,6 +171,42 @@ def test_a_fault_of_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(cli_run, "generic_cluster", fail)
     assert main(["run", "mlp-tiny", "--nproc-per-node", "2"]) == 1
     assert "internal error: KeyError: 'ranks'\nhint: this is a fault" in capsys.readouterr().err
+
+
+def test_a_profile_is_written_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def measured(fn: object, ranks: int, request: Request, timeout: float) -> list[Journal]:
+        return [made_up_journal(request.mesh, request.samples, [1.0] * ranks)] * ranks
+
+    monkeypatch.setattr(cli_profile, "run_ranks", measured)
+    path = tmp_path / "mine.toml"
+    arguments = ["profile", "--nproc-per-node", "2", "--seconds", "5"]
+    assert main([*arguments, "-o", str(path)]) == 0
+    assert "all_reduce over gpu" in capsys.readouterr().out
+    assert load_cluster(path).name == "mine"
+    assert main(arguments) == 0
+    assert parse_cluster(capsys.readouterr().out).mesh == load_cluster(path).mesh
+
+
+def test_a_profile_that_loses_a_rank_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def lost(fn: object, ranks: int, request: Request, timeout: float) -> list[Journal]:
+        journal = made_up_journal(request.mesh, request.samples, [1.0] * ranks)
+        journal.seconds = {name: each for name, each in journal.seconds.items() if not name.startswith("broadcast")}
+        assert request.progress is not None
+        journal.save(request.progress)
+        raise RankError("rank 1 of 2 was killed by SIGKILL")
+
+    monkeypatch.setattr(cli_profile, "run_ranks", lost)
+    path = tmp_path / "mine.toml"
+    assert main(["profile", "--nproc-per-node", "2", "--seconds", "5", "-o", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "rank 1 of 2 was killed by SIGKILL" in told
+    assert "missing are 1 measurements: broadcast over gpu" in told
+    assert "--resume" in told
+    assert load_cluster(path).mesh.device_count == 2
 
 
 def test_a_folder_that_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,43 @@
+"""Ops to measure: what they do, and what is called."""
+
+import torch
+
+from shardwright.api.compile import compile_step
+from shardwright.api.local_cluster import generic_cluster
+from shardwright.api.op_families import family_samples
+from shardwright.api.op_samples import samples_of_plan
+from shardwright.api.steps import find_step
+from shardwright.runtime.profile.samples import TensorSpec, arena_for, callable_of
+
+
+def test_families_rise_in_size_and_run():
+    quick = family_samples(("float32",), quick=True)
+    assert {each.work.key for each in quick} < {each.work.key for each in family_samples(("float32",))}
+    families = {"contractions", "elementwise", "reductions", "normalisation", "attention", "windows", "indexing"}
+    assert {each.work.family for each in quick} >= families | {"losses", "update", "copy", "random"}
+    small = [each for each in quick if each.work.bytes < 1e5]
+    arena = arena_for(small, torch.device("cpu"))
+    for each in small:
+        callable_of(each, arena)()
+
+
+def test_updates_write_to_copies():
+    sample = next(each for each in family_samples(("float32",), quick=True) if each.work.key.startswith("train.adamw"))
+    arena = arena_for([sample], torch.device("cpu"))
+    before = arena.operands(sample)
+    callable_of(sample, arena)()
+    assert all(torch.equal(a, b) for a, b in zip(before, arena.operands(sample), strict=True))
+
+
+def test_the_ops_of_a_plan_have_local_shapes_and_indices_that_are_there():
+    module = compile_step(find_step("gpt2-tiny"), generic_cluster(2)).module
+    samples = samples_of_plan(module)
+    arena = arena_for(samples, torch.device("cpu"))
+    for each in samples:
+        callable_of(each, arena)()
+    embeddings = [each for each in samples if each.work.key.startswith("embedding(")]
+    assert embeddings
+    for each in embeddings:
+        table, index = each.operands
+        assert isinstance(table, TensorSpec)
+        assert index.high == table.shape[0]

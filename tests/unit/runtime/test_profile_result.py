@@ -1,0 +1,91 @@
+"""From measured times to a cluster: what is known is found again."""
+
+import pytest
+from made_up_journal import ALPHA, BANDWIDTH, BETA, FLOPS, SIZES, made_up_journal
+
+from shardwright.api.op_families import family_samples
+from shardwright.ir.cluster_file import parse_cluster
+from shardwright.ir.collectives import CollectiveKind
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.op_cost import op_seconds
+from shardwright.runtime.profile.journal import ProfileError
+from shardwright.runtime.profile.output import Output, profile_text
+from shardwright.runtime.profile.tasks import exchanges, groups_of, sizes_between
+
+MESH = Mesh.of(node=2, gpu=2)
+SAMPLES = tuple(each for each in family_samples(("float32",), quick=True) if each.work.bytes < 1e6)
+
+
+def test_the_links_are_those_that_the_times_were_made_of():
+    cluster = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0] * 4)).cluster
+    assert [link.axis for link in cluster.links] == ["node", "gpu", "node-gpu"]
+    for link in cluster.links[:2]:
+        assert (link.alpha, link.beta) == (pytest.approx(ALPHA), pytest.approx(BETA))
+        for kind in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
+            assert link.named_costs(kind) == (pytest.approx(ALPHA), pytest.approx(BETA))
+        assert link.curve("all_gather:padded") == [(size, pytest.approx(ALPHA + BETA * size / 2)) for size in SIZES]
+    seconds = cluster.collective_seconds(CollectiveKind.ALL_REDUCE, ("gpu",), 65536)
+    assert seconds == pytest.approx(ALPHA + BETA * 65536)
+
+
+def test_one_kind_of_device_and_its_rates():
+    profile = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0, 1.1, 1.0, 1.1]))
+    (device,) = profile.cluster.devices
+    assert device.memory == 1e9
+    assert device.overhead == pytest.approx(3e-4)
+    errors = [
+        abs(op_seconds(device, each.work) / (max(each.work.flops / FLOPS, each.work.bytes / BANDWIDTH) + 4e-6) - 1)
+        for each in SAMPLES
+    ]
+    assert sorted(errors)[len(errors) // 2] < 0.1
+    assert (profile.cluster.interference.compute, profile.cluster.interference.communication) == (1.7, 2.2)
+    assert profile.missing == {}
+
+
+def test_ranks_that_are_slower_are_of_another_kind():
+    cluster = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0, 3.0, 1.0, 1.1])).cluster
+    assert [device.kind for device in cluster.devices] == ["cpu", "cpu-slower1"]
+    assert cluster.placement == (0, 1, 0, 0)
+    fast, slow = (op_seconds(device, SAMPLES[3].work) for device in cluster.devices)
+    assert slow / fast == pytest.approx(3 / 1.03, rel=0.1)
+
+
+def test_what_is_missing_is_in_the_file_and_the_file_is_a_cluster():
+    journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
+    journal.seconds = {name: found for name, found in journal.seconds.items() if not name.startswith("broadcast")}
+    del journal.seconds[SAMPLES[0].work.key]
+    journal.trouble = "rank 3 was lost"
+    profile = Output("known", SAMPLES).profile(journal)
+    assert profile.missing.keys() >= {SAMPLES[0].work.key, "broadcast over node", "broadcast over node-gpu"}
+    text = profile_text(profile)
+    assert "#   broadcast over gpu: rank 3 was lost" in text
+    assert parse_cluster(text) == profile.cluster
+
+
+@pytest.mark.parametrize(
+    ("kept", "missing"), [("mm", "no collective along node was measured"), ("all", "no op was measured")]
+)
+def test_too_little_is_refused(kept: str, missing: str):
+    journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
+    journal.seconds = {name: found for name, found in journal.seconds.items() if name.startswith(kept)}
+    with pytest.raises(ProfileError, match=missing):
+        Output("known", SAMPLES).profile(journal)
+
+
+def test_axes_of_one_rank_are_not_measured():
+    assert groups_of(Mesh.of(node=1, gpu=4)) == (("gpu",),)
+    assert groups_of(Mesh.of(gpu=1)) == ()
+    assert groups_of(MESH) == (("node",), ("gpu",), ("node", "gpu"))
+
+
+def test_sizes_are_those_that_can_be_split_among_all():
+    assert sizes_between(64, 5000, 16) == (64, 1024, 5000)
+    found = {each.whole for each in exchanges(Mesh.of(gpu=8), "gloo", (64, 1000)) if each.kind == "all_to_all"}
+    assert found == {256, 768}
+
+
+def test_direct_exchanges_are_for_gloo_alone():
+    gloo, nccl = ({each.curve for each in exchanges(Mesh.of(gpu=2), name, (64,))} for name in ("gloo", "nccl"))
+    assert "all_gather:padded" in gloo
+    assert {"all_gather", "all_gather:grouped_broadcast"} <= nccl
+    assert not any(name.endswith(("direct", "padded")) for name in nccl)
