@@ -1,10 +1,11 @@
 """
 How long the simulation of one step takes, where its plan is there: GPTs on 8 and on 1,024 devices.
 
-    python benchmarks/simulation.py [--repeat N] [--every-rank] [CASE ...]
+    python benchmarks/simulation.py [--repeat N] [--every-rank] [--plans FOLDER] [CASE ...]
 
-Capture, planning and parsing are apart, and their time is beside. `every rank` simulates each rank by itself instead of
-one of each class of ranks that do the same. `again` is the same module once more, as at the points of a sweep.
+Capture, planning and parsing are apart; plans are kept in FOLDER and taken from there. Parameters are spread over all
+devices (ZeRO-3), so that there is much to send. With `--every-rank` each rank is simulated by itself instead of one of
+each class of ranks that do the same. `again` is the same module once more, as at the points of a sweep.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import argparse
 import gc
 import statistics
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _report import plot_bars, publish
+from _report import RESULTS, plot_bars, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PIPELINE, import_training_step
+from shardwright.api.files import write_atomically
+from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
@@ -32,10 +35,11 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.tools.ir_input import full_context
 
-_FLAT = PIPELINE.format(strategy="search-strategy")
+_STRATEGY = 'search-strategy{{algorithm=fixed pins="{pins}"}}'
+_FLAT = PIPELINE.format(strategy=_STRATEGY)
 _STAGES = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{{stages={stages}}},search-strategy,"
-    "split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap,"
+    f"decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{{{{stages=8}}}},{_STRATEGY},"
+    "split-batch{{parts=16}},insert-resharding,select-collectives,overlap,"
     "schedule-pipeline{{schedule=1f1b}},plan-transfers,insert-frees"
 )
 _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
@@ -54,21 +58,29 @@ class Case:
 CASES = {
     "12 layers, 8 devices": Case(12, Mesh.of(gpu=8), 64),
     "96 layers, 1,024 devices": Case(96, Mesh.of(node=128, gpu=8), 1024),
-    "96 layers, 1,024 devices, 8 stages, 16 parts": Case(
-        96, Mesh.of(node=128, gpu=8), 2048, _STAGES.format(stages=8, parts=16)
-    ),
+    "96 layers, 1,024 devices, 8 stages, 16 parts": Case(96, Mesh.of(node=128, gpu=8), 2048, _STAGES),
 }
 
 
-def planned(case: Case) -> ModuleOp:
-    """The plan of a case, printed and parsed, as from a file."""
+def planned(name: str, folder: Path) -> ModuleOp:
+    """The plan of a case, from its file, which is written if it is not there."""
+    path = folder / f"{name.replace(', ', '-').replace(',', '').replace(' ', '_')}.mlir"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, module_text(made(CASES[name])))
+    return parse_module(full_context(), path.read_text(), str(path))
+
+
+def made(case: Case) -> ModuleOp:
+    """The plan of a case."""
     step = gpt2_step(GPT2Config(layers=case.layers, width=1024, heads=16), batch=case.batch, length=256)
     module = import_training_step(step)
     links = (Link(axis.name, 25e-6 if axis.name == "node" else 12e-6, 1 / 45e9) for axis in case.mesh.axes)
     cluster = Cluster("h100", case.mesh, (_H100,), (0,) * case.mesh.device_count, tuple(links))
     add_cluster(module, cluster)
-    run_pipeline(Context(), module, case.passes)
-    return parse_module(full_context(), module_text(module), "plan")
+    with pin_file("zero3") as pins:
+        run_pipeline(Context(), module, case.passes.format(pins=pins))
+    return module
 
 
 def timed(module: ModuleOp, *, every_rank: bool) -> tuple[float, Simulation]:
@@ -79,11 +91,9 @@ def timed(module: ModuleOp, *, every_rank: bool) -> tuple[float, Simulation]:
     return perf_counter() - start, found
 
 
-def measure(name: str, repeat: int, *, every_rank: bool) -> dict[str, Any]:
-    """Plan a case and simulate it several times; the first time nothing of it is known."""
-    start = perf_counter()
-    module = planned(CASES[name])
-    planning = perf_counter() - start
+def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[str, Any]:
+    """Simulate a case several times; the first time nothing of it is known."""
+    module = planned(name, plans)
     first, found = timed(module, every_rank=every_rank)
     again = [timed(module, every_rank=every_rank)[0] for _ in range(repeat)]
     events = sum(map(len, found.course.entries)) + len(found.course.traffic)
@@ -95,7 +105,6 @@ def measure(name: str, repeat: int, *, every_rank: bool) -> dict[str, Any]:
         "step s": found.seconds,
         "simulation s (first)": first,
         "again s (median)": statistics.median(again),
-        "planned and parsed s": planning,
     }
 
 
@@ -104,10 +113,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--every-rank", action="store_true")
+    parser.add_argument("--plans", type=Path, default=RESULTS / "plans")
     parser.add_argument("cases", nargs="*", default=list(CASES))
     options = parser.parse_args()
-    run = partial(measure, repeat=options.repeat, every_rank=options.every_rank)
-    rows = [run(name) for name in options.cases]
+    rows = [measure(name, options.repeat, options.plans, every_rank=options.every_rank) for name in options.cases]
     publish("simulation", rows, command="python benchmarks/simulation.py")
     heights = {"first time": [row["simulation s (first)"] for row in rows]}
     labels = [row["case"].replace(", ", "\n") for row in rows]

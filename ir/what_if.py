@@ -2,9 +2,12 @@
 What-ifs: a cluster with other numbers, and a range of numbers to try.
 
 A field goes by its place in the cluster file: `link.node.bandwidth`, `device.a100.flops.float32`,
-`interference.compute`, `host.0.nics`. Its value is what that file takes, with its unit or without. What was measured
-follows what is set: the bandwidth of a link by the same factor as its measured collectives, the rate of a device as its
-fitted rates; times of single ops do not, and are left out where a rate is set.
+`interference.compute`, `host.0.nics`. Where an axis has no link of its own but goes over one level of the hosts' wires,
+`link.node.bandwidth` is the `level.NAME.bandwidth` of these. A value is what the file takes, with its unit or without.
+
+What was measured follows what is set: the measured collectives of a link go by the same factor as its bandwidth and
+latency, the fitted rates of a device by that of its rates. Times of single ops do not, and are left out where a rate is
+set.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 from .cluster import Cluster, Device, Link
@@ -48,16 +52,16 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
 
     WhatIfError: there is no such field, or it cannot have this value.
     """
-    table = _table(cluster)
+    table, aliases = _table(cluster), _aliases(cluster)
     if path not in (known := fields(cluster)):
         close = difflib.get_close_matches(path, known, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise WhatIfError(f"the cluster has no field {path}; {hint}")
-    *sections, field = path.split(".")
+    *sections, field = aliases.get(path, path).split(".")
     inner = table
     for name in sections:
         inner = _entered(inner, name)
-    inner[field] = float(value) if _NUMBER.fullmatch(str(value)) else value
+    inner[field] = _plain(value)
     try:
         found = parse_cluster("\n".join(f"{name} = {_inline(each)}" for name, each in table.items()), "what if")
     except ClusterFileError as error:
@@ -68,12 +72,12 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
 def fields(cluster: Cluster) -> list[str]:
     """The fields that can be changed."""
     optional = [*_OPTIONAL, *(f"device.{device.kind}.{field}" for device in cluster.devices for field in _OF_DEVICES)]
-    return list(dict.fromkeys([*_leaves(_table(cluster)), *optional]))
+    return list(dict.fromkeys([*_leaves(_table(cluster)), *_aliases(cluster), *optional]))
 
 
 def number(cluster: Cluster, path: str) -> float:
     """The value of a field, in the units of the cluster file; WhatIfError where it is none or no number."""
-    *sections, field = path.split(".")
+    *sections, field = _aliases(cluster).get(path, path).split(".")
     inner = _table(cluster)
     for name in sections:
         inner = _entered(inner, name)
@@ -118,6 +122,30 @@ def _entered(table: _Table, name: str) -> _Table:
     """A section of a table, or an entry of a list of them; it is made where there is none."""
     listed = cast("list[_Table] | _Table", table)
     return listed[int(name)] if isinstance(listed, list) else listed.setdefault(name, {})
+
+
+def _plain(value: str | float) -> str | float:
+    """A number as the file has it: whole ones without a point."""
+    if not _NUMBER.fullmatch(str(value)):
+        return value
+    found = float(value)
+    return int(found) if found.is_integer() else found
+
+
+def _aliases(cluster: Cluster) -> dict[str, str]:
+    """The fields of links that an axis has not, with those of the level that it goes over."""
+    found: dict[str, str] = {}
+    if (topology := cluster.topology) is None:
+        return found
+    linked = {link.axis for link in cluster.links}
+    for axis in cluster.mesh.spatial:
+        group = cluster.mesh.group(0, (axis.name,))
+        ways = (topology.way(a, b) for a, b in pairwise(group))
+        levels = {topology.ports[port].level.name for way in ways for port in way}
+        if axis.name not in linked and len(levels) == 1:
+            level = levels.pop()
+            found |= {f"link.{axis.name}.{field}": f"level.{level}.{field}" for field in ("latency", "bandwidth")}
+    return found
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -7,6 +7,7 @@ import pytest
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpRate
+from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.what_if import WhatIfError, changed, fields, number, parse_change, parse_sweep
 
 RATES = (OpRate("contractions", "float32", 8e12, 1e11, 1e-6), OpRate("", "", 6e12, 8e10, 2e-6))
@@ -70,6 +71,19 @@ def test_all_fields_can_be_set_to_what_they_are():
     for path in numbers:
         if path != "device.gpu.overhead":
             assert changed(CLUSTER, path, number(CLUSTER, path)) == CLUSTER
+
+
+def test_an_axis_without_a_link_goes_by_the_level_of_its_wires():
+    levels = (Level("nvlink", 1e-6, 3e11), Level("ethernet", 2e-5, 1e10))
+    hosts = Topology(levels, (Host(2, "nvlink", "ethernet", 1, 2),))
+    cluster = Cluster("hosts", Mesh.of(node=2, gpu=2), (DEVICE,), (0, 0, 0, 0), (), topology=hosts)
+    found = changed(cluster, "link.node.bandwidth", "25GB/s")
+    assert found == changed(cluster, "level.ethernet.bandwidth", 25e9) != cluster
+    assert number(found, "link.node.bandwidth") == 25e9
+    assert number(found, "link.gpu.bandwidth") == 3e11
+    assert changed(cluster, "host.0.nics", "2").topology != hosts
+    with pytest.raises(WhatIfError, match=r"host.0.count cannot be 3: .*devices"):
+        changed(cluster, "host.0.count", "3")
 
 
 def test_a_sweep_goes_in_equal_ratios_from_end_to_end():
