@@ -99,10 +99,10 @@ class Division:
 def divided(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) -> tuple[Division, ...]:
     """The classes of the ranks of all places; with `every_rank` each rank is one."""
     found: list[Division] = []
-    first = 0
+    first, uneven = 0, _uneven_dims(func)
     for place in places:
         ranks = range(place.cluster.mesh.device_count)
-        kinds: list[Hashable] = list(ranks) if every_rank else _kinds(func, place)
+        kinds: list[Hashable] = list(ranks) if every_rank else _kinds(place, uneven.get(place.stage, {}))
         classes = refined(kinds, place.neighbours)
         found.append(Division(place, first, classes))
         first += len(classes)
@@ -133,15 +133,12 @@ def _numbered(kinds: Sequence[Hashable]) -> list[int]:
     return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
 
 
-def _kinds(func: FuncOp, place: Place) -> list[Hashable]:
-    """By rank, its device and the sizes of its parts of every dim that is split unevenly."""
-    cluster = place.cluster
-    mesh = cluster.mesh
-    uneven = list(dict.fromkeys(_uneven_dims(func, place)))
-    kinds: list[Hashable] = []
+def _kinds(place: Place, uneven: Iterable[DimSharding]) -> list[Hashable]:
+    """By rank, its device and the sizes of its parts of the dims that are split unevenly."""
+    mesh, kinds = place.cluster.mesh, list[Hashable]()
     for rank in range(mesh.device_count):
         sizes = tuple(_extent(dim, mesh.part(rank, dim.axes)) for dim in uneven)
-        kinds.append((cluster.placement[rank], sizes))
+        kinds.append((place.cluster.placement[rank], sizes))
     return kinds
 
 
@@ -150,12 +147,13 @@ def _extent(dim: DimSharding, part: int) -> int:
     return dim.offsets[part + 1] - dim.offsets[part]
 
 
-def _uneven_dims(func: FuncOp, place: Place) -> Iterator[DimSharding]:
-    stages = Stages(func)
+def _uneven_dims(func: FuncOp) -> dict[int | None, dict[DimSharding, None]]:
+    """By stage, the ways in which its ops and values split dims unevenly."""
+    stages, found = Stages(func), dict[int | None, dict[DimSharding, None]]()
     for op in func.walk():
-        if op is not func and (place.stage is None or stages.of_op(op) == place.stage):
-            for sharding in _shardings(op):
-                yield from (dim for dim in sharding.dims if dim.offsets is not None)
+        if op is not func and (dims := {d: None for s in _shardings(op) for d in s.dims if d.offsets is not None}):
+            found.setdefault(stages.of_op(op) if stages.names else None, {}).update(dims)
+    return found
 
 
 def _shardings(op: Operation) -> Iterable[Sharding]:

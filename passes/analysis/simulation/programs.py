@@ -63,14 +63,10 @@ _Item: TypeAlias = Operation | Slot
 
 def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
     """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
-    known, schedule = Stages(func), _schedule(func)
-    scheduled = {slot.label for slots in schedule for slot in slots}
+    known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
-    found: list[Program] = []
-    for index, division in enumerate(divisions):
-        items = _items(func, known, division.place.stage, schedule[index] if schedule else [], scheduled)
-        found.append(_Writer(func, division, crossing).program(items))
-    return found
+    items = _items(func, known, [division.place.stage for division in divisions], _schedule(func))
+    return [_Writer(func, each, crossing).program(items[each.place.stage]) for each in divisions]
 
 
 class _Writer:
@@ -162,28 +158,28 @@ def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:
 
 
 def _items(
-    func: FuncOp, known: Stages, stage: int | None, slots: Sequence[Slot], scheduled: set[str]
-) -> Iterator[_Item]:
-    """What a stage does, in order, and the return; its schedule stands where its first fragment does."""
-    begun = False
+    func: FuncOp, known: Stages, stages: Sequence[int | None], schedule: Sequence[Sequence[Slot]]
+) -> dict[int | None, list[_Item]]:
+    """By stage, what it does, in order, and the return; its schedule stands where its first fragment does."""
+    found: dict[int | None, list[_Item]] = {stage: [] for stage in stages}
+    scheduled = {slot.label for slots in schedule for slot in slots}
+    begun: set[int] = set()
     for op in func.body.block.ops:
         if isinstance(op, TransferOp):
             if op.label.data not in scheduled:
-                yield from _once(op, known, stage)
+                for stage in (known.of_value(op.operand), known.of_value(op.result)):
+                    found[stage].append(Slot(Action.START, op.label.data, 0))
+                found[known.of_value(op.result)].append(Slot(Action.WAIT, op.label.data, 0))
+        elif isinstance(op, ReturnOp):
+            for items in found.values():
+                items.append(op)
         elif isinstance(op, FragmentOp) and op.label.data in scheduled:
-            if known.of_op(op) == stage and not begun:
-                begun = True
-                yield from slots
-        elif isinstance(op, ReturnOp) or known.of_op(op) == stage:
-            yield op
-
-
-def _once(op: TransferOp, known: Stages, stage: int | None) -> Iterator[Slot]:
-    """A transfer that is not of parts."""
-    if stage in (known.of_value(op.operand), known.of_value(op.result)):
-        yield Slot(Action.START, op.label.data, 0)
-    if known.of_value(op.result) == stage:
-        yield Slot(Action.WAIT, op.label.data, 0)
+            if (stage := known.of_op(op)) is not None and stage not in begun:
+                begun.add(stage)
+                found[stage] += schedule[stage]
+        elif (stage := known.of_op(op) if known.names else None) in found:
+            found[stage].append(op)
+    return found
 
 
 def _schedule(func: FuncOp) -> list[list[Slot]]:
