@@ -78,6 +78,30 @@ def plot_intervals(
     pyplot.close(figure)
 
 
+def plot_scatter(
+    name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str
+) -> None:
+    """Write points by series, with the line on which both are equal, to `results/NAME.png`; logarithmic axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 5))
+    for title, points in series.items():
+        axes.scatter(*zip(*points, strict=True), s=12, label=title)
+    values = [value for points in series.values() for point in points for value in point]
+    axes.plot([min(values), max(values)], [min(values), max(values)], color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
 def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median."""
     generator = random.Random(1)

@@ -6,12 +6,16 @@ All groups of an axis run a collective at once. What they send through each port
     all_gather, reduce_scatter  (k-1)/k of the value goes round a group of k, in rings that enter and leave each host by
                                 another of the NICs that the group has there
     all_reduce                  twice that
+    all_reduce:tree             to the root and back, in trees of hosts, one for each NIC, that are chains on each host;
+                                two of them with half the value each, so that who is a leaf in one is none in the other
+    all_reduce:switch           likewise, but the switch of a host adds up what its devices send, and tells all
     broadcast                   the whole value goes round
     all_to_all                  each sends 1/k of what it holds to every other
 
 The port with the most to do sets the seconds per byte: of a NIC that eight groups share each has an eighth, and of
 wires of different speed the slowest counts. A message that is too small for that takes a step per device of a ring;
-an all-reduce and a broadcast may go along a tree, with as many steps as it has levels.
+an all-reduce and a broadcast may go along a tree, with as many steps as it has levels. (The load of trees, and their
+chains on hosts, are as NCCL's: `benchmarks/nccl_tables.py` compares with its tables.)
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from .topology import Seat, Topology
+
+_T = TypeVar("_T")
 
 Group: TypeAlias = Sequence[int]
 """Ranks that communicate with one another."""
@@ -30,7 +36,8 @@ Group: TypeAlias = Sequence[int]
 Loads: TypeAlias = Mapping[str, float]
 """By port, what passes it, as a part of the value."""
 
-_TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+_TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_reduce:ring": 2}
+_TREES = ("all_reduce:tree", "all_reduce:switch")
 
 
 def topology_costs(topology: Topology, kind: str, groups: Sequence[Group]) -> tuple[float, float]:
@@ -41,13 +48,15 @@ def topology_costs(topology: Topology, kind: str, groups: Sequence[Group]) -> tu
     """
     if kind == "all_to_all":
         loads = _to_all(topology, groups)
+    elif kind in _TREES:
+        loads = _trees(topology, groups, chained=kind == "all_reduce:tree")
     else:
         loads = _rings(topology, groups)
         count = len(groups[0])
         share = _TURNS[kind] * (count - 1) / count if kind in _TURNS else 1.0
         loads = {name: share * load for name, load in loads.items()}
     used = [(topology.ports[name], load) for name, load in loads.items()]
-    beta = max(load / (port.bandwidth * port.level.part_reached(kind)) for port, load in used)
+    beta = max(load / (port.bandwidth * port.level.part_reached(kind.split(":")[0])) for port, load in used)
     start = max(port.level.start for port, _ in used)
     return start + max(_steps(topology, kind, group) for group in groups), beta
 
@@ -62,6 +71,27 @@ def _rings(topology: Topology, groups: Iterable[Group]) -> Loads:
     return loads
 
 
+def _trees(topology: Topology, groups: Iterable[Group], *, chained: bool) -> Loads:
+    """Two trees of hosts, of which the second begins with the next host, for each NIC that a host has."""
+    loads: defaultdict[str, float] = defaultdict(float)
+    for group in groups:
+        hosts = _by_host(topology, group)
+        roots = [list({topology.seat(rank).nic: rank for rank in ranks}.values()) for ranks in hosts]
+        rings = min(map(len, roots)) if len(hosts) > 1 else 1
+        for tree, ring in itertools.product(range(2), range(rings)):
+            heads = [each[ring] for each in _turned(roots, tree)]
+            edges = [(head, heads[(at - 1) // 2]) for at, head in enumerate(heads) if at]
+            for ranks, head in zip(_turned(hosts, tree), heads, strict=True):
+                if chained:
+                    edges += itertools.pairwise(_turned(ranks, ranks.index(head)))
+                else:
+                    for name in (name for rank in ranks for name in topology.seat(rank).inside):
+                        loads[name] += 0.5 / rings
+            for name in itertools.chain.from_iterable(topology.way(*pair) for e in edges for pair in (e, e[::-1])):
+                loads[name] += 0.5 / rings
+    return loads
+
+
 def _orders(topology: Topology, group: Group) -> Iterator[list[int]]:
     """The rings of a group, the ranks of a host together: one for each NIC that it has on every host."""
     hosts = _by_host(topology, group)
@@ -72,8 +102,8 @@ def _orders(topology: Topology, group: Group) -> Iterator[list[int]]:
         yield list(itertools.chain.from_iterable(turned))
 
 
-def _turned(ranks: list[int], first: int) -> list[int]:
-    return ranks[first:] + ranks[:first]
+def _turned(order: list[_T], first: int) -> list[_T]:
+    return order[first:] + order[:first]
 
 
 def _by_host(topology: Topology, group: Group) -> list[list[int]]:
@@ -120,17 +150,20 @@ def _steps(topology: Topology, kind: str, group: Group) -> float:
     if kind == "all_to_all":
         return max(around)
     chain = sum(around) - max(around)
-    if kind in ("all_gather", "reduce_scatter"):
-        return chain
-    return _TURNS.get(kind, 1) * min(chain, _tree(topology, group))
+    if kind in ("all_gather", "reduce_scatter", "all_reduce:ring"):
+        return _TURNS[kind] * chain if kind == "all_reduce:ring" else chain
+    if kind in _TREES:
+        return 2 * _tree(topology, group, chained=kind == "all_reduce:tree")
+    return _TURNS.get(kind, 1) * min(chain, _tree(topology, group, chained=True))
 
 
-def _tree(topology: Topology, group: Group) -> float:
-    """Seconds from the root to the leaves: a tree of hosts, and a tree on each."""
+def _tree(topology: Topology, group: Group, *, chained: bool) -> float:
+    """Seconds from the root to the leaves: a tree of hosts, and a chain on each, or a step to its switch."""
     hosts = _by_host(topology, group)
     across = max((topology.latency(a[0], b[0]) for a, b in itertools.pairwise(hosts)), default=0.0)
-    inside = max((topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1), default=0.0)
-    return across * _levels(len(hosts)) + inside * _levels(max(map(len, hosts)))
+    steps = ((len(ranks) - 1 if chained else 1) * topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1)
+    inside = max(steps, default=0.0)
+    return across * _levels(len(hosts)) + inside
 
 
 def _levels(count: int) -> int:

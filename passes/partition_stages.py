@@ -85,6 +85,9 @@ class PartitionStagesPass(ModulePass):
     """The numbers of ranks of the stages, as "2,2"; by default as equal as can be, where there is a choice the fastest.
     """
 
+    begins: str | None = None
+    """The number of the first layer of each stage, as "0,14"; by default where the step is fastest."""
+
     cost: Literal["roofline", "amp"] = "roofline"
     """`roofline` counts each stage's own devices and all that crosses, `amp` what AMP counts."""
 
@@ -123,18 +126,29 @@ class PartitionStagesPass(ModulePass):
                 " whole rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
             )
         found: list[tuple[tuple[int, ...], Partition]] = []
+        bounds = self._bounds(view.func, layers) if self.begins is not None else None
         for counts in options:
             costs = self._costs(view, layers, cluster, counts)
             stages, parts = self.stages, self.micro_batches
-            found.append((counts, partition(len(layers.names), stages, parts, costs.compute, costs.communicate)))
+            best = partition(len(layers.names), stages, parts, costs.compute, costs.communicate, bounds)
+            found.append((counts, best))
         return min(found, key=lambda each: each[1].seconds)
+
+    def _bounds(self, func: FuncOp, layers: Layers) -> tuple[int, ...]:
+        """Where stages begin, and the number of layers."""
+        assert self.begins is not None
+        bounds = (*_numbers(func, "begins", self.begins), len(layers.names))
+        if len(bounds) != self.stages + 1 or bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
+            fail(
+                func,
+                f'begins="{self.begins}": expected {self.stages} ascending numbers of layers, the first 0; the layers'
+                f" are {', '.join(f'{i} {name}' for i, name in enumerate(layers.names))}",
+            )
+        return bounds
 
     def _given(self, func: FuncOp, cluster: Cluster) -> tuple[int, ...]:
         assert self.ranks is not None
-        try:
-            counts = tuple(int(count) for count in self.ranks.split(","))
-        except ValueError:
-            fail(func, f'ranks="{self.ranks}": expected numbers, as "2,2"')
+        counts = _numbers(func, "ranks", self.ranks)
         mesh, told = cluster.mesh, f'ranks="{self.ranks}"'
         if len(counts) != self.stages:
             fail(func, f"{told} is of {len(counts)} stages, expected {self.stages}")
@@ -161,6 +175,13 @@ class PartitionStagesPass(ModulePass):
                 f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}",
             )
         return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward)
+
+
+def _numbers(func: FuncOp, option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        fail(func, f'{option}="{text}": expected numbers, as "2,2"')
 
 
 def stage_clusters(cluster: Cluster, counts: tuple[int, ...]) -> list[Cluster]:

@@ -13,7 +13,7 @@ costs of communication add up here, which the released code drops; and a stage h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -38,9 +38,19 @@ class _State:
     bounds: tuple[int, ...]
 
 
-def partition(layers: int, stages: int, micro_batches: int, compute: StageCost, communicate: StageCost) -> Partition:
+def partition(
+    layers: int,
+    stages: int,
+    micro_batches: int,
+    compute: StageCost,
+    communicate: StageCost,
+    bounds: Sequence[int] | None = None,
+) -> Partition:
     """
     The cheapest division of `layers` layers among `stages` stages, each of which gets at least one.
+
+    Args:
+        bounds: the division, where it is given and only its cost is asked for.
 
     Raises:
         ValueError: there are more stages than layers.
@@ -53,6 +63,8 @@ def partition(layers: int, stages: int, micro_batches: int, compute: StageCost, 
         reached: dict[int, list[_State]] = {}
         for first, found in states.items():
             ends = range(first + 1, layers - left + 1) if left else [layers]
+            if bounds is not None:
+                ends = [bounds[stage + 1]]
             for end in ends:
                 seconds, sent = compute(stage, first, end), communicate(stage, first, end)
                 reached.setdefault(end, []).extend(

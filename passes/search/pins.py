@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -108,10 +108,14 @@ class Limit:
 
 @dataclass(frozen=True)
 class OpLimit:
-    """What an op's signature must be: per axis all its placements, and the sharding of single operands."""
+    """
+    What an op's signature must be: per axis all its placements, the sharding of single operands, and per axis the
+    splits that its values may not have.
+    """
 
     axes: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
     operands: tuple[tuple[int, Limit], ...] = ()
+    never: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
 
 
 _FREE = Limit()
@@ -150,6 +154,10 @@ class Constraints:
             return True
         for axis, wanted in limit.axes:
             if tuple(placement(s, axis) for s in (*given.operands, *given.results)) != wanted:
+                return False
+        for axis, refused in limit.never:
+            found = (placement(s, axis) for s in (*given.operands, *given.results))
+            if any(isinstance(each, tuple) and each == split for each, split in zip(found, refused, strict=True)):
                 return False
         return all(_obeys(given.operands[i], each) for i, each in limit.operands)
 
@@ -270,9 +278,7 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
         else:
             placements = found.ops[op]
-        before = constraints.ops.get(id(op), OpLimit())
-        limits = tuple((axis, placements) for axis in axes)
-        constraints.ops[id(op)] = OpLimit((*before.axes, *limits), before.operands)
+        _limit_op(constraints, op, OpLimit(axes=tuple((axis, placements) for axis in axes)))
 
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
@@ -286,27 +292,69 @@ def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def _tensor_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints) -> None:
-    """The batch stays whole; matrices that matrix products use are split, at home and in use."""
+    """The batch stays whole, in every op; matrices that matrix products use are split, at home and in use."""
+    for op, splits in _batch_splits(view, axes).items():
+        _limit_op(constraints, op, OpLimit(never=tuple((axis, splits) for axis in axes)))
     for given in view.inputs:
-        shape = shape_of(given.argument)
         if given.role == train.BATCH:
             _limit_axes(constraints.arguments, given.argument.index, axes, "R")
-        elif given.role == train.PARAM and len(shape) >= 2 and _feeds_contraction(given.argument):
-            parts = view.mesh.parts(axes)
-            places = frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
+        elif given.role == train.PARAM and (places := _matrix_splits(given.argument, axes, view)):
             _limit_axes(constraints.arguments, given.argument.index, axes, places)
-            _limit_axes(constraints.copies, given.argument, axes, places)
+            _limit_use(constraints, given.argument, axes, places)
+    kept = {given.argument for given in view.whole.inputs if given.role == train.PARAM}
+    for transfer in view.arrivals:
+        if transfer.operand in kept and (places := _matrix_splits(transfer.result, axes, view)):
+            _limit_axes(constraints.arrivals, transfer.result, axes, places)
+            _limit_use(constraints, transfer.result, axes, places)
 
 
-def _feeds_contraction(value: SSAValue) -> bool:
-    """Whether a value is an operand of a contraction, perhaps through views."""
+def _matrix_splits(value: SSAValue, axes: tuple[str, ...], view: StepView) -> frozenset[Placement]:
+    """How a parameter may be split, if it is a matrix that a matrix product uses."""
+    shape, parts = shape_of(value), view.mesh.parts(axes)
+    if len(shape) < 2 or next(_contractions(value), None) is None:
+        return frozenset()
+    return frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
+
+
+def _limit_use(
+    constraints: Constraints, value: SSAValue, axes: tuple[str, ...], places: frozenset[Placement]
+) -> None:
+    """Let no contraction use a value in another way."""
+    _limit_axes(constraints.copies, value, axes, places)
+    limit = Limit(axes=tuple((axis, places) for axis in axes))
+    for op, index in _contractions(value):
+        _limit_op(constraints, op, OpLimit(operands=((index, limit),)))
+
+
+def _batch_splits(view: StepView, axes: tuple[str, ...]) -> dict[ComputeOp, tuple[Placement, ...]]:
+    """By op, where its values have the batch for a dim, by itself: merged with heads, say, it may still be split."""
+    batches = [shape_of(given.argument) for given in view.whole.inputs if given.role == train.BATCH]
+    sizes = {shape[0] for shape in batches if shape}
+    found: dict[ComputeOp, tuple[Placement, ...]] = {}
+    for op, placements in propagate_batch(view, axes, ("S", 0)).ops.items():
+        pairs = zip((*op.args, *op.outs), placements, strict=True)
+        found[op] = tuple(p if isinstance(p, tuple) and shape_of(v)[p[1] or 0] in sizes else "R" for v, p in pairs)
+    return found
+
+
+def _contractions(value: SSAValue) -> Iterator[tuple[ComputeOp, int]]:
+    """The contractions that have a value, perhaps through views, for an operand, and for which."""
     for use in value.uses:
         op = use.operation
         if not isinstance(op, ComputeOp) or isinstance(op, train.TrainOp):
             continue
-        if is_contraction(op) or (spec_of(op).view and _feeds_contraction(op.outs[0])):
-            return True
-    return False
+        if is_contraction(op):
+            yield op, op.args.index(use.operation.operands[use.index])
+        elif spec_of(op).view:
+            yield from _contractions(op.outs[0])
+
+
+def _limit_op(constraints: Constraints, op: ComputeOp, limit: OpLimit) -> None:
+    """Put a limit on an op besides those that it has."""
+    before = constraints.ops.get(id(op), OpLimit())
+    constraints.ops[id(op)] = OpLimit(
+        (*before.axes, *limit.axes), (*before.operands, *limit.operands), (*before.never, *limit.never)
+    )
 
 
 def _limit_axes(

@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from ....dialects.compute import ComputeOp, dtype_of
 from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp
 from ....ir.cluster import Cluster
-from ....ir.op_cost import op_seconds
+from ....ir.op_cost import OpWork, op_seconds
 from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
@@ -18,6 +18,9 @@ from ..compute import copying, has_tables, is_uneven, local_bytes, op_work
 
 Seconds: TypeAlias = tuple[float, ...]
 """By class."""
+
+Works: TypeAlias = tuple[OpWork, ...]
+"""By class; empty for all where there is none."""
 
 
 class OpCosts:
@@ -38,11 +41,22 @@ class OpCosts:
 
     def __call__(self, op: Operation) -> Seconds:
         """The time of `op`; nothing for one that only communicates, or does nothing."""
+        if isinstance(op, StartOp):
+            return self.launches
+        if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
+            return self._seconds(self.works(op))
+        key = (op.use_key(), signature)
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = self._seconds(self.works(op))
+        return found
+
+    def works(self, op: Operation) -> Works:
+        """What `op` does; nothing where it only communicates."""
         match op:
             case ComputeOp():
                 return self._computed(op)
             case SliceOp():
-                return self.none
+                return ()
             case PartialOp():
                 return self._moved(op.result, op.sharding, 1)
             case CollectiveOp() if not is_over_space(op, self.cluster):
@@ -50,32 +64,28 @@ class OpCosts:
                 return self._moved(op.result, op.sharding, 3 * (parts - 1))
             case AccumulateOp():
                 return self._moved(op.result, op.out_sharding.sharding, 3)
-            case StartOp():
-                return self.launches
             case ReshardOp():
                 fail(op, "has no collective yet; run select-collectives before predicting the time")
             case _:
-                return self.none
+                return ()
 
-    def _computed(self, op: ComputeOp) -> Seconds:
+    def _computed(self, op: ComputeOp) -> Works:
+        """Of an even split every rank is taken to have the largest part."""
         if (signature := op.signature) is None:
             fail(op, "has no signature; run search-strategy before predicting the time")
-        key = (op.use_key(), signature)
-        if (found := self._known.get(key)) is None:
-            found = self._known[key] = self._roofline(op, signature)
-        return found
-
-    def _roofline(self, op: ComputeOp, signature: Signature) -> Seconds:
-        """Of an even split every rank is taken to have the largest part."""
         mesh, uneven = self.cluster.mesh, is_uneven(signature)
-        works = (op_work(op, signature, mesh, rank if uneven else None, keyed=self.keyed) for rank in self.ranks)
-        return tuple(op_seconds(device, work) for device, work in zip(self.devices, works, strict=True))
+        ranks = (rank if uneven else None for rank in self.ranks)
+        return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed) for rank in ranks)
 
-    def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Seconds:
+    def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
         """Reading or writing the local part of a value as often as that."""
         moved = float(times * local_bytes(value, sharding, self.cluster.mesh))
-        work = copying(dtype_of(value), moved)
-        return tuple(op_seconds(device, work) for device in self.devices)
+        return (copying(dtype_of(value), moved),) * len(self.ranks)
+
+    def _seconds(self, works: Works) -> Seconds:
+        if not works:
+            return self.none
+        return tuple(op_seconds(device, work) for device, work in zip(self.devices, works, strict=True))
 
 
 def is_over_space(op: CollectiveOp, cluster: Cluster) -> bool:

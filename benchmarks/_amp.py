@@ -1,0 +1,203 @@
+"""AMP's trials as plans of ours: the published settings, imported, pinned and scheduled, and their outlines."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import import_training_step
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.collectives import CollectiveKind
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.op_cost import OpRate, OpWork
+from shardwright.ir.topology import Host, Level, Topology
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.durations import Communication
+from shardwright.passes.analysis.outline import Outline, Stretch, outline_of
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import step_functions
+
+RANKS, HOST, BATCH, LAYERS = 16, 4, 32, 24
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One published run: samples of a micro-batch, degrees of parallelism, first slots of stages, seconds."""
+
+    setting: str
+    micro_batch: int
+    tensor: int
+    data: int
+    pipe: int
+    cuts: tuple[int, ...]
+    seconds: float
+    theirs: float = float("nan")
+
+    @property
+    def parts(self) -> int:
+        """The micro-batches of a step."""
+        return BATCH // (self.data * self.micro_batch)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh, major to minor, without axes of one."""
+        sizes = {"pipe": self.pipe, "data": self.data, "tensor": self.tensor}
+        return {name: size for name, size in sizes.items() if size > 1}
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """
+        The first layers of stages, of ours: two embeddings, 24 blocks, the last norm and the vocabulary's projection.
+
+        AMP's slots are an embedding and an empty one, the blocks, two empty ones, the projection, an empty one.
+        """
+        return (0, *(min(cut, 2 + LAYERS + (cut > 2 + LAYERS)) for cut in self.cuts[1:-1]))
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """The runs of a file of AMP's trials that have a time."""
+    found: list[Trial] = []
+    for row in csv.DictReader(path.read_text().splitlines()):
+        seconds = float(row["measured_s"] or "nan")
+        cuts = tuple(map(int, row["layer_cuts"].split()))
+        tensor, pipe = int(row["tensor_par"]), int(row["pipe_par"])
+        data = int(row.get("data_par") or RANKS // (tensor * pipe))
+        theirs = float(row.get("predicted_s") or "nan")
+        if seconds < float("inf"):
+            found.append(Trial(row["setting"], int(row["microbatch"]), tensor, data, pipe, cuts, seconds, theirs))
+    return found
+
+
+def outlines(trials: Iterable[Trial], cache_file: Path | None) -> list[Outline]:
+    """The outlines of trials, from a file where it has them."""
+    known: dict[object, Outline] = {}
+    if cache_file is not None and cache_file.exists():
+        known = pickle.loads(cache_file.read_bytes())
+    found: list[Outline] = []
+    for trial in trials:
+        key = (trial.micro_batch, trial.tensor, trial.data, trial.pipe, trial.begins)
+        if key not in known:
+            module = planned(trial)
+            (func,) = step_functions(module)
+            known[key] = outline_of(module, func)
+            if cache_file is not None:
+                cache_file.write_bytes(pickle.dumps(known))
+        found.append(known[key])
+    return found
+
+
+@cache
+def _imported() -> ModuleOp:
+    """GPT-2 at AMP's sizes."""
+    config = GPT2Config(layers=LAYERS, width=1024, heads=16, vocabulary=52256, positions=1024)
+    return import_training_step(gpt2_step(config, batch=BATCH, length=1024))
+
+
+def planned(trial: Trial) -> ModuleOp:
+    """The scheduled step of a trial, on a cluster that only gives its mesh."""
+    module = _imported().clone()
+    mesh = Mesh.of(**trial.axes)
+    device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
+    links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
+    add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
+    pins = "".join(
+        f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n'
+        for preset, axis in (("dp", "data"), ("tp", "tensor"))
+        if axis in trial.axes
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(pins)
+        file.flush()
+        pinned = f' pins="{file.name}"' if pins else ""
+        begins = ",".join(map(str, trial.begins))
+        run_pipeline(
+            Context(),
+            module,
+            "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
+            f'partition-stages{{stages={trial.pipe} begins="{begins}" micro_batches={trial.parts}}},'
+            f"search-strategy{{algorithm=fixed{pinned}}},split-batch{{parts={trial.parts}}},insert-resharding,"
+            "select-collectives,schedule-pipeline{schedule=1f1b},plan-transfers",
+            verify_each=False,
+        )
+    return module
+
+
+def as_run(outline: Outline) -> Outline:
+    """
+    The step as AMP ran it, by DeepSpeed: in half precision but for the update, and all gradients reduced as one.
+    """
+    stages = tuple(
+        replace(stage, stretches=tuple(_as_run(stretch) for stretch in stage.stretches)) for stage in outline.stages
+    )
+    crossings = tuple(
+        replace(each, edges=tuple((sender, receiver, size / 2) for sender, receiver, size in each.edges))
+        for each in outline.crossings
+    )
+    return Outline(stages, crossings)
+
+
+def _as_run(stretch: Stretch) -> Stretch:
+    works = tuple((work if work.family == "update" else _halved(work), count) for work, count in stretch.works)
+    buckets: dict[tuple[str, ...], float] = {}
+    others: list[tuple[Communication, int]] = []
+    for each, count in stretch.communications:
+        if each.kind is CollectiveKind.ALL_REDUCE and "data" in each.axes:
+            buckets[each.axes] = buckets.get(each.axes, 0.0) + count * each.whole_bytes / 2
+        else:
+            others.append((replace(each, whole_bytes=each.whole_bytes / 2), count))
+    reduced = ((Communication(CollectiveKind.ALL_REDUCE, axes, size), 1) for axes, size in buckets.items())
+    return Stretch(works, (*others, *reduced))
+
+
+def _halved(work: OpWork) -> OpWork:
+    return replace(work, dtype="float16", bytes=work.bytes / 2)
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """
+    Four hosts of four devices.
+
+    Args:
+        device: the constants of a kind of device, by host.
+        network: those of the wires, by host: inside, and of its NIC.
+    """
+
+    devices: tuple[Mapping[str, float], ...]
+    networks: tuple[Mapping[str, float], ...]
+    overhead: float = 0.0
+
+    def cluster(self, trial: Trial) -> Cluster:
+        """With the mesh of a trial."""
+        levels: list[Level] = []
+        hosts: list[Host] = []
+        for number, network in enumerate(self.networks):
+            levels.append(Level(f"pcie{number}", network["latency"], network["pcie"]))
+            levels.append(Level(f"nic{number}", network["latency"], network["nic"]))
+            hosts.append(Host(HOST, f"pcie{number}", f"nic{number}"))
+        kinds = tuple(device(constants, self.overhead) for constants in self.devices)
+        placement = tuple(rank // HOST for rank in range(RANKS))
+        mesh = Mesh.of(**trial.axes)
+        return Cluster("amp", mesh, kinds, placement, (), topology=Topology(tuple(levels), tuple(hosts)))
+
+
+def device(constants: Mapping[str, float], overhead: float) -> Device:
+    """A kind of device."""
+    flops, bandwidth, launch = (constants[name] for name in ("flops", "bandwidth", "launch"))
+    sizes = [constants["half size"] * 2.0**i for i in range(-8, 12, 2)]
+    curve = tuple((size, size / (size + constants["half size"])) for size in sizes)
+    rates = (
+        OpRate("contractions", "float16", flops, bandwidth, launch, curve),
+        OpRate("attention", "float16", constants["attention"], bandwidth, launch),
+        OpRate("", "", flops, bandwidth, launch),
+    )
+    return Device("gpu", (("float16", flops),), bandwidth, 16e9, launch, rates, overhead=overhead)

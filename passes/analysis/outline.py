@@ -1,0 +1,222 @@
+"""
+A scheduled step without its times: how often which work is done and which collectives are run, between transfers.
+
+The simulator finds the times of a step once. Who asks for them many times over, with other devices or links but the
+same plan (a calibration, a sweep), takes its outline, which `outline_seconds` runs in a millisecond. It is exact for
+stages whose ranks all do the same and wait for every collective, as a pipeline without `overlap` does, up to ports
+that several transfers share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from ...dialects.spmd import CollectiveOp
+from ...ir.cluster import Cluster
+from ...ir.mesh import Mesh
+from ...ir.op_cost import OpWork, op_seconds
+from ...ir.submesh import subcluster
+from ..search.step_view import cluster_of_module, step_views
+from .durations import Communication, communication_of
+from .simulation.costs import OpCosts
+from .simulation.network import TRANSFER, Traffic
+from .simulation.places import Place, divided
+from .simulation.programs import Instruction, Issue, Program, Span, programs_of
+from .simulation.simulate import places_of
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Ops and collectives one after the other, with how often each is there."""
+
+    works: tuple[tuple[OpWork, int], ...] = ()
+    communications: tuple[tuple[Communication, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What a transfer between stages sends for one part: pairs of ranks of the job, and bytes."""
+
+    source: int
+    target: int
+    edges: tuple[tuple[int, int, float], ...]
+
+
+Action: TypeAlias = tuple[Literal["run", "issue", "await"], int]
+"""Run a stretch of the stage; issue, or wait for, the next transfer of that number."""
+
+
+@dataclass(frozen=True)
+class StageOutline:
+    """The mesh of a stage, its first rank in the job, its stretches, and what it does in order."""
+
+    mesh: Mesh
+    first: int
+    stretches: tuple[Stretch, ...]
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The stages of a step, or its one place, and the transfers between them."""
+
+    stages: tuple[StageOutline, ...]
+    crossings: tuple[Crossing, ...]
+
+
+def outline_of(module: ModuleOp, func: FuncOp) -> Outline:
+    """
+    The outline of a scheduled step function.
+
+    ValueError where ranks of a stage have parts of different sizes, or a collective runs beside other work.
+    """
+    clusters = [cluster for view, cluster in step_views(module) if view.func is func]
+    divisions = divided(func, places_of(func, clusters, cluster_of_module(module)))
+    if any(len(division.classes) > 1 for division in divisions):
+        raise ValueError("the ranks of a stage differ; only the simulator can tell how long each takes")
+    crossings: dict[Traffic, int] = {}
+    programs = zip(divisions, programs_of(func, divisions), strict=True)
+    stages = tuple(_Writer(division.place, crossings).stage(program) for division, program in programs)
+    return Outline(stages, tuple(_crossing(each) for each in crossings))
+
+
+def _crossing(traffic: Traffic) -> Crossing:
+    source, target = (division.place.stage for division in traffic.ends)
+    assert source is not None
+    assert target is not None
+    return Crossing(source, target, traffic.edges)
+
+
+class _Writer:
+    """Writes the outline of one place; equal stretches, as those of the parts of a loop, are one."""
+
+    def __init__(self, place: Place, crossings: dict[Traffic, int]) -> None:
+        self.place, self.crossings = place, crossings
+        self.costs = OpCosts(place.cluster, [0])
+        self.numbers: dict[tuple[int, ...], int] = {}
+        self.stretches: list[Stretch] = []
+
+    def stage(self, program: Program) -> StageOutline:
+        """The outline of the place's program."""
+        actions: list[Action] = []
+        pending: list[Instruction] = []
+        for instruction, _ in program:
+            if isinstance(instruction, Span) or instruction.traffic.kind != TRANSFER:
+                pending.append(instruction)
+                continue
+            actions += self._run(pending)
+            pending = []
+            number = self.crossings.setdefault(instruction.traffic, len(self.crossings))
+            actions.append(("issue" if isinstance(instruction, Issue) else "await", number))
+        actions += self._run(pending)
+        place = self.place
+        return StageOutline(place.cluster.mesh, place.ranks[0], tuple(self.stretches), tuple(actions))
+
+    def _run(self, instructions: Sequence[Instruction]) -> list[Action]:
+        if not instructions:
+            return []
+        key = tuple(map(id, instructions))
+        if key not in self.numbers:
+            self.numbers[key] = len(self.stretches)
+            self.stretches.append(self._stretch(instructions))
+        return [("run", self.numbers[key])]
+
+    def _stretch(self, instructions: Iterable[Instruction]) -> Stretch:
+        works: Counter[OpWork] = Counter()
+        communications: Counter[Communication] = Counter()
+        for each in instructions:
+            if isinstance(each, Span):
+                works.update(work for op in each.ops for work in self.costs.works(op))
+            elif isinstance(op := each.traffic.op, CollectiveOp):
+                communications[communication_of(op, self.place.cluster.mesh)] += isinstance(each, Issue)
+            else:
+                raise ValueError(f"{op.name} runs beside other work; only the simulator can tell how long that takes")
+        return Stretch(tuple(works.items()), tuple(communications.items()))
+
+
+def outline_seconds(outline: Outline, cluster: Cluster) -> float:
+    """
+    The seconds of a step on a cluster of all ranks of the job, whose mesh has the axes of the stages' meshes.
+
+    Of a stage with devices of several kinds the slowest bounds every stretch.
+    """
+    stages = [subcluster(cluster, stage.mesh, stage.first) for stage in outline.stages]
+    stretches = [
+        [stretch_seconds(each, mine) for each in stage.stretches]
+        for stage, mine in zip(outline.stages, stages, strict=True)
+    ]
+    crossings = [_crossing_seconds(each, cluster) for each in outline.crossings]
+    ends = _Run(outline, stretches, crossings).ends()
+    return max(ends) + max(device.overhead for device in cluster.kinds_used)
+
+
+def stretch_seconds(stretch: Stretch, cluster: Cluster) -> float:
+    """The seconds of a stretch, on the slowest kind of device."""
+    computing = max(
+        sum(count * op_seconds(device, work) for work, count in stretch.works) for device in cluster.kinds_used
+    )
+    return computing + sum(count * each.seconds(cluster) for each, count in stretch.communications)
+
+
+def _crossing_seconds(crossing: Crossing, cluster: Cluster) -> float:
+    routes = [(cluster.route(sender, receiver), size) for sender, receiver, size in crossing.edges]
+    busy: defaultdict[str, float] = defaultdict(float)
+    for route, size in routes:
+        for port in route.ports:
+            busy[port] += size / route.bandwidth
+    return max(route.latency for route, _ in routes) + max(busy.values(), default=0.0)
+
+
+class _Run:
+    """One step: every stage goes on as far as it can, until all are done. One use."""
+
+    def __init__(self, outline: Outline, stretches: Sequence[Sequence[float]], crossings: Sequence[float]) -> None:
+        self.outline, self.stretches, self.crossings = outline, stretches, crossings
+        self.now = [0.0] * len(outline.stages)
+        self.at = [0] * len(outline.stages)
+        self.awaited = [[0] * len(crossings) for _ in outline.stages]
+        self.issued: dict[int, list[list[float]]] = {stage: [[] for _ in crossings] for stage in range(len(self.now))}
+        self.over: list[list[float]] = [[] for _ in crossings]
+        self.free: defaultdict[tuple[int, int], float] = defaultdict(float)
+
+    def ends(self) -> Sequence[float]:
+        """By stage, when it is done."""
+        stages = range(len(self.now))
+        while any(self.at[stage] < len(self.outline.stages[stage].actions) for stage in stages):
+            before = list(self.at)
+            for stage in stages:
+                self._go_on(stage)
+            assert self.at != before, "the stages wait for one another"
+        return self.now
+
+    def _go_on(self, stage: int) -> None:
+        actions = self.outline.stages[stage].actions
+        while self.at[stage] < len(actions):
+            what, number = actions[self.at[stage]]
+            if what == "run":
+                self.now[stage] += self.stretches[stage][number]
+            elif what == "issue":
+                self._issue(stage, number)
+            elif self.awaited[stage][number] < len(self.over[number]):
+                self.now[stage] = max(self.now[stage], self.over[number][self.awaited[stage][number]])
+                self.awaited[stage][number] += 1
+            else:
+                return
+            self.at[stage] += 1
+
+    def _issue(self, stage: int, number: int) -> None:
+        """A transfer begins when both sides have issued it and the way is free."""
+        crossing = self.outline.crossings[number]
+        ends = (crossing.source, crossing.target)
+        self.issued[stage][number].append(self.now[stage])
+        part = len(self.issued[stage][number]) - 1
+        if all(len(self.issued[each][number]) > part for each in ends):
+            begin = max(self.free[ends], *(self.issued[each][number][part] for each in ends))
+            self.free[ends] = begin + self.crossings[number]
+            self.over[number].append(self.free[ends])
