@@ -33,13 +33,13 @@ def simulate_command(options: Namespace) -> int:
     cluster = _changed(_given(options, own), options.changes)
     console = Console(soft_wrap=True)
     if options.sweep is not None:
-        points = _swept(module, cluster, _sweep(options.sweep, cluster), replan=options.replan)
+        points = _swept(module, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
         console.print(points_table(options.sweep, points))
         return 0
     if options.replan:
-        module = _replanned(module, cluster)
+        module = _replanned(module, cluster, options)
     simulation = _simulated(module, cluster)
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
@@ -96,7 +96,7 @@ def _sweep(text: str, cluster: Cluster) -> Sweep:
         raise _error(f"--sweep: {error}") from error
 
 
-def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, *, replan: bool) -> list[Point]:
+def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
     """A point for every value; one that no plan fits has no simulation."""
     found: list[Point] = []
     with working(f"sweeping {sweep.path}") as phase:
@@ -104,7 +104,7 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, *, replan: bool) ->
             phase(f"{value:.4g}")
             there = changed(cluster, sweep.path, value)
             try:
-                planned = _replanned(module, there) if replan else module
+                planned = _replanned(module, there, options) if options.replan else module
             except DiagnosticException as error:
                 found.append(Point(value, None, str(error)))
             else:
@@ -112,11 +112,14 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, *, replan: bool) ->
     return found
 
 
-def _replanned(module: ModuleOp, cluster: Cluster) -> ModuleOp:
+def _replanned(module: ModuleOp, cluster: Cluster, options: Namespace) -> ModuleOp:
+    from ..api.compile import PlanOptions
+    from ..api.pin_file import pin_file
     from ..api.replan import replanned
 
     try:
-        return replanned(module, cluster)
+        with pin_file(options.pin) as pins:
+            return replanned(module, cluster, PlanOptions(options.algorithm, pins, ratios=options.ratios))
     except PassFailedException as error:
         raise _error(f"--replan: {error}") from error
 

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr
 
 from shardwright.dialects.pipe import SCHEDULE, SlotAttr
 from shardwright.ir.cluster import Cluster, Interference
+from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.what_if import changed
 from shardwright.passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from shardwright.passes.analysis.simulation.engine import SpanRun
@@ -94,6 +95,27 @@ def test_collectives_that_meet_at_a_port_share_it_once_latency_has_passed(every_
     ends = {run.channel.name: run.end for run in found.course.traffic}
     assert ends == {"dp": pytest.approx(4.0), "dp tp": pytest.approx(6.0)}
     assert found.seconds == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("every_rank", [False, True])
+def test_collectives_of_devices_with_one_nic_share_it(every_rank: bool):
+    levels = (Level("nvlink", 0.0, 1e9), Level("ethernet", 1.0, 1e3))
+    hosts = Topology(levels, (Host(2, "nvlink", "ethernet", 1, 2),))
+    lines = (
+        f"{started('s', '%p')} : tensor<500xf32> {started('t', '%q')} : tensor<500xf32>"
+        "%a = spmd.wait %s : tensor<500xf32> %b = spmd.wait %t : tensor<500xf32>"
+    )
+    module = parse(HEAD + overlapped(lines), context())
+    cluster = replace(cluster_of_module(module), links=(), topology=hosts)
+    (found,) = simulate_module(module, cluster, every_rank=every_rank)
+    alone = {run.channel.name: run.traffic for run in found.course.traffic}
+    ends = {run.channel.name: run.end for run in found.course.traffic}
+    first, last = sorted(alone, key=lambda name: ends[name])
+    # Bytes of both flow at half speed from the later latency until the first is over.
+    both = max(each.latency for each in alone.values())
+    left = alone[first].seconds - both
+    assert ends[first] == pytest.approx(both + 2 * left)
+    assert ends[last] == pytest.approx(alone[last].seconds + left)
 
 
 def test_ports_are_shared_fairly():
