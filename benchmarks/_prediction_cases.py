@@ -83,14 +83,15 @@ def _preset(name: str, axis: str = "") -> str:
     return f'[[pin]]\npreset = "{name}"\n{axes}'
 
 
+_HOSTS = "node=2,gpu=2"
 FORMS: dict[str, Form] = {
     "searched": Form(),
     "dp": Form(_preset("dp")),
     "tp": Form(_preset("tp")),
     "zero3": Form(_preset("zero3")),
     "uneven": Form(_preset("dp"), ratios="0.625,0.375"),
-    "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh="node=2,gpu=2"),
-    "grid": Form(mesh="node=2,gpu=2"),
+    "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh=_HOSTS),
+    "grid": Form(mesh=_HOSTS),
     "no overlap": Form(_preset("zero3"), pipeline=f"{_HEAD},{_SHARDED},{_TAIL}"),
     "micro": Form(_preset("dp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},accumulate,overlap,{_TAIL}"),
     "duplex": Form(_preset("tp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},duplex,overlap,{_TAIL}"),
@@ -100,11 +101,17 @@ FORMS: dict[str, Form] = {
 
 @dataclass(frozen=True)
 class Group:
-    """Plans of one step on one number of processes, among which the predicted best is to be the measured best."""
+    """
+    Plans of one step on one number of processes, among which the predicted best is to be the measured best.
+
+    Args:
+        mesh: of plans that need no other; by default one axis of all ranks.
+    """
 
     step: str
     ranks: int
     forms: Sequence[str]
+    mesh: str = ""
 
     @property
     def name(self) -> str:
@@ -133,9 +140,24 @@ GROUPS: tuple[Group, ...] = (
 """Fifty plans: each family once on two processes and once on four."""
 
 
+EMULATED_GROUPS: dict[str, tuple[Group, ...]] = {
+    "two-hosts": (
+        Group("mlp-small", 4, (*_PRESETS, "hybrid"), _HOSTS),
+        Group("gpt2-small", 4, (*_PRESETS, "hybrid"), _HOSTS),
+        Group("vit-small", 4, (*_PRESETS, "no overlap"), _HOSTS),
+    ),
+    "three-hosts": (
+        Group("mlp-small", 3, (*_PRESETS, "no overlap")),
+        Group("gpt2-small", 3, (*_PRESETS, "no overlap")),
+        Group("vgg-small", 3, (*_PRESETS, "no overlap")),
+    ),
+}
+"""Thirty plans, by the name of the emulated site."""
+
+
 def mesh_of(group: Group, form: str) -> str:
     """The mesh of a plan of the group, as a string."""
-    return FORMS[form].mesh or f"gpu={group.ranks}"
+    return FORMS[form].mesh or group.mesh or f"gpu={group.ranks}"
 
 
 def meshes(groups: Sequence[Group]) -> Iterator[str]:

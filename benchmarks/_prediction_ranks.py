@@ -130,7 +130,7 @@ def _own_seconds() -> float:
 
 def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[float]:
     """
-    The median seconds of every statement of a program's step on this rank, in turns that were quiet.
+    The mean seconds of every statement of a program's step on this rank, in the middle of the quiet turns.
 
     What a statement waits for is its own: of a collective, for the last rank to come to it.
     """
@@ -149,7 +149,7 @@ def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
         turns.append(_turn(side, batch, count))
         ticks = len(clock) // (count + _WARM)
         steps = [clock[at : at + ticks] for at in range(_WARM * ticks, len(clock), ticks)]
-        lines.append([statistics.median(column) for column in zip(*map(_gaps, steps), strict=True)])
+        lines.append([statistics.fmean(column) for column in zip(*map(_gaps, steps), strict=True)])
     quiet = [row for row, turn in zip(lines, turns, strict=True) if turn.is_quiet] or lines
     return [statistics.median(column) for column in zip(*quiet, strict=True)]
 

@@ -1,167 +1,102 @@
 """
-Predicted against measured steps: 50 plans of five model families on two and on four gloo processes of this machine.
+Predicted against measured steps.
 
-    python benchmarks/prediction.py [--quick] [--only "mlp-small x2" ...] [--until plan] [--folder DIR]
+    python benchmarks/prediction.py [--ranks 2 4] [--only "mlp-small x2" ...] [--until plan] [--quick]
+    sudo python benchmarks/prediction.py --emulated
 
-Each phase keeps its results in the folder and does not repeat what is there, so a run can be ended and taken up again:
+Fifty plans of five model families on two and on four gloo processes of this machine; with `--emulated`, plans on hosts
+that are network namespaces with limited links. Each phase keeps its results in `results/prediction-SITE` and does not
+repeat what is there, so a run can be ended and taken up again:
 
 profile   a cluster file per mesh, by `shardwright profile`
 plan      the IR and the program of every plan
-measure   the plans of a group in the same processes, in turns; of a step the time until its last rank is done
-predict   the table: by back end, predicted step, correlation, errors, and whether the best plan was chosen
+table     the measured ops of the plans, by `shardwright profile --ops-of`
+measure   the plans of a group in the same processes, in turns; of a step, the time until its last rank is done
+predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen
+
+Only turns count in which no other process of the machine worked.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import _netns
 from _figures_of_fit import median_error, pearson, regret
-from _prediction_cases import GROUPS, STEPS, Group, mesh_of, meshes, plan
-from _prediction_ranks import Turn, quiet_steps, time_steps
-from _report import RESULTS, publish
-from xdsl.context import Context
-from xdsl.dialects.func import FuncOp
-from xdsl.universe import XDSL_UNIVERSE
+from _prediction_cases import EMULATED_GROUPS, GROUPS
+from _prediction_sites import Emulated, Local, Site
+from _prediction_study import BACK_ENDS, PHASES, Study
+from _report import RESULTS, plot_scatter, publish
 
-from shardwright.api.compile import on_mesh
-from shardwright.api.local_cluster import measured_cluster
-from shardwright.dialects.text import parse_module
-from shardwright.ir.cluster import Cluster
-from shardwright.ir.cluster_file import cluster_toml, load_cluster
-from shardwright.ir.mesh import parse_mesh
-from shardwright.passes.analysis.timeline import predict
-from shardwright.runtime import run_ranks
-from shardwright.tools.universe import UNIVERSE
-
-PHASES = ("profile", "plan", "measure", "predict")
+LOCAL = "local"
+EMULATED: dict[str, Site] = {
+    "two-hosts": Emulated(rates=("200mbit", "200mbit"), ranks_each=2),
+    "three-hosts": Emulated(rates=("500mbit", "500mbit", "100mbit"), ranks_each=1),
+}
+GOOD_CHOICE = 0.05
+"""By how much of the best step the chosen plan may be slower."""
 
 
-GROUP_SECONDS = 14.0
-"""How long the plans of one group run."""
-
-PROFILE_SECONDS = 20.0
-
-
-def profile(folder: Path, mesh: str, seconds: float) -> Cluster:
-    """The cluster of a mesh on this machine, as its file in the folder says; measured where there is none."""
-    path = folder / "clusters" / f"{mesh.replace(',', '-').replace('=', '')}.toml"
-    if not path.exists():
-        parsed = parse_mesh(mesh)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        measured = on_mesh(measured_cluster(parsed.device_count, seconds), parsed)
-        path.write_text(cluster_toml(measured))
-    return load_cluster(path)
-
-
-def plan_group(folder: Path, group: Group) -> None:
-    """Write the IR and the program of every plan of the group that is not there."""
-    for form in group.forms:
-        path = plan_folder(folder, group, form)
-        if not path.exists():
-            cluster = profile(folder, mesh_of(group, form), PROFILE_SECONDS)
-            plan(STEPS[group.step](), form, cluster).save(path)
-
-
-def plan_folder(folder: Path, group: Group, form: str) -> Path:
-    """Where a plan is."""
-    return folder / "plans" / group.name / form
-
-
-def measure_group(folder: Path, group: Group, seconds: float) -> dict[str, list[Turn]]:
-    """The turns of every plan of the group."""
-    path = folder / "measured" / f"{group.name}.json"
-    if not path.exists():
-        programs = [(form, (plan_folder(folder, group, form) / "program.py").read_text()) for form in group.forms]
-        found = run_ranks(time_steps, group.ranks, STEPS[group.step], programs, seconds, timeout=60 + 4 * seconds)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({form: [asdict(turn) for turn in turns] for form, turns in found[0].items()}))
-    read = json.loads(path.read_text())
-    return {form: [Turn(**turn) for turn in turns] for form, turns in read.items()}
-
-
-def load(path: Path) -> FuncOp:
-    """The step of a plan, from its IR."""
-    context = Context()
-    for name, make in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
-        context.register_dialect(name, make)
-    module = parse_module(context, path.read_text(), str(path))
-    return next(op for op in module.ops if isinstance(op, FuncOp))
-
-
-def rows_of(folder: Path, group: Group) -> Iterator[dict[str, Any]]:
-    """A row per plan of a group: measured and predicted seconds."""
-    measured = measure_group(folder, group, GROUP_SECONDS)
-    for form in group.forms:
-        func = load(plan_folder(folder, group, form) / "step.mlir")
-        cluster = profile(folder, mesh_of(group, form), PROFILE_SECONDS)
-        steps = quiet_steps(measured[form])
-        row = {"group": group.name, "plan": form, "steps": len(steps), "measured ms": 1e3 * statistics.median(steps)}
-        for back_end, each in back_ends(cluster).items():
-            row[f"{back_end} ms"] = 1e3 * predict(func, each).seconds
-        yield row
-
-
-def back_ends(cluster: Cluster) -> Mapping[str, Cluster]:
-    """The cluster with what each back end may know of it."""
-    return {"analytic": cluster}
+def study(name: str, options: argparse.Namespace) -> Study:
+    """The study of a site, of the groups that are asked for."""
+    site, groups = (Local(), GROUPS) if name == LOCAL else (EMULATED[name], EMULATED_GROUPS[name])
+    wanted = [group for group in groups if options.only is None or group.name in options.only]
+    chosen = [group for group in wanted if options.ranks is None or group.ranks in options.ranks]
+    folder = RESULTS / f"prediction-{name}"
+    return Study(site, chosen, folder, 4.0, 15.0) if options.quick else Study(site, chosen, folder)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:
     """How well a back end does on all rows."""
-    measured = [row["measured ms"] for row in rows]
-    predicted = [row[f"{back_end} ms"] for row in rows]
-    groups = list(dict.fromkeys(row["group"] for row in rows))
-    lost = {group: choice_regret(rows, group, back_end) for group in groups}
+    measured, predicted = ([row[f"{name} ms"] for row in rows] for name in ("measured", back_end))
+    lost = [choice_regret(rows, group, back_end) for group in dict.fromkeys(row["group"] for row in rows)]
     return {
         "back end": back_end,
         "plans": len(rows),
         "spread": max(measured) / min(measured),
-        "pearson": pearson(predicted, measured),
+        "Pearson": pearson(predicted, measured),
         "median error": median_error(predicted, measured),
-        "good choices": sum(each <= 0.05 for each in lost.values()),
-        "groups": len(groups),
-        "worst choice": max(lost.values()),
+        "good choices": sum(each <= GOOD_CHOICE for each in lost),
+        "groups": len(lost),
+        "worst choice": max(lost),
     }
 
 
 def choice_regret(rows: Sequence[Mapping[str, Any]], group: str, back_end: str) -> float:
     """By how much the plan that a back end prefers in a group is slower than the fastest."""
     mine = [row for row in rows if row["group"] == group]
-    predicted = {row["plan"]: row[f"{back_end} ms"] for row in mine}
-    return regret(predicted, {row["plan"]: row["measured ms"] for row in mine})
+    measured, predicted = ({row["plan"]: row[f"{name} ms"] for row in mine} for name in ("measured", back_end))
+    return regret(predicted, measured)
+
+
+def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print and write the tables and the plot of a site."""
+    command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
+    publish(f"prediction-{name}-plans", rows, command=command)
+    publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS], command=command)
+    measured = [row["measured ms"] for row in rows]
+    series = {each: [row[f"{each} ms"] for row in rows] for each in BACK_ENDS}
+    plot_scatter(f"prediction-{name}", measured, series, xlabel="measured step, ms", ylabel="predicted step, ms")
 
 
 def main() -> None:
     """Go through the phases, print the tables and write JSON and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three seconds for a group, not fourteen")
-    parser.add_argument("--only", nargs="+", choices=[group.name for group in GROUPS], help="these groups")
+    parser.add_argument("--emulated", action="store_true", help="hosts with limited links; needs root and iproute2")
+    parser.add_argument("--ranks", type=int, nargs="+", help="groups on so many processes")
+    parser.add_argument("--only", nargs="+", metavar="GROUP", help="these groups, as in the tables")
     parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="the last phase")
-    parser.add_argument("--folder", type=Path, default=RESULTS / "prediction", help="what is kept between runs")
+    parser.add_argument("--quick", action="store_true", help="measure for a third of the time")
     options = parser.parse_args()
-    groups = [group for group in GROUPS if options.only is None or group.name in options.only]
-    for mesh in meshes(groups):
-        profile(options.folder, mesh, PROFILE_SECONDS)
-    for group in groups if options.until != "profile" else ():
-        plan_group(options.folder, group)
-    for group in groups if options.until in ("measure", "predict") else ():
-        measure_group(options.folder, group, 3.0 if options.quick else GROUP_SECONDS)
-    if options.until == "predict":
-        report([row for group in groups for row in rows_of(options.folder, group)])
-
-
-def report(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print and write the tables."""
-    command = "python benchmarks/prediction.py"
-    publish("prediction-plans", rows, command=command)
-    names = [column.removesuffix(" ms") for column in rows[0] if column.endswith(" ms") and column != "measured ms"]
-    publish("prediction", [summary(rows, name) for name in names], command=command)
+    try:
+        for name in EMULATED if options.emulated else (LOCAL,):
+            if rows := study(name, options).run(options.until):
+                report(name, rows)
+    except _netns.Unavailable as error:
+        sys.exit(f"skipped: {error}")
 
 
 if __name__ == "__main__":

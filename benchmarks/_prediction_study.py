@@ -1,0 +1,132 @@
+"""A study of predicted and measured steps, phase by phase; what a phase has made stays in a folder."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _prediction_cases import STEPS, Group, mesh_of, meshes, plan
+from _prediction_ranks import quiet_steps
+from _prediction_sites import Site, read_turns, write_turns
+from xdsl.context import Context
+from xdsl.dialects.func import FuncOp
+from xdsl.universe import XDSL_UNIVERSE
+
+from shardwright.dialects.text import parse_module
+from shardwright.ir.cluster import BackEnd, Cluster, restricted
+from shardwright.ir.cluster_file import load_cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.passes.analysis.timeline import predict
+from shardwright.tools.universe import UNIVERSE
+
+PHASES = ("profile", "plan", "table", "measure", "predict")
+BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
+
+
+@dataclass(frozen=True)
+class Study:
+    """
+    Groups of plans at a site.
+
+    Args:
+        folder: where results are.
+        seconds: how long the plans of one group run.
+        profile_seconds: how long the cluster of a mesh is measured, and then the ops of its plans.
+    """
+
+    site: Site
+    groups: Sequence[Group]
+    folder: Path
+    seconds: float = 14.0
+    profile_seconds: float = 40.0
+
+    def run(self, until: str = PHASES[-1]) -> list[dict[str, Any]]:
+        """Go through the phases; the rows, where the last of them is asked for."""
+        phases = PHASES[: PHASES.index(until) + 1]
+        for mesh in meshes(self.groups):
+            self.profile(mesh)
+        for group in self.groups if "plan" in phases else ():
+            self.plan(group)
+        for mesh in meshes(self.groups) if "table" in phases else ():
+            self.profile_ops(mesh)
+        for group in self.groups if "measure" in phases else ():
+            self.measure(group)
+        return [row for group in self.groups for row in self.rows(group)] if "predict" in phases else []
+
+    def cluster_path(self, mesh: str, *, table: bool = False) -> Path:
+        """Where the cluster file of a mesh is, without or with the measured times of the ops of its plans."""
+        name = mesh.replace(",", "-").replace("=", "")
+        return self.folder / "clusters" / f"{name}{'-table' if table else ''}.toml"
+
+    def plan_path(self, group: Group, form: str) -> Path:
+        """The folder of a plan."""
+        return self.folder / "plans" / group.name / form
+
+    def profile(self, mesh: str) -> None:
+        """Measure the cluster of a mesh."""
+        path = self.cluster_path(mesh)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._profile(mesh, "-o", path)
+
+    def plan(self, group: Group) -> None:
+        """Write IR and program of the plans of a group."""
+        for form in group.forms:
+            path = self.plan_path(group, form)
+            if not path.exists():
+                cluster = load_cluster(self.cluster_path(mesh_of(group, form)))
+                plan(STEPS[group.step](), form, cluster).save(path)
+
+    def profile_ops(self, mesh: str) -> None:
+        """Measure the very ops of all plans of a mesh."""
+        path = self.cluster_path(mesh, table=True)
+        if not path.exists():
+            pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]
+            given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair))]
+            self._profile(mesh, "--cluster", self.cluster_path(mesh), *given, "-o", path)
+
+    def _profile(self, mesh: str, *words: str | Path) -> None:
+        asked = ("--mesh", mesh, "--seconds", self.profile_seconds, *words)
+        self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in asked])
+
+    def measure(self, group: Group) -> None:
+        """Run the plans of a group in turns."""
+        path = self._measured_path(group)
+        if not path.exists():
+            programs = [(form, (self.plan_path(group, form) / "program.py").read_text()) for form in group.forms]
+            write_turns(path, self.site.measure(group.step, group.ranks, programs, self.seconds))
+
+    def _measured_path(self, group: Group) -> Path:
+        return self.folder / "measured" / f"{group.name}.json"
+
+    def rows(self, group: Group) -> Iterator[dict[str, Any]]:
+        """A row per plan of a group: measured and predicted milliseconds of a step."""
+        measured = read_turns(self._measured_path(group))
+        for form in group.forms:
+            steps = quiet_steps(measured[form])
+            func = load_step(self.plan_path(group, form) / "step.mlir")
+            clusters = self.clusters(mesh_of(group, form))
+            yield {
+                "group": group.name,
+                "plan": form,
+                "steps": len(steps),
+                "measured ms": 1e3 * statistics.median(steps),
+                **{f"{name} ms": 1e3 * predict(func, cluster).seconds for name, cluster in clusters.items()},
+            }
+
+    def clusters(self, mesh: str) -> dict[str, Cluster]:
+        """The cluster of a mesh with what each back end may know of it."""
+        known = load_cluster(self.cluster_path(mesh, table=True))
+        return {name: restricted(known, name) for name in BACK_ENDS}
+
+
+def load_step(path: Path) -> FuncOp:
+    """The step of a plan, from its IR."""
+    context = Context()
+    for name, make in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
+        context.register_dialect(name, make)
+    module = parse_module(context, path.read_text(), str(path))
+    return next(op for op in module.ops if isinstance(op, FuncOp))
