@@ -1,0 +1,89 @@
+"""
+Where a predicted step is wrong: every statement of a plan's program by the clock, beside what the model says of it.
+
+    python benchmarks/prediction_lines.py "mlp-small x2" zero3 [--seconds 6]
+
+For a plan that `benchmarks/prediction.py` has made, of which it keeps cluster and IR. Measured is the mean over ranks:
+of a collective, what a rank waits for the others too. The model's seconds of a collective in two halves are all with
+the half that starts it, though most of them may pass behind other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from _prediction_cases import GROUPS, STEPS, mesh_of
+from _prediction_ranks import statements, time_lines
+from _prediction_sites import Local
+from _prediction_study import Study, load_step
+from _report import RESULTS, publish
+
+from shardwright.lowering.emit_names import identifier
+from shardwright.passes.analysis.timeline import Timeline, predict
+from shardwright.runtime import run_ranks
+
+_CALL = re.compile(r"""(?:.* = )?(comm\.start\(['"]\w+|[\w.]+)""")
+
+
+def calls(program: str) -> list[tuple[str, str]]:
+    """Of each statement the first name that it assigns to, if any, and what it calls."""
+    found: list[tuple[str, str]] = []
+    for line in statements(program):
+        target, equals, _ = line.partition(" = ")
+        called = _CALL.match(line)
+        name = re.split(r"\W", target.strip("( "), maxsplit=1)[0] if equals else ""
+        found.append((name, called[1] if called else line))
+    return found
+
+
+def by_name(timeline: Timeline) -> dict[str, float]:
+    """The seconds of ops by the name that the program gives their first result."""
+    seconds: dict[str, float] = defaultdict(float)
+    for event in timeline.events:
+        _, percent, hint = event.name.partition(" %")
+        seconds[identifier(hint) if percent else event.name] += event.end - event.start
+    return seconds
+
+
+def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """A row per kind of statement, those that take longest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for (name, called), seconds in zip(calls(program), measured, strict=True):
+        row = rows.setdefault(called, {"statement": called, "times": 0, "measured ms": 0.0})
+        row["times"] += 1
+        row["measured ms"] += 1e3 * seconds
+        for back_end, by_result in predicted.items():
+            # A name that is assigned to again is of a collective's second half.
+            row[f"{back_end} ms"] = row.get(f"{back_end} ms", 0.0) + 1e3 * by_result.pop(name, 0.0)
+    rest = {f"{back_end} ms": 1e3 * sum(left.values()) for back_end, left in predicted.items()}
+    in_order = sorted(rows.values(), key=lambda row: -row["measured ms"])
+    return [*in_order, {"statement": "no statement of that name", "times": 0, "measured ms": 0.0, **rest}]
+
+
+def main() -> None:
+    """Print the table of one plan."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("group", choices=[group.name for group in GROUPS], metavar="GROUP")
+    parser.add_argument("plan", metavar="PLAN")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    options = parser.parse_args()
+    group = next(group for group in GROUPS if group.name == options.group)
+    study = Study(Local(), [group], RESULTS / "prediction-local")
+    folder = study.plan_path(group, options.plan)
+    program = (folder / "program.py").read_text()
+    by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
+    func = load_step(folder / "step.mlir")
+    clusters = study.clusters(mesh_of(group, options.plan))
+    predicted = {name: by_name(predict(func, cluster)) for name, cluster in clusters.items()}
+    measured = [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
+    command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
+    publish("prediction-lines", rows_of(program, measured, predicted), command=command)
+
+
+if __name__ == "__main__":
+    main()
