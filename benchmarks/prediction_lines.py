@@ -68,8 +68,9 @@ def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[s
 def main() -> None:
     """Print the table of one plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("group", choices=[group.name for group in GROUPS], metavar="GROUP")
-    parser.add_argument("plan", metavar="PLAN")
+    names = [group.name for group in GROUPS]
+    parser.add_argument("group", nargs="?", default="gpt2-small x4", choices=names, metavar="GROUP")
+    parser.add_argument("plan", nargs="?", default="dp", metavar="PLAN")
     parser.add_argument("--seconds", type=float, default=6.0)
     options = parser.parse_args()
     group = next(group for group in GROUPS if group.name == options.group)
