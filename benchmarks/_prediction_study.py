@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ from _prediction_cases import STEPS, Group, mesh_of, meshes, plan
 from _prediction_ranks import quiet_steps
 from _prediction_sites import Site, read_turns, write_turns
 from xdsl.context import Context
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.universe import XDSL_UNIVERSE
 
 from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import BackEnd, Cluster, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
-from shardwright.passes.analysis.timeline import predict
+from shardwright.passes.analysis.timeline import Timeline, predict
+from shardwright.passes.search.step_view import mesh_of_module, step_functions
 from shardwright.tools.universe import UNIVERSE
 
 PHASES = ("profile", "plan", "table", "measure", "predict")
@@ -107,26 +108,32 @@ class Study:
         measured = read_turns(self._measured_path(group))
         for form in group.forms:
             steps = quiet_steps(measured[form])
-            func = load_step(self.plan_path(group, form) / "step.mlir")
-            clusters = self.clusters(mesh_of(group, form))
+            timelines = self.predicted(group, form)
             yield {
                 "group": group.name,
                 "plan": form,
                 "steps": len(steps),
                 "measured ms": 1e3 * statistics.median(steps),
-                **{f"{name} ms": 1e3 * predict(func, cluster).seconds for name, cluster in clusters.items()},
+                **{f"{name} ms": 1e3 * timeline.seconds for name, timeline in timelines.items()},
             }
 
-    def clusters(self, mesh: str) -> dict[str, Cluster]:
-        """The cluster of a mesh with what each back end may know of it."""
-        known = load_cluster(self.cluster_path(mesh, table=True))
-        return {name: restricted(known, name) for name in BACK_ENDS}
+    def predicted(self, group: Group, form: str) -> dict[str, Timeline]:
+        """The course of a step of a plan, by what each back end may know of the cluster."""
+        module = load_module(self.plan_path(group, form) / "step.mlir")
+        known = load_cluster(self.cluster_path(mesh_of(group, form), table=True))
+        return {name: predicted(module, restricted(known, name)) for name in BACK_ENDS}
 
 
-def load_step(path: Path) -> FuncOp:
-    """The step of a plan, from its IR."""
+def predicted(module: ModuleOp, cluster: Cluster) -> Timeline:
+    """The course of the module's step on a cluster."""
+    (func,) = step_functions(module)
+    # The plan's mesh may have a temporal axis, which no cluster file has.
+    return predict(func, replace(cluster, mesh=mesh_of_module(module)))
+
+
+def load_module(path: Path) -> ModuleOp:
+    """The IR of a plan."""
     context = Context()
     for name, make in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
         context.register_dialect(name, make)
-    module = parse_module(context, path.read_text(), str(path))
-    return next(op for op in module.ops if isinstance(op, FuncOp))
+    return parse_module(context, path.read_text(), str(path))

@@ -17,14 +17,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from _prediction_cases import GROUPS, STEPS, mesh_of
+from _prediction_cases import GROUPS, STEPS
 from _prediction_ranks import statements, time_lines
 from _prediction_sites import Local
-from _prediction_study import Study, load_step
+from _prediction_study import Study
 from _report import RESULTS, publish
 
 from shardwright.lowering.emit_names import identifier
-from shardwright.passes.analysis.timeline import Timeline, predict
+from shardwright.passes.analysis.timeline import Timeline
 from shardwright.runtime import run_ranks
 
 _CALL = re.compile(r"""(?:.* = )?(comm\.start\(['"]\w+|[\w.]+)""")
@@ -78,9 +78,7 @@ def main() -> None:
     folder = study.plan_path(group, options.plan)
     program = (folder / "program.py").read_text()
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
-    func = load_step(folder / "step.mlir")
-    clusters = study.clusters(mesh_of(group, options.plan))
-    predicted = {name: by_name(predict(func, cluster)) for name, cluster in clusters.items()}
+    predicted = {name: by_name(timeline) for name, timeline in study.predicted(group, options.plan).items()}
     measured = [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
     command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
     publish("prediction-lines", rows_of(program, measured, predicted), command=command)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from _prediction_cases import plan
 from _prediction_ranks import time_steps
-from _prediction_study import load_step
+from _prediction_study import load_module, predicted
 
 from shardwright.api.local_cluster import generic_cluster
 from shardwright.models.mlp import mlp_step
-from shardwright.passes.analysis.timeline import predict
 from shardwright.runtime import run_ranks
 
 pytestmark = pytest.mark.distributed
@@ -27,4 +26,4 @@ def test_plans_run_in_turns_and_are_predicted_from_what_was_kept(tmp_path: Path)
         assert list(turns) == list(plans)
         assert all(turn.wall >= sum(turn.steps) > 0 for each in turns.values() for turn in each)
     plans["dp"].save(tmp_path)
-    assert predict(load_step(tmp_path / "step.mlir"), cluster).seconds == plans["dp"].report["predicted_step_s"]
+    assert predicted(load_module(tmp_path / "step.mlir"), cluster).seconds == plans["dp"].report["predicted_step_s"]
