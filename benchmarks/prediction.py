@@ -77,9 +77,8 @@ def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
     publish(f"prediction-{name}-plans", rows, command=command)
     publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS], command=command)
-    measured = [row["measured ms"] for row in rows]
-    series = {each: [row[f"{each} ms"] for row in rows] for each in BACK_ENDS}
-    plot_scatter(f"prediction-{name}", measured, series, xlabel="measured step, ms", ylabel="predicted step, ms")
+    points = {each: [(row["measured ms"], row[f"{each} ms"]) for row in rows] for each in BACK_ENDS}
+    plot_scatter(f"prediction-{name}", points, xlabel="measured step, ms", ylabel="predicted step, ms")
 
 
 def main() -> None:
