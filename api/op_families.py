@@ -76,6 +76,8 @@ _SERIES = (
     _Series("threshold_backward {threshold = 0 : i64}", "$n, $n -> $n", _rising(n=_NUMBERS[1::2])),
     _Series("gelu", "$n -> $n", _rising(n=_EVERY_OTHER)),
     _Series("gelu_backward", "$n, $n -> $n", _rising(n=_NUMBERS[1::2])),
+    _Series('gelu {approximate = "tanh"}', "$n -> $n", _rising(n=_NUMBERS[2:7:2])),
+    _Series("exp", "$n -> $n", _rising(n=_NUMBERS[2:7:2])),
     # What resharding and accumulation move on one device.
     _Series("clone", "$n -> $n", _rising(n=_EVERY_OTHER), COPY),
     _Series("cat {dim = 1 : i64}", "${m}x512, ${m}x512 -> ${m}x1024", _rising(m=_ROWS[:-1])),
@@ -126,8 +128,14 @@ _SERIES = (
     _Series("sum_exp", "${m}x512, $m -> $m", _rising(m=_ROWS)),
     _Series("cross_entropy_backward", "$m, ${m}x512, $m, $m:i64<512 -> ${m}x512", _rising(m=_ROWS)),
     _Series("gather {dim = 1 : i64}", "${m}x512, ${m}x1:i64<512 -> ${m}x1", _rising(m=_ROWS)),
-    _Series(f"train.adamw {_ADAMW}", "$n, $n, $n, $n, scalar, scalar -> $n, $n, $n", _rising(n=_EVERY_OTHER)),
-    _Series('train.sgd {absent = ["momentum_buffer", "step"]}', "$n, $n, scalar -> $n", _rising(n=_EVERY_OTHER)),
+    _Series(
+        'nll_loss_forward {absent = ["weight"], reduction = 2 : i64, ignore_index = -100 : i64}',
+        "${m}x512, $m:i64<512 -> scalar, scalar",
+        _rising(m=_ROWS[::2]),
+    ),
+    _Series("t", "${n}x64 -> 64x$n", _rising(n=(64, 256, 1024))),
+    _Series(f"train.adamw {_ADAMW}", "$n, $n, $n, $n, scalar, scalar -> $n, $n, $n", _rising(n=_NUMBERS)),
+    _Series('train.sgd {absent = ["momentum_buffer", "step"]}', "$n, $n, scalar -> $n", _rising(n=_NUMBERS)),
 )
 
 

@@ -10,10 +10,11 @@ Levenberg and Marquardt.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .op_cost import OpRate
+from .op_cost import MULTIPLYING, VIEWS, OpRate, OpWork
 
 Sample = tuple[float, float, float]
 """FLOPs, bytes and seconds of one op."""
@@ -22,7 +23,7 @@ _HUBER = 0.05
 """The error, as a part of the time, from which a measurement counts less."""
 
 _STEPS = 60
-_PER_KNOT, _KNOTS = 4, 8
+_PER_KNOT, _KNOTS = 3, 8
 _STIFFNESS = 0.3
 """How much a bend of the curve counts beside the error of a measurement, where few tell its height."""
 
@@ -34,6 +35,24 @@ _WORKING = 0.2
 
 _MATTERS = 0.05
 """The part of a sample's time that a cost must explain to be known by it."""
+
+
+def fit_rates(measured: Sequence[tuple[OpWork, float]]) -> list[tuple[OpRate, tuple[float, ...]]]:
+    """
+    The rates that explain the measured seconds of ops of several families, and by what part each misses them.
+
+    For other families there is the rate of all that go over memory (`""`). Views have but a launch.
+    """
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for work, seconds in measured:
+        if work.flops or work.bytes:
+            for family in {work.family, work.family if work.family in MULTIPLYING else ""}:
+                groups.setdefault((family, work.dtype), []).append((work.flops, work.bytes, seconds))
+    found = [fit_rate(*key, group) for key, group in sorted(groups.items(), reverse=True)]
+    if launches := [seconds for work, seconds in measured if work.family == VIEWS]:
+        launch = statistics.median(launches)
+        found.append((OpRate(VIEWS, "", 1e12, 1e12, launch), tuple(launch / each - 1.0 for each in launches)))
+    return found
 
 
 def fit_rate(family: str, dtype: str, samples: Sequence[Sample]) -> tuple[OpRate, tuple[float, ...]]:

@@ -92,7 +92,7 @@ class OpCounts:
     def work(self, sizes: Sizes, *, keyed: bool = True) -> OpWork:
         """What the op does on a device that has so much of each factor; the key is made where it is asked for."""
         if not self.moved:
-            return OpWork(self.family, self.dtype, 0.0, 0.0)
+            return OpWork(self.family, self.dtype, 0.0, 0.0, self.key(sizes) if keyed else "")
         elements = [(math.prod(map(sizes.__getitem__, factors)), width) for factors, width in self.moved]
         moved = sum(count * width for count, width in elements)
         largest = max(count for count, _ in elements)

@@ -76,8 +76,8 @@ def op_work(
 
 
 def _work(counts: OpCounts, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool) -> OpWork:
-    if not counts.moved:
-        return counts.work({})
+    if not counts.moved and not keyed:
+        return counts.work({}, keyed=False)
     rule = counts.rule
     sizes = local_sizes(rule, signature, mesh) if rank is None else rank_sizes(rule, signature, mesh, rank)
     return counts.work(sizes, keyed=keyed)

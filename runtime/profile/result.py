@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
 from ...ir.op_cost import COPY, OpRate
-from ...ir.op_fit import fit_rate
+from ...ir.op_fit import fit_rates
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
 from .samples import OpSample
@@ -20,9 +20,6 @@ _LEAST_BETA = 1e-12
 
 _ALIKE = 1.4
 """Devices of one name whose speeds are apart by more than this are of several kinds."""
-
-_APART = ("contractions", "attention", "windows")
-"""Families that say nothing of ops of other ones: they do many operations per element."""
 
 _FREE = Line(1e-6, _LEAST_BETA)
 """What an axis of one rank has."""
@@ -193,7 +190,7 @@ def _device(
         _flops(seconds),
         _bandwidth(seconds),
         min(journal.about["devices"][rank][1] for rank in ranks),
-        min(seconds.values()),
+        min(spent for each, spent in seconds.items() if each.work.bytes),
         rates,
         overhead=middle_seconds(journal.seconds[OVERHEAD], ranks) if OVERHEAD in journal.seconds else 0.0,
     )
@@ -207,21 +204,15 @@ def op_seconds_of(journal: Journal, samples: Sequence[OpSample], ranks: Sequence
 
 
 def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[Fitted]]:
-    """A rate for each family and dtype, and for ops of other families in a dtype that of all but contractions."""
-    points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    for each, spent in seconds.items():
-        work = each.work
-        for family in (work.family, *(("",) if work.family not in _APART else ())):
-            points.setdefault((family, work.dtype), []).append((work.flops, work.bytes, spent))
+    """A rate for each family and dtype, for what other ops do, and for what is fitted beside them."""
     rates: list[OpRate] = []
     fits: list[Fitted] = []
-    for (family, dtype), of_family in sorted(points.items(), reverse=True):
-        rate, residuals = fit_rate(family, dtype, of_family)
+    for rate, residuals in fit_rates([(each.work, spent) for each, spent in seconds.items()]):
         rates.append(rate)
-        errors = [abs(residual) for residual in residuals]
+        errors = [abs(residual) for residual in residuals] or [0.0]
         found = {"FLOP/s": rate.flops, "bytes/s": rate.bandwidth, "launch": rate.launch}
-        what = f"{kind}: {family or 'others'} in {dtype}"
-        fits.append(Fitted(what, found, len(of_family), statistics.median(errors), max(errors)))
+        what = f"{kind}: {rate.family or 'others'} in {rate.dtype or 'any dtype'}"
+        fits.append(Fitted(what, found, len(residuals), statistics.median(errors), max(errors)))
     return tuple(rates), fits
 
 

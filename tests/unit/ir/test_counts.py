@@ -95,7 +95,7 @@ def test_of_a_table_as_much_is_read_as_is_found():
 
 def test_a_view_is_nothing_whatever_its_file():
     for of in (work("view", [(4, 6)], [(24,)], size=[24]), work("slice.Tensor", [(4, 6)], [(2, 6)], dim=0, end=2)):
-        assert of == OpWork("views", "float32", 0.0, 0.0)
+        assert of == OpWork("views", "float32", 0.0, 0.0, of.key)
 
 
 def test_a_part_does_less_and_a_whole_operand_is_read_by_all():

@@ -4,13 +4,14 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.ir.op_cost import OpRate
-from shardwright.ir.op_fit import Sample, fit_rate
+from shardwright.ir.op_cost import OpRate, OpWork
+from shardwright.ir.op_fit import Sample, fit_rate, fit_rates
 
 Work = tuple[float, float]
 
@@ -116,3 +117,25 @@ def test_whatever_was_measured_the_rate_is_positive_and_finite(samples: list[Sam
 def test_measurements_of_nothing_are_refused(samples: list[Sample], message: str):
     with pytest.raises(ValueError, match=message):
         fit_rate("softmaxes", "float32", samples)
+
+
+def test_each_family_has_its_rate_and_others_that_of_all_which_go_over_memory():
+    rates = {
+        "elementwise": OpRate("elementwise", "float32", 5e10, 2e10, 3e-6),
+        "contractions": OpRate("contractions", "float32", 1e11, 1e10, 3e-6),
+    }
+    works = [OpWork("elementwise", "float32", n, 8 * n) for n in (1e3, 1e5, 1e6, 1e7)]
+    works += [OpWork("contractions", "float32", 1e3 * n, n) for n in (1e3, 1e5, 1e6, 1e7)]
+    fitted = fit_rates([(work, rates[work.family].seconds(work.flops, work.bytes)) for work in works])
+    by_family = {rate.family: rate for rate, _ in fitted}
+    assert by_family["elementwise"].bandwidth == pytest.approx(2e10, rel=0.02)
+    assert by_family["contractions"].flops == pytest.approx(1e11, rel=0.02)
+    assert by_family[""] == replace(by_family["elementwise"], family="")
+    assert max(abs(error) for _, errors in fitted for error in errors) < 0.02
+
+
+def test_views_are_a_launch():
+    work, other = OpWork("views", "float32", 0.0, 0.0), OpWork("copy", "float32", 0.0, 4.0)
+    fitted = {rate.family: rate for rate, _ in fit_rates([(work, 1e-6), (work, 2e-6), (work, 2e-6), (other, 1e-5)])}
+    assert fitted["views"].launch == 2e-6
+    assert fitted.keys() == {"views", "copy", ""}
