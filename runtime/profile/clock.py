@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..groups import TIMEOUT
+
+Given = TypeVar("Given")
 
 
 class Clock:
@@ -48,9 +51,9 @@ class Clock:
         dist.broadcast_object_list(box, 0, self._group)
         return box[0]
 
-    def everyone(self, value: object) -> list[object]:
+    def everyone(self, value: Given) -> list[Given]:
         """What each rank gives, by rank; it is pickled."""
-        boxes: list[object] = [None] * self.world
+        boxes: list[Any] = [None] * self.world
         dist.all_gather_object(boxes, value, self._group)
         return boxes
 

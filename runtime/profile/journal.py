@@ -10,6 +10,11 @@ from typing import Any
 
 VERSION = 1
 
+_QUIET = 0.1
+"""The part of a processor that others may take."""
+
+_LEAST_ROUNDS = 2
+
 
 class ProfileError(RuntimeError):
     """A profile that cannot be taken, or gone on with; the message says why."""
@@ -23,6 +28,7 @@ class Journal:
     Args:
         about: what must be the same for them to go together: mesh, backend, devices.
         seconds: by task, and by round, each rank's seconds per call.
+        others: by task, and by round, the processors that other processes kept busy meanwhile.
         left_out: by task, why it was not measured.
         interference: by repetition, how many times longer compute and communication took while the other ran.
         trouble: why the measuring ended early, if it did.
@@ -30,9 +36,21 @@ class Journal:
 
     about: dict[str, Any]
     seconds: dict[str, list[list[float]]] = field(default_factory=dict[str, list[list[float]]])
+    others: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     interference: list[list[float]] = field(default_factory=list[list[float]])
     trouble: str = ""
+
+    def quiet_rounds(self, task: str) -> list[list[float]]:
+        """The rounds of a task in which the ranks had their hosts to themselves; where there are few, the quietest."""
+        rounds, others = self.seconds[task], self.others.get(task, [])
+        if not others:
+            return rounds
+        # What was measured last before an early end is not known to be quiet.
+        shares = [*others, *[1.0] * len(rounds)][: len(rounds)]
+        quiet = sorted(zip(shares, rounds, strict=True), key=lambda pair: pair[0])
+        kept = sum(share <= _QUIET for share, _ in quiet)
+        return [by_rank for _, by_rank in quiet[: max(kept, min(_LEAST_ROUNDS, len(quiet)))]]
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""

@@ -102,10 +102,10 @@ def _exchanges(journal: Journal, mesh: Mesh) -> list[Exchange]:
 def _points(journal: Journal, series: str) -> list[tuple[float, float]]:
     """The (bytes, seconds) of a series of exchanges, ascending."""
     found: list[tuple[float, float]] = []
-    for name, rounds in journal.seconds.items():
+    for name in journal.seconds:
         of, _, size = name.partition(" of ")
         if of == series:
-            found.append((float(size.removesuffix(" bytes")), middle_seconds(rounds)))
+            found.append((float(size.removesuffix(" bytes")), middle_seconds(journal.quiet_rounds(name))))
     return sorted(found)
 
 
@@ -172,7 +172,7 @@ def _slowness(journal: Journal, samples: Sequence[OpSample], ranks: int) -> list
     keys = {each.work.key for each in samples if each.work.flops} & journal.seconds.keys()
     ratios: list[list[float]] = [[] for _ in range(ranks)]
     for key in keys:
-        middle = [middle_seconds(journal.seconds[key], [rank]) for rank in range(ranks)]
+        middle = [middle_seconds(journal.quiet_rounds(key), [rank]) for rank in range(ranks)]
         for rank, seconds in enumerate(middle):
             ratios[rank].append(seconds / min(middle))
     return [statistics.median(of_rank) if of_rank else 1.0 for of_rank in ratios]
@@ -192,7 +192,7 @@ def _device(
         min(journal.about["devices"][rank][1] for rank in ranks),
         min(spent for each, spent in seconds.items() if each.work.bytes),
         rates,
-        overhead=middle_seconds(journal.seconds[OVERHEAD], ranks) if OVERHEAD in journal.seconds else 0.0,
+        overhead=middle_seconds(journal.quiet_rounds(OVERHEAD), ranks) if OVERHEAD in journal.seconds else 0.0,
     )
     return device, fits
 
@@ -200,7 +200,7 @@ def _device(
 def op_seconds_of(journal: Journal, samples: Sequence[OpSample], ranks: Sequence[int]) -> dict[OpSample, float]:
     """The seconds of each op that was measured, the mean over `ranks`."""
     measured = (each for each in samples if each.work.key in journal.seconds)
-    return {each: middle_seconds(journal.seconds[each.work.key], ranks) for each in measured}
+    return {each: middle_seconds(journal.quiet_rounds(each.work.key), ranks) for each in measured}
 
 
 def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[Fitted]]:

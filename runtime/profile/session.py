@@ -25,6 +25,7 @@ from .clock import Clock
 from .devices import device_name, memory_bytes
 from .interference import Interference
 from .journal import Journal, ProfileError
+from .others import Others
 from .samples import OpSample
 from .tasks import (
     LEAST_BYTES,
@@ -51,6 +52,9 @@ _SLOWEST_SHARE = 1 / 300
 
 _INTERFERENCE_ROUNDS = 8
 _SAVE_SECONDS = 2.0
+
+_WATCH_SECONDS = 0.25
+"""Between two looks at what other processes do: so long that the system's counters tell."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,8 @@ class _Session:
     def __init__(self, request: Request, clock: Clock, journal: Journal, observe: Observer | None) -> None:
         self._request, self._clock, self._journal, self._observe = request, clock, journal, observe
         self._saved, self._began = 0.0, time.perf_counter()
+        self._begun = set[str]()
+        self._others, self._watched, self._looked = Others(clock), list[str](), 0.0
         self._comm = Communicator(request.mesh, groups_of(request.mesh), clock.device)
         self._tasks = sorted(self._planned(), key=lambda task: not task.needed)
         low, high = _WINDOW
@@ -179,8 +185,9 @@ class _Session:
     def run(self) -> None:
         """All rounds, and interference."""
         rounds = 0
-        while self._tasks and (rounds < 1 or not self._time_is_up()):
+        while self._tasks and (rounds < 1 or self._elapsed() < self._request.seconds):
             self._round(rounds)
+            self._look_around(self._elapsed())
             rounds += 1
         if self._request.network and self._request.mesh.device_count > 1:
             self._interfere()
@@ -191,7 +198,10 @@ class _Session:
             done = len(self._journal.seconds.get(task.name, ()))
             if task.series in too_slow or task.name in self._journal.left_out or done > number:
                 continue
-            if number and self._time_is_up():
+            now = self._elapsed()
+            if now - self._looked > _WATCH_SECONDS:
+                self._look_around(now)
+            if number and now > self._request.seconds:
                 return
             self._tell(number, index, task)
             if not self._measure(task):
@@ -205,14 +215,23 @@ class _Session:
             return True
         expected = _middle(before) if before is not None else self._first_look(run)
         most = self._request.seconds * _SLOWEST_SHARE
-        if before is None and self._request.network and expected > most:
+        if before is None and self._request.network and expected > most and task.series in self._begun:
             journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
             return False
+        self._begun.add(task.series)
         count = max(round(self._window / expected), 1)
         clock.wait_for_all()
         spent = clock.calls(run, count) if task.together else clock.window(run, self._window, max(count // 8, 1))
         journal.seconds.setdefault(task.name, []).append(clock.by_rank(spent))
+        self._watched.append(task.name)
         return True
+
+    def _look_around(self, now: float) -> None:
+        """Write down how busy others were while the last tasks were measured."""
+        self._looked, share = now, self._others.share()
+        for name in self._watched:
+            self._journal.others.setdefault(name, []).append(share)
+        self._watched.clear()
 
     def _made(self, task: Task, *, warm: bool) -> Callable[[], object] | None:
         """What does the task once, having done it once if `warm`; None where torch refuses an op on some rank."""
@@ -243,9 +262,9 @@ class _Session:
         while len(self._journal.interference) < _INTERFERENCE_ROUNDS:
             self._journal.interference.append(list(measuring.measure()))
 
-    def _time_is_up(self) -> bool:
-        spent = self._clock.by_rank(time.perf_counter() - self._began)[0]
-        return spent > self._request.seconds
+    def _elapsed(self) -> float:
+        """For how long rank 0 has measured, the same number on all ranks."""
+        return self._clock.by_rank(time.perf_counter() - self._began)[0]
 
     def _tell(self, number: int, index: int, task: Task) -> None:
         now = time.perf_counter()

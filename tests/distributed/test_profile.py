@@ -29,7 +29,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The progress of a profile of which a rank was lost."""
     path = tmp_path_factory.mktemp("profile") / "progress.json"
     with pytest.raises(RankError, match=r"rank 1 of 2 was killed by SIGKILL"):
-        run_ranks(lost_rank.profile_and_die, 2, replace(REQUEST, progress=path), 50)
+        run_ranks(lost_rank.profile_and_die, 2, replace(REQUEST, progress=path))
     return path
 
 

@@ -2,24 +2,24 @@
 
 import os
 import signal
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from shardwright.runtime.profile.clock import Clock
+from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.profile.journal import Journal
 from shardwright.runtime.profile.session import Request, profile_here
 
 
-def profile_and_die(request: Request, barriers: int) -> Journal:
-    """Profile; rank 1 is killed at the barrier of that number."""
-    met, wait = 0, Clock.wait_for_all
+def profile_and_die(request: Request) -> Journal:
+    """Profile; rank 1 is killed at the first all-to-all."""
+    all_to_all = Communicator.all_to_all
 
-    def wait_or_die(self: Clock) -> None:
-        nonlocal met
-        met += 1
-        if met == barriers and dist.get_rank() == 1:
+    def die(*args: Any, **options: Any) -> torch.Tensor:
+        if dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        wait(self)
+        return all_to_all(*args, **options)
 
-    Clock.wait_for_all = wait_or_die
+    Communicator.all_to_all = die
     return profile_here(request)

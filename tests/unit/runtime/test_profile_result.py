@@ -8,7 +8,7 @@ from shardwright.ir.cluster_file import parse_cluster
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import op_seconds
-from shardwright.runtime.profile.journal import ProfileError
+from shardwright.runtime.profile.journal import Journal, ProfileError
 from shardwright.runtime.profile.output import Output, profile_text
 from shardwright.runtime.profile.tasks import exchanges, groups_of, sizes_between
 
@@ -89,3 +89,11 @@ def test_direct_exchanges_are_for_gloo_alone():
     assert "all_gather:padded" in gloo
     assert {"all_gather", "all_gather:grouped_broadcast"} <= nccl
     assert not any(name.endswith(("direct", "padded")) for name in nccl)
+
+
+def test_rounds_in_which_others_worked_count_only_where_there_are_no_better():
+    journal = Journal({}, {"a": [[3.0], [1.0], [2.0], [9.0]], "b": [[5.0], [4.0], [7.0]]})
+    assert journal.quiet_rounds("a") == journal.seconds["a"]
+    journal.others = {"a": [0.05, 0.0, 0.01, 1.5], "b": [0.9, 0.5]}
+    assert sorted(journal.quiet_rounds("a")) == [[1.0], [2.0], [3.0]]
+    assert sorted(journal.quiet_rounds("b")) == [[4.0], [5.0]]
