@@ -108,7 +108,8 @@ def test_a_collective_reaches_the_part_that_its_level_says():
 
 def test_small_messages_take_steps():
     where = cluster(hosts(), node=2, gpu=8)
-    # A ring of 16: one of its two crossings, and all 14 steps inside; twice for an all-reduce, or up and down a tree of chains.
+    # A ring of 16: one of its two crossings, and all 14 steps inside; twice for an all-reduce, or up and down a tree of
+    # chains.
     chain, tree = 14 * 1e-6 + 10e-6, 7 * 1e-6 + 10e-6
     assert where.collective_costs(GATHER, ("node", "gpu"))[0] == pytest.approx(chain)
     assert where.collective_costs(REDUCE, ("node", "gpu"))[0] == pytest.approx(2 * tree)
