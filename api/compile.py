@@ -35,11 +35,16 @@ from .files import write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,check-memory,"
-    "insert-frees"
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,{fit}"
+    "check-memory,insert-frees"
 )
-"""What `plan` runs; `strategy` stands for the passes that decide on strategy and ratios."""
+"""What `plan` runs; `strategy` stands for the passes that decide on strategy and ratios, `fit` for a further search."""
 
+_FIT = 'fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap"},'
+"""Where nothing is pinned and shares are even; others say what they want, or find limits of memory themselves."""
+
+
+_SEARCH = "search-strategy{algorithm=eliminate}"
 
 Observer = Callable[[str], None]
 
@@ -79,7 +84,8 @@ class PlanOptions:
         if self.pipeline is not None:
             return self.pipeline
         first = "draw-independently," if self.random == "independent" else ""
-        return first + PIPELINE.format(strategy=self._strategy(cluster))
+        strategy = self._strategy(cluster)
+        return first + PIPELINE.format(strategy=strategy, fit=_FIT if strategy == _SEARCH else "")
 
     def _strategy(self, cluster: Cluster) -> str:
         algorithm = self.algorithm or ("fixed" if self.pins else "eliminate")

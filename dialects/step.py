@@ -36,6 +36,11 @@ On a function whose memory is short: of every value only its home or its working
 and other forms are made again.
 """
 
+ROOM = "spmd.room"
+"""
+On a function: the bytes per device that the next search may use, where what follows it was found to need the rest.
+"""
+
 SEARCH = "spmd.search"
 """On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
 

@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "split-batch": "split_batch:SplitBatchPass",
     "balance-ratios": "balance_ratios:BalanceRatiosPass",
     "fixed-point": "fixed_point:FixedPointPass",
+    "fit-memory": "fit_memory:FitMemoryPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
     "plan-transfers": "plan_transfers:PlanTransfersPass",
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",

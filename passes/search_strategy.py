@@ -19,6 +19,7 @@ from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ..dialects.step import (
     FRUGAL,
     REGATHER,
+    ROOM,
     SEARCH,
     SHARDING,
     WORKING,
@@ -113,7 +114,7 @@ class SearchStrategyPass(ModulePass):
 
     memory: int | float | None = None
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
-    buffers of collectives, which are decided later."""
+    buffers of collectives, which are decided later; never more than what `fit-memory` has left of it (`spmd.room`)."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -156,10 +157,17 @@ def search(
         cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
         lambda problem, allowance: _solved(problem, algorithm, allowance),
-        (1.0 - HEADROOM) * cluster.memory if memory is None else memory,
+        _room(view.func, cluster, memory),
     )
     _write(view, found.strategy)
     return found
+
+
+def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
+    """The bytes per device that a plan may use."""
+    room = (1.0 - HEADROOM) * cluster.memory if memory is None else memory
+    left = func.attributes.get(ROOM)
+    return min(room, left.value.data) if isinstance(left, FloatAttr) else room
 
 
 def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) -> Solution:

@@ -1,0 +1,94 @@
+"""The pass `fit-memory`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from ..dialects.step import ROOM, SEARCH
+from .analysis.memory import peak_memory
+from .pipeline import run_pipeline
+from .search.step_view import step_views
+
+
+@dataclass(frozen=True)
+class FitMemoryPass(ModulePass):
+    """
+    Where a program needs more memory than the devices have, search again with less room, until it fits.
+
+    A search counts what changes of sharding will hold, but not how early collectives start, nor how many travel
+    together; passes that come after it decide that. What the program holds beyond what the search believed is taken
+    off what the next search may use (`spmd.room`), and the pipeline runs again on the same function.
+
+    Pipeline: fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap" max=3}
+
+    Requires: a program that the pipeline has gone through; it begins with a search.
+    Ensures: what the pipeline does. Where the program fits at once it is unchanged; where it still does not after `max`
+    runs it is left as it is, for `check-memory` to say so.
+
+    Before:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e6, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%x: tensor<64xf32> {train.batch = "0"}) -> tensor<64xf32> {
+      %y = aten.relu %x : (tensor<64xf32>) -> tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e6, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%x: tensor<64xf32> {train.batch = "0"}) -> tensor<64xf32> {
+      %y = aten.relu %x : (tensor<64xf32>) -> tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+    ```
+
+    Source: HAP 3.1, which takes search and ratios in turn.
+    """
+
+    name = "fit-memory"
+
+    pipeline: str
+    """The passes to run, a search first."""
+
+    max: int = 3
+    """How often they run at most."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on the whole module."""
+        for _ in range(self.max):
+            excesses = _excesses(op)
+            if not excesses:
+                return
+            for func, excess in excesses.items():
+                func.attributes[ROOM] = FloatAttr(_believed(func) - excess, 64)
+            run_pipeline(ctx, op, self.pipeline)
+
+
+def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
+    """By function that does not fit, the most that a rank needs beyond the memory of its device, in bytes."""
+    found: dict[FuncOp, float] = {}
+    for view, cluster in step_views(module):
+        limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
+        peak = peak_memory(view.func, cluster.mesh, limits, view.stage)
+        if (excess := peak.bytes - limits[peak.rank]) > 0:
+            found[view.func] = max(excess, found.get(view.func, 0.0))
+    return found
+
+
+def _believed(func: FuncOp) -> float:
+    """The peak that the last search found for a function, in bytes."""
+    found = func.attributes.get(SEARCH)
+    peak = found.data.get("peak_bytes") if isinstance(found, DictionaryAttr) else None
+    return float(peak.value.data) if isinstance(peak, IntegerAttr) else 0.0
