@@ -1,0 +1,57 @@
+"""What a search believes of memory: after changes of sharding are ops, `check-memory` finds exactly that."""
+
+from functools import cache
+
+import pytest
+from ir_files import context
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
+
+from shardwright.api.compile import import_training_step, on_mesh
+from shardwright.api.pin_file import pin_file
+from shardwright.dialects.step import FRUGAL, SEARCH
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.memory import peak_memory
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import step_views
+
+
+@cache
+def imported(name: str) -> ModuleOp:
+    """Return a shipped step as its search sees it, without a cluster."""
+    module = import_training_step(training_step(name))
+    run_pipeline(context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    return module
+
+
+def believed_and_found(name: str, mesh: str, search: str) -> tuple[int, int, bool]:
+    """Return the peak that a search believes in, that of the program it leads to, and whether memory was short."""
+    module = imported(name).clone()
+    add_cluster(module, on_mesh(find_cluster("h100-8x8"), parse_mesh(mesh)))
+    run_pipeline(context(), module, f"{search},insert-resharding,select-collectives")
+    ((view, cluster),) = step_views(module)
+    summary = view.func.attributes[SEARCH]
+    assert isinstance(summary, DictionaryAttr)
+    peak = summary.data["peak_bytes"]
+    assert isinstance(peak, IntegerAttr)
+    return peak.value.data, peak_memory(view.func, cluster.mesh).bytes, FRUGAL in view.func.attributes
+
+
+@pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
+@pytest.mark.parametrize("name", ["gpt2-tiny", "resnet50-tiny"])
+def test_the_peak_of_a_preset_is_what_the_search_believes(name: str, preset: str):
+    with pin_file(f'[[pin]]\npreset = "{preset}"\n') as pins:
+        believed, found, _ = believed_and_found(name, "x=3", f'search-strategy{{algorithm=fixed pins="{pins}"}}')
+    assert believed == found
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_the_peak_where_memory_is_short_is_what_the_search_believes(share: float):
+    free, _, short = believed_and_found("mlp-tiny", "x=2,y=2", "search-strategy")
+    assert not short
+    room = int(share * free)
+    believed, found, short = believed_and_found("mlp-tiny", "x=2,y=2", f"search-strategy{{memory={room}}}")
+    assert short
+    assert believed == found <= room
