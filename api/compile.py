@@ -27,7 +27,7 @@ from ..lowering.capture_trace import collector_paused
 from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
-from ..passes.analysis.memory import peak_memory
+from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.timeline import longest, predict, predict_pipeline
 from ..passes.pipeline import run_pipeline
 from ..passes.search.step_view import cluster_of_module, step_views
@@ -217,6 +217,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     is_pipeline = views[0][0].stage is not None
     timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
     times = longest(timelines)
+    peaks = [peak_memory(func, cluster.mesh, stage=view.stage) for view, cluster in views]
     kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
     return {
         "name": name,
@@ -239,11 +240,21 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "cost_s": cost,
         "lower_bound_s": bound,
         "gap": (cost - bound) / cost if cost and bound is not None else 0.0,
-        "peak_bytes": [
-            peak for view, cluster in views for peak in peak_memory(func, cluster.mesh, stage=view.stage).by_rank
-        ],
+        "peak_bytes": [size for peak in peaks for size in peak.by_rank],
+        "peak": _peak_report(max(peaks, key=lambda peak: peak.bytes)),
         "collective_bytes": {kind: sum(t.collective_bytes.get(kind, 0.0) for t in timelines) for kind in kinds},
         "versions": versions(),
+    }
+
+
+def _peak_report(peak: MemoryPeak) -> dict[str, Any]:
+    """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
+    made = peak.op.results[0].name_hint if peak.op.results else None
+    return {
+        "bytes": peak.bytes,
+        "at": f"{peak.op.name} %{made}" if made else peak.op.name,
+        "roles": {role.value: size for role, size in peak.by_role.items() if size},
+        "largest": [{"value": value.name, "bytes": value.bytes} for value in peak.alive],
     }
 
 

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from ..ir.cluster import Cluster
-from .analysis.memory import MemoryPeak, peak_memory, size_text
+from .analysis.memory import MemoryPeak, peak_memory, roles_text, size_text
 from .errors import fail
 from .search.step_view import StepView, step_views
 
@@ -76,7 +76,8 @@ def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -
         fail(
             peak.op,
             f"here the plan needs {size_text(peak.bytes)} on rank {peak.rank},"
-            f" {allowed} {size_text(limits[peak.rank])}: {size_text(excess)} too much; the largest alive"
-            f' here: {alive}; ask for ZeRO (pin preset "zero3"), a smaller batch, or more devices',
+            f" {allowed} {size_text(limits[peak.rank])}: {size_text(excess)} too much"
+            f" ({roles_text(peak.by_role)}); the largest alive here: {alive}"
+            '; ask for ZeRO (pin preset "zero3"), a smaller batch, or more devices',
         )
     return peak

@@ -101,12 +101,13 @@ def summary(report: Mapping[str, Any]) -> Table:
     """What a plan is expected to take."""
     mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
     table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
-    peak = max(report["peak_bytes"], default=0)
+    peak = report["peak"]
     rows = {
         "predicted step": seconds_text(report["predicted_step_s"]),
         "of it compute": seconds_text(report["predicted_compute_s"]),
         "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
-        "peak memory of a rank": bytes_text(peak),
+        "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
+        **{f"of it {role}": bytes_text(size) for role, size in peak["roles"].items()},
         "planned in": seconds_text(report["total_seconds"]),
     }
     if report["cost_s"] is not None and report["lower_bound_s"] is not None:

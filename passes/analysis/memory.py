@@ -30,6 +30,7 @@ from ...ir.sharding import Sharding
 from ..search.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, live_buffers
 from .memory_events import PartOf, Run, run_of
+from .memory_roles import Role, Roles
 
 _LISTED = 8
 """How many of the largest values a peak names."""
@@ -48,13 +49,14 @@ class MemoryPeak:
     """
     The most that each rank holds at any time, in bytes; on `rank`, where and by which values (largest first).
 
-    `op` is the op during which the peak occurs.
+    `op` is the op during which the peak occurs, `by_role` what it is made of, by what the memory is for.
     """
 
     by_rank: tuple[int, ...]
     rank: int
     op: Operation
     alive: tuple[AliveValue, ...]
+    by_role: Mapping[Role, int]
 
     @property
     def bytes(self) -> int:
@@ -109,7 +111,10 @@ def peak_memory(
     index = int(np.argmax(use.held[:, rank]))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
     listed = tuple(AliveValue(value_label(value), size) for value, size in alive[:_LISTED])
-    return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed)
+    roles, by_role = Roles(func), dict.fromkeys(Role, 0)
+    for value, size in alive:
+        by_role[roles.of(value)] += size
+    return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed, by_role)
 
 
 def _value(held: Hashable) -> SSAValue[Attribute]:
@@ -145,6 +150,11 @@ def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
         return reduce(lambda found, axis: found * mesh.axis(axis).size + place[axis], axes, 0)
 
     return np.array([[part(rank, at) for at in moments] for rank in range(mesh.device_count)], np.int64)
+
+
+def roles_text(by_role: Mapping[Role, int]) -> str:
+    """What a peak is made of, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
+    return ", ".join(f"{role} {size_text(size)}" for role, size in by_role.items() if size)
 
 
 def size_text(count: float) -> str:

@@ -1,0 +1,174 @@
+"""
+Predicted against measured peak memory: plans of six model families on two and on four gloo processes.
+
+    python benchmarks/memory.py [--only "gpt2-large x2 dp" ...]
+
+The prediction is that of `check-memory`. The measure counts the memory of every tensor that a rank holds during its
+third step (`runtime/memory_meter.py`). The figure is that of the rank with the largest predicted peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from _prediction_cases import FORMS, STEPS, plan
+from _report import RESULTS, publish
+
+from shardwright.api.compile import CompiledStep, PlanOptions, compile_step, on_mesh
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.lowering.load_program import load_text
+from shardwright.models.resnet import ResNetConfig, resnet_step
+from shardwright.runtime import Executor, Stage, run_ranks
+from shardwright.runtime.memory_meter import MemoryMeter
+from shardwright.runtime.stages import connect
+
+MIB = 2**20
+_STEPS: dict[str, Callable[[], TrainingStep]] = {
+    **STEPS,
+    "resnet": lambda: resnet_step(ResNetConfig(blocks=(2, 2, 2), width=32, image=64, classes=100), batch=16),
+}
+_PIPELINE = (
+    'decompose-mean,canonicalize,cse,dce,partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy,'
+    "split-batch{{parts=4}},insert-resharding,select-collectives,overlap,schedule-pipeline{{schedule={schedule}}},"
+    "plan-transfers,check-memory,insert-frees"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan: of which step, on how many ranks, in which way (of `_prediction_cases`, or a pipeline's schedule)."""
+
+    step: str
+    ranks: int
+    form: str
+
+    @property
+    def name(self) -> str:
+        """`gpt2-large x4 dp`."""
+        return f"{self.step} x{self.ranks} {self.form}"
+
+    def compiled(self) -> CompiledStep:
+        """The plan."""
+        make = _STEPS[self.step]()
+        if self.form in FORMS:
+            cluster = on_mesh(find_cluster("local-4"), parse_mesh(FORMS[self.form].mesh or f"gpu={self.ranks}"))
+            return plan(make, self.form, cluster)
+        cluster = on_mesh(find_cluster("local-4"), parse_mesh(f"gpu={self.ranks}"))
+        ranks = "1,1" if self.ranks == 2 else "1,1,2"
+        passes = _PIPELINE.format(stages=ranks.count(",") + 1, ranks=ranks, schedule=self.form)
+        return compile_step(make, cluster, PlanOptions(pipeline=passes), name="pipeline")
+
+
+def _cases(step: str, ranks: int, *forms: str) -> Iterator[Case]:
+    return (Case(step, ranks, form) for form in forms)
+
+
+CASES: tuple[Case, ...] = (
+    *_cases("mlp-large", 2, "dp", "uneven", "micro"),
+    *_cases("gpt2-large", 2, "dp", "zero3", "searched", "duplex", "micro", "1f1b", "gpipe"),
+    *_cases("vit-large", 2, "dp", "tp", "micro"),
+    *_cases("vgg-large", 2, "dp", "searched", "uneven"),
+    *_cases("moe-large", 2, "dp", "zero3"),
+    *_cases("resnet", 2, "dp", "zero3"),
+    *_cases("mlp-large", 4, "zero3", "hybrid"),
+    *_cases("gpt2-large", 4, "tp", "hybrid", "grid", "eager-1f1b"),
+    *_cases("moe-large", 4, "searched", "dp"),
+)
+
+
+def measure(programs: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
+    """On one rank: of each program the peak of a step in bytes, and the operation that made it."""
+    torch.set_num_threads(1)
+    return [_peak(_STEPS[name](), text) for name, text in programs]
+
+
+def _peak(step: TrainingStep, text: str) -> tuple[int, str]:
+    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    executor = Executor(stages, connect(stages))
+    executor.initialize(step.model, 0)
+    batch = {str(i): item for i, item in enumerate(step.batch)} if isinstance(step.batch, tuple) else dict(step.batch)
+    for _ in range(2):
+        executor.step(batch)
+    kept = [executor.local(value) for value in executor.plan.inputs if value.role in KEPT]
+    meter = MemoryMeter([*kept, *_own_rows(executor, batch)], _tensors(batch))
+    with meter:
+        executor.step(batch)
+    return meter.peak, meter.peak_op
+
+
+KEPT = ("param", "buffer", "state", "step_count", "constant")
+"""The roles of what a rank keeps between steps."""
+
+
+def _tensors(batch: dict[str, Any]) -> list[torch.Tensor]:
+    return [item for item in batch.values() if isinstance(item, torch.Tensor)]
+
+
+def _own_rows(executor: Executor, batch: dict[str, Any]) -> list[torch.Tensor]:
+    """Memory as large as what a rank needs of the batch, where it only looks at it: data loaders give each its own."""
+    lent = {tensor.untyped_storage().data_ptr() for tensor in _tensors(batch)}
+    parts = [executor._batch_part(value, batch) for value in executor.plan.inputs if value.role == "batch"]
+    return [part.clone() for part in parts if part.untyped_storage().data_ptr() in lent]
+
+
+def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    """A row per case; those of one number of ranks in one launch."""
+    for ranks in sorted({case.ranks for case in cases}):
+        mine = [case for case in cases if case.ranks == ranks]
+        plans = [case.compiled() for case in mine]
+        programs = [(case.step, each.program) for case, each in zip(mine, plans, strict=True)]
+        found = run_ranks(measure, ranks, programs, timeout=900)
+        for index, (case, each) in enumerate(zip(mine, plans, strict=True)):
+            predicted = each.report["peak_bytes"]
+            rank = max(range(ranks), key=predicted.__getitem__)
+            peak, op = found[rank][index]
+            yield {
+                "plan": case.name,
+                "rank": rank,
+                "predicted MiB": predicted[rank] / MIB,
+                "measured MiB": peak / MIB,
+                "error %": 100 * (predicted[rank] - peak) / peak,
+                "measured at": op,
+            }
+
+
+def plot(table: Sequence[dict[str, Any]]) -> None:
+    """Predicted against measured, with the band of 10 %."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(5, 5))
+    measured, predicted = ([row[f"{side} MiB"] for row in table] for side in ("measured", "predicted"))
+    ends = [min(measured) * 0.8, max(measured) * 1.2]
+    axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], alpha=0.2)
+    axes.loglog(measured, predicted, "o", markersize=4)
+    axes.set_xlabel("measured peak, MiB")
+    axes.set_ylabel("predicted peak, MiB")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "memory.png", dpi=120)
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="PLAN")
+    options = parser.parse_args()
+    table = list(rows([case for case in CASES if not options.only or case.name in options.only]))
+    publish("memory", table, command="python benchmarks/memory.py")
+    errors = [abs(row["error %"]) for row in table]
+    within = sum(error <= 10 for error in errors)
+    print(f"{within} of {len(table)} within 10 %; median {statistics.median(errors):.2g} %, most {max(errors):.2g} %")
+    plot(table)
+
+
+if __name__ == "__main__":
+    main()
