@@ -217,8 +217,8 @@ class Cluster:
         """
         (seconds, seconds per byte) of a collective over `axes`, which all groups run at once. Over time it is free.
 
-        A hierarchical all-reduce is a reduce-scatter inside hosts, an all-reduce of parts across, and an all-gather
-        inside; where `levels` has no two, it is a flat one.
+        A hierarchical all-reduce is a reduce-scatter over the last axis, an all-reduce of parts over the others, and an
+        all-gather over the last.
         """
         axes = self._spatial(axes)
         parts = self.mesh.parts(axes)
@@ -227,8 +227,8 @@ class Cluster:
         if algorithm == "grouped_broadcast":
             alpha, beta = self.broadcast_costs(axes)
             return alpha * parts, beta
-        if algorithm == "hierarchical" and kind is CollectiveKind.ALL_REDUCE:
-            return self._hierarchical(*self.levels(axes))
+        if algorithm == "hierarchical" and kind is CollectiveKind.ALL_REDUCE and len(axes) > 1:
+            return self._hierarchical(axes[:-1], axes[-1:])
         alpha, beta, is_whole = self._costs(kind.value, axes)
         turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
         return alpha, beta if is_whole else turns * beta * (parts - 1) / parts
@@ -238,17 +238,18 @@ class Cluster:
         axes = self._spatial(axes)
         return (0.0, 0.0) if self.mesh.parts(axes) == 1 else self._costs("broadcast", axes)[:2]
 
-    def levels(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """
-        `axes` as those across hosts and the minor ones inside; without a topology the last axis is inside.
-        """
+    def has_levels(self, axes: tuple[str, ...]) -> bool:
+        """Whether the last of several axes is inside hosts, and the others are not."""
         axes = self._spatial(axes)
-        if self.topology is None:
-            return axes[:-1], axes[-1:]
-        for at in range(len(axes)):
-            if all(self.topology.one_host(group) for group in self.mesh.groups(axes[at:])):
-                return axes[:at], axes[at:]
-        return axes, ()
+        return len(axes) > 1 and axes[-1] in self._inside and any(axis not in self._inside for axis in axes[:-1])
+
+    @cached_property
+    def _inside(self) -> frozenset[str]:
+        """The axes whose groups are on one host each; none where there is no topology."""
+        if (topology := self.topology) is None:
+            return frozenset()
+        names = [axis.name for axis in self.mesh.spatial]
+        return frozenset(name for name in names if all(map(topology.one_host, self.mesh.groups((name,)))))
 
     def route(self, sender: int, receiver: int) -> Route:
         """The way of a transfer from one rank to another; without a topology, over the slowest axis they differ on."""
@@ -264,8 +265,6 @@ class Cluster:
         return Route(max(link.alpha for link in links), bandwidth, ports, (bandwidth, bandwidth))
 
     def _hierarchical(self, across: tuple[str, ...], inside: tuple[str, ...]) -> tuple[float, float]:
-        if not across or not inside:
-            return self.collective_costs(CollectiveKind.ALL_REDUCE, across or inside)
         scatter = self.collective_costs(CollectiveKind.REDUCE_SCATTER, inside)
         between = self.collective_costs(CollectiveKind.ALL_REDUCE, across)
         gather = self.collective_costs(CollectiveKind.ALL_GATHER, inside)

@@ -3,22 +3,23 @@ What a collective between two shardings costs, by the way in which it is carried
 
 Parts that differ in size are *padded* to the largest, or travel one after the other, each in a broadcast from its
 owner (a reduction to its owner, in a reduce-scatter), as they are: *grouped broadcast*. Padding wins where the parts
-are nearly equal, broadcasts where they are not. `flat` says that there is nothing to pad.
+are nearly equal, broadcasts where they are not. `flat` says that there is nothing to pad. An all-reduce in hosts and
+across may be *hierarchical*.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
-from .cluster import Cluster
+from .cluster import Algorithm, Cluster
 from .collectives import CollectiveKind, Step
 from .mesh import Mesh
 from .sharding import DimSharding, Sharding
 
-Method = Literal["flat", "padded", "grouped_broadcast"]
+Method: TypeAlias = Algorithm
 
 DimShare = Callable[[DimSharding], float]
 
@@ -49,14 +50,22 @@ def step_costs(
     return alpha, beta * handled
 
 
-def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float) -> Method:
-    """`padded` or `grouped_broadcast`, for a step of a value of `whole_bytes` bytes that `has_methods`."""
+def methods_of(cluster: Cluster, step: Step) -> tuple[Method, ...]:
+    """The ways to carry out a step."""
+    if has_methods(step):
+        return ("padded", "grouped_broadcast")
+    levels = step.kind is CollectiveKind.ALL_REDUCE and cluster.has_levels(step.axes)
+    return ("flat", "hierarchical") if levels else ("flat",)
+
+
+def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float, methods: Iterable[Method]) -> Method:
+    """That of `methods` which takes least for a value of `whole_bytes` bytes; the first of equals."""
 
     def seconds(method: Method) -> float:
         fixed, per_byte = step_costs(cluster, step, method)
         return fixed + per_byte * whole_bytes
 
-    return "grouped_broadcast" if seconds("grouped_broadcast") < seconds("padded") else "padded"
+    return min(methods, key=seconds)
 
 
 def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:

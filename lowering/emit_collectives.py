@@ -46,9 +46,11 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
+HIERARCHICAL = "hierarchical"
 _METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
     "padded": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
     "grouped_broadcast": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
+    HIERARCHICAL: (CollectiveKind.ALL_REDUCE,),
 }
 """The methods that the communicator is told of, by kind; otherwise it takes what suits its backend."""
 
@@ -62,6 +64,7 @@ class Collectives:
     def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
         """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
         step = self._step(op, op.KIND, op.operand, op.sharding)
+        self._note_levels(op, step)
         kind = op.KIND
         if self._where.temporal.issuperset(step.axes):
             return self._over_time(op, step, key)
@@ -79,6 +82,7 @@ class Collectives:
         ]
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
             raise EmitError(op, "its operands communicate over different axes, or by different reductions")
+        self._note_levels(op, steps[0][0])
         operands = tuple_of(self._names[arg] for arg in op.args)
         kind = op.collective
         keywords = self._keywords(op, steps, key) | _options(op, kind, donate=donate)
@@ -104,6 +108,11 @@ class Collectives:
         if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
         return step
+
+    def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
+        """A hierarchical all-reduce runs along its last axis, and along the others."""
+        if op.method is not None and op.method.data == HIERARCHICAL:
+            self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
 
     def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
         """The arguments beside the operands, for steps of one kind on operands of the given shapes."""

@@ -22,14 +22,14 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp, find_mesh
 from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
 from ..dialects.step import BACKWARD, sharding_of
 from ..ir.cluster import Cluster
-from ..ir.collective_cost import Method, cheapest_method, is_gather_or_scatter
+from ..ir.collective_cost import Method, cheapest_method, is_gather_or_scatter, methods_of
 from ..ir.collectives import CollectiveKind, Step, single_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import DimSharding
 from .errors import fail
 from .search.step_view import cluster_on
 
-Selection = Literal["auto", "padded", "grouped_broadcast"]
+Selection = Literal["auto", "padded", "grouped_broadcast", "hierarchical"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class SelectCollectivesPass(ModulePass):
     Ensures: no `spmd.reshard` is left. A gather or scatter whose parts are not all of one size is `padded` to the
     largest, for no backend takes unequal parts, or a `grouped_broadcast` of each part as it is (in a scatter, its
     reduction to its owner), whichever takes less time on the module's cluster; without a cluster it is padded. An
-    all-to-all of unequal parts is `padded`, all else is `flat`. (That one all-reduce becomes a reduce-scatter and an
-    all-gather, or a hierarchy of collectives, is the shortest path's choice and has already been made.)
+    all-to-all of unequal parts is `padded`. An all-reduce over axes of which the last alone is inside hosts is
+    `hierarchical` where that takes less time: its parts are reduced over the last axis, then over the others. All else
+    is `flat`. (That an all-reduce becomes a reduce-scatter and an all-gather of a dim is the shortest path's choice and
+    has already been made.)
 
     Before:
     ```mlir
@@ -68,7 +70,10 @@ class SelectCollectivesPass(ModulePass):
     name = "select-collectives"
 
     method: Selection = "auto"
-    """How gathers and scatters of unequal parts are carried out; `auto` by their cost."""
+    """
+    How gathers and scatters of unequal parts, or with `hierarchical` all-reduces over several axes, are carried out;
+    `auto` by their cost.
+    """
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite every resharding of the module."""
@@ -111,14 +116,25 @@ class ReshardToCollective(RewritePattern):
         rewriter.replace(op, new)
 
     def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
+        cluster = self.clusters.get(mesh.name)
+        if step.kind is CollectiveKind.ALL_REDUCE:
+            return self._reduction(op, step, mesh, cluster)
         if not has_unequal_parts(step, shape_of(op.operand), mesh):
             return "flat"
-        cluster = self.clusters.get(mesh.name)
         if not is_gather_or_scatter(step) or (self.selection == "auto" and cluster is None):
             return "padded"
         if self.selection == "auto" and cluster is not None:
-            return cheapest_method(cluster, step, value_bytes(op.operand))
+            return cheapest_method(cluster, step, value_bytes(op.operand), ("padded", "grouped_broadcast"))
         return "grouped_broadcast" if self.selection == "grouped_broadcast" else "padded"
+
+
+    def _reduction(self, op: ReshardOp, step: Step, mesh: Mesh, cluster: Cluster | None) -> Method:
+        spatial = {axis.name for axis in mesh.spatial}
+        if self.selection == "hierarchical" and len(step.axes) > 1 and spatial.issuperset(step.axes):
+            return "hierarchical"
+        if self.selection == "auto" and cluster is not None:
+            return cheapest_method(cluster, step, value_bytes(op.operand), methods_of(cluster, step))
+        return "flat"
 
 
 def has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:

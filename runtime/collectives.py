@@ -5,6 +5,7 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one
+                hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 all_gather      direct             each sends its part to every other (`exchange`)
                 padded             the library's, parts padded to the largest
                 grouped_broadcast  each part is broadcast by its owner, without padding

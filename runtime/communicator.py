@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .groups import TIMEOUT, Axes, Group, Layout, make_groups
+from .hierarchical import HIERARCHICAL, begin_hierarchical
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
@@ -118,9 +119,17 @@ class Communicator:
         """Which part this rank holds of a dim split along `axes`."""
         return self.mesh.part(self.rank, axes)
 
-    def all_reduce(self, x: torch.Tensor, axes: Axes, reduction: str = "sum", *, donate: bool = False) -> torch.Tensor:
-        """The reduction of `x` over the group. With `donate` a contiguous `x` is overwritten with it."""
-        return self._now(Request("all_reduce", (x,), axes, reduction=reduction, donate=donate))
+    def all_reduce(
+        self,
+        x: torch.Tensor,
+        axes: Axes,
+        reduction: str = "sum",
+        *,
+        donate: bool = False,
+        method: str | None = None,
+    ) -> torch.Tensor:
+        """The reduction of `x` over the group. With `donate` a contiguous `x` may be overwritten with it."""
+        return self._now(Request("all_reduce", (x,), axes, reduction=reduction, method=method, donate=donate))
 
     def all_gather(
         self, x: torch.Tensor, dim: int, axes: Axes, sizes: Sizes | None = None, method: str | None = None
@@ -254,8 +263,12 @@ class Communicator:
         return self._channels
 
     def _now(self, request: Request) -> torch.Tensor:
-        group = self._checked(request)
-        return begin(group, request).wait()[0]
+        return self._begin(self._checked(request), request).wait()[0]
+
+    def _begin(self, group: Group, request: Request) -> Pending:
+        if request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1:
+            return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
+        return begin(group, request)
 
     def _checked(self, request: Request) -> Group:
         group = self.group(request.axes)
@@ -266,12 +279,12 @@ class Communicator:
     def _start(self, request: Request) -> Token:
         group = self._checked(request)
         if self.device.type != "cuda" or group.size == 1:
-            return Token(request, begin(group, request))
+            return Token(request, self._begin(group, request))
         stream = self._streams.setdefault(request.axes, torch.cuda.Stream(self.device))
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.
-            results = begin(group, request).wait()
+            results = self._begin(group, request).wait()
             done = torch.cuda.Event()
             done.record(stream)
         for tensor in request.tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation, SSAValue
@@ -43,8 +44,8 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
     else:
         steps = [_started(op, index, mesh) for index in range(len(op.args))]
     method: Method = "padded"
-    if op.method is not None and op.method.data == "grouped_broadcast":
-        method = "grouped_broadcast"
+    if op.method is not None and op.method.data in ("grouped_broadcast", "hierarchical"):
+        method = cast(Method, op.method.data)
     pairs = zip(op.operands, steps, strict=True)
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import Method, handled_share, has_methods, step_costs
+from ...ir.collective_cost import handled_share, methods_of, step_costs
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
 from ...ir.op_cost import COPY, op_rate
@@ -123,8 +123,7 @@ class ReshardCosts:
         if step.kind is CollectiveKind.PARTIAL:
             fixed, per_byte = self._copying
             return [(_STEP_SECONDS + fixed, per_byte * handled_share(step, self.mesh))]
-        methods: tuple[Method, ...] = ("padded", "grouped_broadcast") if has_methods(step) else ("flat",)
-        costs = [step_costs(self.cluster, step, method) for method in methods]
+        costs = [step_costs(self.cluster, step, method) for method in methods_of(self.cluster, step)]
         return [(fixed + _STEP_SECONDS, per_byte) for fixed, per_byte in costs]
 
     def matrix(

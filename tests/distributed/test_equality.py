@@ -8,12 +8,13 @@ them. The cluster makes splitting pay, so that searched plans split too. `pytest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from launches import trained
-from split_cluster import split_cluster
+from split_cluster import hosts_cluster, split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, compile_case, imported
 from shardwright.ir.mesh import parse_mesh
@@ -37,6 +38,10 @@ def case(model: str, mesh: str, pins: str | None, dtype: torch.dtype, optimizer:
     return CheckCase(model, parsed, pins, dtype, optimizer, cluster=split_cluster(parsed))
 
 
+HIERARCHICAL = replace(case("mlp-tiny", "2x2", "dp", torch.float64, "adamw"), cluster=hosts_cluster(parse_mesh("2x2")))
+"""Gradients are reduced inside hosts and across."""
+
+
 def cases(world_size: int) -> Iterator[CheckCase]:
     one_axis, two_axes = MESHES[world_size]
     for model in MODELS:
@@ -46,6 +51,8 @@ def cases(world_size: int) -> Iterator[CheckCase]:
             for pins in ("dp", "tp", "zero3"):
                 yield case(model, one_axis, pins, dtype, "sgd")
             yield case(model, two_axes, HYBRID, dtype, "sgd")
+    if world_size == 4:
+        yield HIERARCHICAL
 
 
 CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
@@ -79,3 +86,7 @@ def test_what_is_searched_here_communicates(model: str):
     """Or the cases above would compare one device with itself."""
     searched = case(model, "2x2", None, torch.float32, "sgd")
     assert "comm." in compile_case(searched, imported(searched)).program
+
+
+def test_hosts_make_reductions_hierarchical():
+    assert 'method="hierarchical"' in compile_case(HIERARCHICAL, imported(HIERARCHICAL)).program

@@ -82,8 +82,17 @@ def _cases(world: int) -> Iterator[Case]:
                 yield Case(kind, axes, method, strided=True, split="uneven")
                 yield Case(kind, axes, method, reduction="max")
                 yield Case(kind, axes, method, reduction="min", root=1)
+        if len(axes) > 1:
+            yield from _hierarchical(axes)
     yield Case("all_reduce", AXES[world][0], shape=())
     yield Case("all_reduce", AXES[world][0], shape=(0, 3))
+
+
+def _hierarchical(axes: tuple[str, ...]) -> Iterator[Case]:
+    for shape, reduction in product((SMALL, LARGE, (), (1,), (0, 3)), REDUCTIONS):
+        yield Case("all_reduce", axes, "hierarchical", shape=shape, reduction=reduction)
+    yield Case("all_reduce", axes, "hierarchical", shape=LARGE, count=3, started=True)
+    yield Case("all_reduce", axes, "hierarchical", dtype=torch.bfloat16, strided=True)
 
 
 def sizes_of(split: str, parts: int, least: int) -> tuple[int, ...]:
@@ -189,7 +198,7 @@ def _options(case: Case, part: int, parts: int) -> dict[str, Any]:
         case "broadcast":
             return {"root": case.root}
         case _:
-            return {"reduction": case.reduction}
+            return {"reduction": case.reduction, **method}
 
 
 def call(case: Case, comm: Communicator) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

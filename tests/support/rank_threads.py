@@ -45,7 +45,13 @@ class ThreadCommunicator:
         self.meeting, self.mesh, self.rank = meeting, meeting.mesh, rank
 
     def all_reduce(
-        self, x: torch.Tensor, axes: tuple[str, ...], reduction: str = "sum", *, donate: bool = False
+        self,
+        x: torch.Tensor,
+        axes: tuple[str, ...],
+        reduction: str = "sum",
+        *,
+        donate: bool = False,
+        method: str | None = None,
     ) -> torch.Tensor:
         if self.mesh.parts(axes) == 1:
             return x

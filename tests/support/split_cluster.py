@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.topology import Host, Level, Topology
 
 
 def split_cluster(mesh: Mesh) -> Cluster:
@@ -29,3 +30,11 @@ def mixed_cluster(mesh: Mesh) -> Cluster:
     fast = Device("fast", (("float32", 3e8), ("float64", 15e7)), 3e8, 1e9)
     links = tuple(Link(axis.name, 1e-7, 1e-8) for axis in mesh.axes)
     return Cluster("mixed", mesh, (fast, slow), (*(0,) * (mesh.device_count - 1), 1), links)
+
+
+def hosts_cluster(mesh: Mesh) -> Cluster:
+    """The slow devices on hosts, of as many as the last axis has, whose NICs are far slower than what is inside."""
+    inside = mesh.spatial[-1].size
+    levels = (Level("wire", 1e-6, 1e9), Level("nic", 1e-4, 1e7))
+    hosts = (Host(inside, "wire", "nic", count=mesh.device_count // inside),)
+    return replace(split_cluster(mesh), name="hosts", links=(), topology=Topology(levels, hosts))

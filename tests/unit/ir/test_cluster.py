@@ -86,9 +86,9 @@ def test_a_route_goes_over_the_slowest_axis():
     assert known.route(1, 1).ports == ()
 
 
-def test_without_hosts_the_last_axis_is_inside():
+def test_a_hierarchy_takes_the_links_of_its_axes():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
-    assert known.levels(("node", "gpu")) == (("node",), ("gpu",))
+    assert not known.has_levels(("node", "gpu"))
     seconds, per_byte = known.collective_costs(REDUCE, ("node", "gpu"), "hierarchical")
     assert seconds == pytest.approx(1e-3 + 1e-2 + 1e-3)
     assert per_byte == pytest.approx(1e-6 / 2 + 2 * 1e-5 / 2 / 2 + 1e-6 / 2)

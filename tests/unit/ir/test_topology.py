@@ -126,12 +126,14 @@ def test_a_broadcast_sends_the_whole_value():
 
 def test_a_hierarchy_sends_an_eighth_across():
     where = cluster(hosts(), node=2, gpu=8)
-    assert where.levels(("node", "gpu")) == (("node",), ("gpu",))
+    assert where.has_levels(("gpu", "node"))
     inside, across = 7 / 8 / 100, 8 * 2 * 1 / 2 / 8
     hierarchical = where.collective_costs(REDUCE, ("node", "gpu"), "hierarchical")
     assert hierarchical[1] == pytest.approx(2 * inside + across / 8)
     assert where.collective_costs(REDUCE, ("gpu",), "hierarchical") == where.collective_costs(REDUCE, ("gpu",))
-    assert cluster(hosts(), gpu=16).levels(("gpu",)) == (("gpu",), ())
+    assert not where.has_levels(("node",))
+    assert not cluster(hosts(), a=4, b=4).has_levels(("a",))
+    assert not cluster(hosts(devices=3), a=2, b=3, c=1).has_levels(("b", "c"))
 
 
 def test_a_route_has_what_it_shares():
