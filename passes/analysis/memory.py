@@ -83,17 +83,26 @@ class MemoryUse:
         return [(_value(each), int(self.size(each)[rank])) for each in held]
 
 
-def memory_use(func: FuncOp, mesh: Mesh, stage: int | None = None) -> MemoryUse:
-    """What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is."""
+def memory_use(
+    func: FuncOp, mesh: Mesh, stage: int | None = None, ranks: Sequence[int] | None = None
+) -> MemoryUse:
+    """
+    What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is.
+
+    Args:
+        ranks: those to count, in the order of the columns; by default all.
+    """
     stages = Stages(func)
     arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
     run = run_of(func, stage)
     buffers = live_buffers(run.events, arguments)
 
-    def size(value: Hashable) -> Bytes:
-        return _local_bytes(value, mesh)
+    chosen = np.arange(mesh.device_count) if ranks is None else np.asarray(ranks)
 
-    return MemoryUse(run, tuple(buffers), size, bytes_over_time(buffers, len(run.events), mesh.device_count, size))
+    def size(value: Hashable) -> Bytes:
+        return _local_bytes(value, mesh)[chosen]
+
+    return MemoryUse(run, tuple(buffers), size, bytes_over_time(buffers, len(run.events), len(chosen), size))
 
 
 def peak_memory(
