@@ -104,28 +104,34 @@ def _imported() -> ModuleOp:
 
 def planned(trial: Trial) -> ModuleOp:
     """The scheduled step of a trial, on a cluster that only gives its mesh."""
+    module = _searched(tuple(trial.axes.items()), trial.begins).clone()
+    passes = (
+        f"split-batch{{parts={trial.parts}}},insert-resharding,select-collectives,"
+        "schedule-pipeline{schedule=1f1b},plan-transfers"
+    )
+    run_pipeline(Context(), module, passes, verify_each=False)
+    return module
+
+
+@cache
+def _searched(axes: tuple[tuple[str, int], ...], begins: tuple[int, ...]) -> ModuleOp:
+    """The step in its stages, with the signatures that its degrees of parallelism ask for."""
     module = _imported().clone()
-    mesh = Mesh.of(**trial.axes)
+    mesh = Mesh.of(**dict(axes))
     device = Device("nominal", (("float32", 1e13),), 1e12, 1e15)
     links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
     add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
-    pins = "".join(
-        f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n'
-        for preset, axis in (("dp", "data"), ("tp", "tensor"))
-        if axis in trial.axes
-    )
+    presets = [(preset, axis) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in mesh.names]
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write(pins)
+        file.write("".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for preset, axis in presets))
         file.flush()
-        pinned = f' pins="{file.name}"' if pins else ""
-        begins = ",".join(map(str, trial.begins))
+        pins = f' pins="{file.name}"' if presets else ""
+        first = ",".join(map(str, begins))
         run_pipeline(
             Context(),
             module,
             "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-            f'partition-stages{{stages={trial.pipe} begins="{begins}" micro_batches={trial.parts}}},'
-            f"search-strategy{{algorithm=fixed{pinned}}},split-batch{{parts={trial.parts}}},insert-resharding,"
-            "select-collectives,schedule-pipeline{schedule=1f1b},plan-transfers",
+            f'partition-stages{{stages={len(begins)} begins="{first}"}},search-strategy{{algorithm=fixed{pins}}}',
             verify_each=False,
         )
     return module
@@ -176,8 +182,8 @@ class Testbed:
     networks: tuple[Mapping[str, float], ...]
     overhead: float = 0.0
 
-    def cluster(self, trial: Trial) -> Cluster:
-        """With the mesh of a trial."""
+    def cluster(self, axes: Mapping[str, int]) -> Cluster:
+        """With a mesh."""
         levels: list[Level] = []
         hosts: list[Host] = []
         for number, network in enumerate(self.networks):
@@ -186,7 +192,7 @@ class Testbed:
             hosts.append(Host(HOST, f"pcie{number}", f"nic{number}"))
         kinds = tuple(device(constants, self.overhead) for constants in self.devices)
         placement = tuple(rank // HOST for rank in range(RANKS))
-        mesh = Mesh.of(**trial.axes)
+        mesh = Mesh.of(**axes)
         return Cluster("amp", mesh, kinds, placement, (), topology=Topology(tuple(levels), tuple(hosts)))
 
 

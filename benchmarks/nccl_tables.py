@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from _report import plot_scatter, publish
 
+from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.robust_fit import Constant, fit_constants
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.topology_cost import topology_costs
@@ -51,15 +53,22 @@ Setting = tuple[int, int]
 Line = tuple[float, float]
 """Seconds of latency, and seconds per byte."""
 
+CHOSEN = "chosen"
+"""In the place of a protocol: the fastest of all algorithms and protocols."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """The published lines of an algorithm and protocol."""
+    """The published seconds at all sizes, of an algorithm and protocol."""
 
-    collective: str
     kind: str
     protocol: str
-    lines: Mapping[Setting, Line]
+    seconds: Mapping[Setting, Sequence[float]]
+
+    @property
+    def collective(self) -> str:
+        """The kind without its algorithm."""
+        return self.kind.split(":")[0]
 
 
 def read_tables(path: Path) -> list[Table]:
@@ -70,8 +79,19 @@ def read_tables(path: Path) -> list[Table]:
         by_protocol = {key: [value] if isinstance(value[0], float) else value for key, value in cells.items()}
         count = len(next(iter(by_protocol.values())))
         for index, protocol in enumerate(PROTOCOLS if count > 1 else ("Simple",)):
-            lines = {_setting(key): _line(*lines[index]) for key, lines in by_protocol.items()}
-            found.append(Table(kind.split(":")[0], kind, protocol, lines))
+            seconds = {_setting(key): times(_line(*lines[index])) for key, lines in by_protocol.items()}
+            found.append(Table(kind, protocol, seconds))
+    return found
+
+
+def chosen(tables: Sequence[Table]) -> list[Table]:
+    """Of each collective the least seconds that any algorithm and protocol takes."""
+    found: list[Table] = []
+    for collective in dict.fromkeys(table.collective for table in tables):
+        mine = [table for table in tables if table.collective == collective]
+        settings = dict.fromkeys(setting for table in mine for setting in table.seconds)
+        listed = {s: [table.seconds[s] for table in mine if s in table.seconds] for s in settings}
+        found.append(Table(collective, CHOSEN, {s: [*map(min, zip(*each, strict=True))] for s, each in listed.items()}))
     return found
 
 
@@ -84,39 +104,53 @@ def _line(microseconds: float, gigabytes: float) -> Line:
     return microseconds * 1e-6, 1e-9 / gigabytes
 
 
-def topology(setting: Setting, constants: Mapping[str, float]) -> Topology:
+def topology(setting: Setting, hop: float, step: float, inside: float, nic: float) -> Topology:
     """Nodes with a NIC for each GPU."""
-    inside = Level("inside", constants["inside latency"], constants["inside bandwidth"])
-    nic = Level("nic", constants["nic latency"], constants["nic bandwidth"], constants["start"])
-    return Topology((inside, nic), (Host(setting[1], "inside", "nic", nics=setting[1], count=setting[0]),))
+    levels = (Level("inside", hop, inside), Level("nic", step, nic))
+    return Topology(levels, (Host(setting[1], "inside", "nic", nics=setting[1], count=setting[0]),))
 
 
-@lru_cache(maxsize=100_000)
-def predicted(kind: str, setting: Setting, constants: tuple[tuple[str, float], ...]) -> Line:
+@cache
+def coefficients(kind: str, setting: Setting) -> tuple[float, float, float, float]:
+    """
+    What the topology's costs of a collective are made of: steps inside nodes and between them, and the parts of the
+    value that pass the busiest wire inside and the busiest NIC.
+
+    Costs are linear in latencies, as long as a step inside is the shorter one, and the larger of two in bandwidths.
+    """
+    groups = [range(setting[0] * setting[1])]
+    between, _ = topology_costs(topology(setting, 0.0, 1.0, 1.0, 1.0), kind, groups)
+    both, _ = topology_costs(topology(setting, 1.0, 1.0, 1.0, 1.0), kind, groups)
+    _, inside = topology_costs(topology(setting, 1.0, 1.0, 1.0, math.inf), kind, groups)
+    _, out = topology_costs(topology(setting, 1.0, 1.0, math.inf, 1.0), kind, groups)
+    return both - between, between, inside, out
+
+
+def predicted(kind: str, setting: Setting, constants: Mapping[str, float]) -> Line:
     """What the topology says of one collective over all GPUs."""
-    return topology_costs(topology(setting, dict(constants)), kind, [range(setting[0] * setting[1])])
+    if kind == "all_reduce":
+        ring, tree = (predicted(f"{kind}:{algorithm}", setting, constants) for algorithm in ("ring", "tree"))
+        return min(ring[0], tree[0]), ring[1]
+    hops, steps, inside, out = coefficients(kind, setting)
+    latency = constants["start"] + hops * constants["inside latency"] + steps * constants["nic latency"]
+    return latency, max(inside / constants["inside bandwidth"], out / constants["nic bandwidth"])
 
 
-def fitted(table: Table, settings: Iterable[Setting]) -> dict[str, float]:
-    """The constants that explain the times of some settings."""
-    settings = list(settings)
+def fitted(tables: Sequence[Table], settings: Iterable[Setting]) -> dict[str, float]:
+    """The constants that explain the times of some settings, in all tables."""
+    pairs = [(table, each) for each in settings for table in tables if each in table.seconds]
 
     def model(constants: Mapping[str, float]) -> Sequence[float]:
-        lines = [predicted(table.kind, each, tuple(constants.items())) for each in settings]
+        lines = [predicted(table.kind, each, constants) for table, each in pairs]
         return [seconds for line in lines for seconds in times(line)]
 
-    measured = [seconds for each in settings for seconds in times(table.lines[each])]
+    measured = [seconds for table, each in pairs for seconds in table.seconds[each]]
     return dict(fit_constants(model, measured, EXPECTED).constants)
 
 
 def times(line: Line) -> list[float]:
     """Seconds at all sizes."""
     return [line[0] + line[1] * size for size in SIZES]
-
-
-def error(ours: Iterable[float], theirs: Iterable[float]) -> list[float]:
-    """The parts by which times are missed."""
-    return [abs(a / b - 1.0) for a, b in zip(ours, theirs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -129,35 +163,44 @@ class Split:
 
 def random_split(tables: Sequence[Table], seed: int) -> Split:
     """Half of the settings, drawn."""
-    settings = sorted({setting for table in tables for setting in table.lines})
+    settings = sorted({setting for table in tables for setting in table.seconds})
     drawn = set(random.Random(seed).sample(settings, len(settings) // 2))
     return Split(tuple(s for s in settings if s in drawn), tuple(s for s in settings if s not in drawn))
 
 
 def extrapolation(tables: Sequence[Table]) -> Split:
     """Up to 8 nodes, and more."""
-    settings = sorted({setting for table in tables for setting in table.lines})
+    settings = sorted({setting for table in tables for setting in table.seconds})
     return Split(tuple(s for s in settings if s[0] <= 8), tuple(s for s in settings if s[0] > 8))
 
 
 def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
-    """By algorithm and protocol, and for what is chosen of each collective, the errors on what was not seen."""
+    """
+    The errors on what was not seen: by algorithm and protocol, of what is chosen for each collective, and where one set
+    of constants, as a cluster file has it, is fitted to what is chosen.
+    """
     found: dict[str, list[float]] = {}
-    ours: dict[tuple[str, Setting], list[list[float]]] = {}
-    theirs: dict[tuple[str, Setting], list[list[float]]] = {}
+    ours: list[Table] = []
     for table in tables:
-        constants = tuple(fitted(table, [s for s in split.fitted if s in table.lines]).items())
-        errors: list[float] = []
-        for setting in (s for s in split.unseen if s in table.lines):
-            mine, published = times(predicted(table.kind, setting, constants)), times(table.lines[setting])
-            errors += error(mine, published)
-            ours.setdefault((table.collective, setting), []).append(mine)
-            theirs.setdefault((table.collective, setting), []).append(published)
-        found[f"{table.kind} {table.protocol}"] = errors
-    for key, listed in ours.items():
-        chosen = error(map(min, zip(*listed, strict=True)), map(min, zip(*theirs[key], strict=True)))
-        found.setdefault(f"{key[0]} chosen", []).extend(chosen)
+        constants = fitted([table], split.fitted)
+        unseen = [setting for setting in split.unseen if setting in table.seconds]
+        ours.append(Table(table.kind, table.protocol, {s: times(predicted(table.kind, s, constants)) for s in unseen}))
+        found[f"{table.kind} {table.protocol}"] = compared(ours[-1], table)
+    best = chosen(tables)
+    for mine, theirs in zip(chosen(ours), best, strict=True):
+        found[f"{mine.collective} {CHOSEN}"] = compared(mine, theirs)
+    constants = fitted(best, split.fitted)
+    for table in best:
+        mine = {s: times(predicted(table.kind, s, constants)) for s in split.unseen}
+        found[f"{table.collective} {CHOSEN}, one set"] = compared(Table(table.kind, CHOSEN, mine), table)
+    found["all algorithms and protocols"] = [e for table in tables for e in found[f"{table.kind} {table.protocol}"]]
     return found
+
+
+def compared(ours: Table, theirs: Table) -> list[float]:
+    """The parts by which times are missed."""
+    pairs = ((a, b) for s, mine in ours.seconds.items() for a, b in zip(mine, theirs.seconds[s], strict=True))
+    return [abs(a / b - 1.0) for a, b in pairs]
 
 
 def rows(tables: Sequence[Table], splits: int) -> list[dict[str, Any]]:
@@ -187,12 +230,30 @@ def _quantile(values: Sequence[float], part: float) -> float:
 def constant_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """The constants fitted to all settings, in units that are read easily."""
     found: list[dict[str, Any]] = []
-    for table in tables:
-        constants = fitted(table, table.lines)
-        row: dict[str, Any] = {"algorithm": table.kind, "protocol": table.protocol}
-        for name, value in constants.items():
-            row[f"{name} {'GB/s' if 'bandwidth' in name else 'us'}"] = value * (1e-9 if "bandwidth" in name else 1e6)
+    settings = sorted({setting for table in tables for setting in table.seconds})
+    for name, mine in [*((f"{table.kind} {table.protocol}", [table]) for table in tables), ("one set", chosen(tables))]:
+        constants = fitted(mine, settings)
+        row: dict[str, Any] = {"algorithm": name}
+        for constant, value in constants.items():
+            is_rate = "bandwidth" in constant
+            row[f"{constant} {'GB/s' if is_rate else 'us'}"] = value * (1e-9 if is_rate else 1e6)
         found.append(row)
+    return found
+
+
+def shipped_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """By collective, how far the shipped cluster of H100s is from what NCCL chooses, in all settings."""
+    where = find_cluster("h100-8x8").topology
+    assert where is not None
+    inside, nic = (next(each for each in where.levels if each.name == name) for name in ("nvlink", "infiniband"))
+    values = (nic.start, inside.latency, nic.latency, inside.bandwidth, nic.bandwidth)
+    constants = {constant.name: value for constant, value in zip(EXPECTED, values, strict=True)}
+    found: list[dict[str, Any]] = []
+    for table in chosen(tables):
+        ours = {setting: times(predicted(table.kind, setting, constants)) for setting in table.seconds}
+        errors = compared(Table(table.kind, CHOSEN, ours), table)
+        row = {"median error": statistics.median(errors), "90 % below": _quantile(errors, 0.9)}
+        found.append({"h100-8x8.toml": table.kind, "times": len(errors), **row})
     return found
 
 
@@ -200,9 +261,9 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
     """Predicted against published times of one split's unseen half."""
     series: dict[str, list[tuple[float, float]]] = {}
     for table in tables:
-        constants = tuple(fitted(table, [s for s in split.fitted if s in table.lines]).items())
-        for setting in (s for s in split.unseen if s in table.lines):
-            pairs = zip(times(table.lines[setting]), times(predicted(table.kind, setting, constants)), strict=True)
+        constants = fitted([table], split.fitted)
+        for setting in (s for s in split.unseen if s in table.seconds):
+            pairs = zip(table.seconds[setting], times(predicted(table.kind, setting, constants)), strict=True)
             series.setdefault(table.kind, []).extend(pairs)
     plot_scatter("nccl_tables", series, xlabel="published seconds", ylabel="predicted seconds")
 
@@ -217,6 +278,7 @@ def main() -> None:
     command = f"python benchmarks/nccl_tables.py --data DIR --splits {options.splits}"
     publish("nccl_constants", constant_rows(tables), command=command)
     publish("nccl_tables", rows(tables, options.splits), command=command)
+    publish("nccl_shipped", shipped_rows(tables), command=command)
     scatter(tables, random_split(tables, 0))
 
 

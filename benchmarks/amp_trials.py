@@ -1,0 +1,216 @@
+"""
+AMP's measured runs, predicted by physical constants of its testbed that were fitted to other runs.
+
+    python benchmarks/amp_trials.py --data DIR [--splits 20] [--outlines FILE]
+
+`DIR` has AMP's trials (`amp_trials_homogeneous.csv`: 47 runs of GPT-2 on 16 T4s) and the runs of its tables 6 to 11.
+Each trial is a plan of ours: GPT-2 imported, cut into its stages, pinned to its degrees of data and tensor parallelism,
+its batch split into its micro-batches, scheduled as 1F1B. Eight constants of a T4 and its wires are fitted to the times
+of a random half and predict the other half. AMP's own predictions of the same runs stand beside ours. Then, with
+nothing fitted to them, runs on a cluster of V100s and T4s: a V100 is the T4 of the calibration, faster by what AMP's
+profile of a layer says, and wires reach the part of their nominal bandwidth that they reach on the T4s.
+
+Planning takes some seconds a trial; `--outlines` keeps what it gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _amp import Testbed, Trial, as_run, outlines, read_trials
+from _report import plot_scatter, publish
+
+from shardwright.ir.robust_fit import Constant, fit_constants
+from shardwright.passes.analysis.outline import Outline, outline_seconds
+
+EXPECTED = (
+    Constant("flops", 30e12, 2.0),
+    Constant("half size", 2e9, 10.0),
+    Constant("attention", 5e12, 4.0),
+    Constant("bandwidth", 240e9, 1.5),
+    Constant("launch", 10e-6, 3.0),
+    Constant("pcie", 6e9, 2.5),
+    Constant("nic", 5e9, 2.0),
+    Constant("latency", 30e-6, 3.0),
+)
+"""
+A T4 by its data sheet, less what is never reached (65 TFLOP/s and 320 GB/s on paper), the NIC of a G4dn.12xlarge (50
+Gbit/s), and the factor by which each may well be off. `half size`: the FLOPs at which a matrix product runs at half its
+rate. `attention` in FLOP/s: AMP's wrote out its scores, ours is fused, which here only means a lower rate.
+"""
+
+OF_DEVICE = ("flops", "half size", "attention", "bandwidth", "launch")
+NOMINAL = 50e9 / 8
+"""The bytes/s that AMP takes all wires of the T4s to have."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trial with its outline."""
+
+    trial: Trial
+    outline: Outline
+
+
+def homogeneous(constants: Mapping[str, float]) -> Testbed:
+    """Four hosts of four T4s."""
+    return Testbed((_part(constants, OF_DEVICE),) * 4, (_part(constants, ("pcie", "nic", "latency")),) * 4)
+
+
+def heterogeneous(constants: Mapping[str, float], faster: float) -> Testbed:
+    """
+    Three hosts of four V100s and one of four T4s.
+
+    Args:
+        faster: how many times as fast a V100 goes through a layer as a T4.
+    """
+    t4 = _part(constants, OF_DEVICE)
+    rates = {name: constants[name] * faster for name in ("flops", "attention", "bandwidth")}
+    v100 = {**t4, **rates, "launch": constants["launch"] / faster}
+    wires = _part(constants, ("pcie", "nic", "latency"))
+    p3 = {**wires, "pcie": wires["pcie"] / NOMINAL * 170e9 / 8, "nic": wires["nic"] / NOMINAL * 10e9 / 8}
+    return Testbed((v100, v100, v100, t4), (p3, p3, p3, wires))
+
+
+def _part(constants: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    return {name: constants[name] for name in names}
+
+
+def predicted(testbed: Testbed, runs: Sequence[Run]) -> list[float]:
+    """Seconds of a step of each."""
+    return [outline_seconds(run.outline, testbed.cluster(run.trial.axes)) for run in runs]
+
+
+def calibrated(runs: Sequence[Run]) -> dict[str, float]:
+    """The constants that explain the times of some runs."""
+    measured = [run.trial.seconds for run in runs]
+    return dict(fit_constants(lambda constants: predicted(homogeneous(constants), runs), measured, EXPECTED).constants)
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """The correlation of ranks, ties sharing theirs."""
+    a, b = _ranks(one), _ranks(other)
+    return statistics.correlation(a, b)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    return [sum(v < value for v in values) + (values.count(value) + 1) / 2 for value in values]
+
+
+def mean_error(ours: Sequence[float], measured: Sequence[float]) -> float:
+    """The mean absolute error, as a part of what was measured."""
+    return statistics.fmean(abs(a / b - 1.0) for a, b in zip(ours, measured, strict=True))
+
+
+def figures(ours: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
+    """How well times are predicted, and what the run predicted to be the fastest took beside the fastest."""
+    best = measured[min(range(len(ours)), key=ours.__getitem__)]
+    return {
+        "Spearman": spearman(ours, measured),
+        "mean error": mean_error(ours, measured),
+        "chosen / best": best / min(measured),
+    }
+
+
+def halves(runs: Sequence[Run], splits: int) -> list[dict[str, Any]]:
+    """By split: how well the half that was not seen is predicted, by us and by AMP, and the constants."""
+    found: list[dict[str, Any]] = []
+    for seed in range(splits):
+        order = random.Random(seed).sample(range(len(runs)), len(runs))
+        seen, unseen = ([runs[i] for i in part] for part in (order[: len(runs) // 2], order[len(runs) // 2 :]))
+        constants = calibrated(seen)
+        measured = [run.trial.seconds for run in unseen]
+        ours = figures(predicted(homogeneous(constants), unseen), measured)
+        theirs = figures([run.trial.theirs for run in unseen], measured)
+        found.append({"split": seed, **ours, **{f"AMP {name}": value for name, value in theirs.items()}, **constants})
+    return found
+
+
+def summary(by_split: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The middle and the worst of the splits, and between which bounds the constants lie."""
+    rows: list[dict[str, Any]] = []
+    for name in ("Spearman", "mean error", "chosen / best"):
+        worst = min if name == "Spearman" else max
+        for model, column in (("ours", name), ("AMP", f"AMP {name}")):
+            values = [row[column] for row in by_split]
+            rows.append({"what": f"{name}, {model}", "median": statistics.median(values), "worst": worst(values)})
+    return rows
+
+
+def constants_table(by_split: Sequence[Mapping[str, Any]], whole: Mapping[str, float]) -> list[dict[str, Any]]:
+    """By constant: what was expected, what all runs give, and the least and the most that halves give."""
+    rows: list[dict[str, Any]] = []
+    for constant in EXPECTED:
+        values = [row[constant.name] for row in by_split]
+        row: dict[str, Any] = {"constant": constant.name, "expected": constant.expected}
+        rows.append(row | {"all runs": whole[constant.name], "least": min(values), "most": max(values)})
+    return rows
+
+
+def speed_ratio(data: Path) -> float:
+    """How many times as fast a V100 goes through a layer of GPT-2 as a T4, by AMP's profile of one sample."""
+    costs = json.loads((data / "amp_layer_costs.json").read_text())
+    t4, v100 = (statistics.median(costs[f"gpt2_{kind}"]["fwd_s"]["1"][2:26]) for kind in ("G4", "P3"))
+    return t4 / v100
+
+
+def rows_of(runs: Sequence[Run], seconds: Sequence[float]) -> list[dict[str, Any]]:
+    """Every run with what is predicted for it."""
+    return [
+        {
+            "setting": run.trial.setting,
+            "micro-batch": run.trial.micro_batch,
+            "tensor": run.trial.tensor,
+            "data": run.trial.data,
+            "pipe": run.trial.pipe,
+            "measured s": run.trial.seconds,
+            "ours s": ours,
+            "AMP s": run.trial.theirs,
+            "error": ours / run.trial.seconds - 1.0,
+        }
+        for run, ours in zip(runs, seconds, strict=True)
+    ]
+
+
+def main() -> None:
+    """Print the tables, write JSON and a plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--outlines", type=Path)
+    options = parser.parse_args()
+    command = f"python benchmarks/amp_trials.py --data DIR --splits {options.splits}"
+
+    def runs_of(trials: Sequence[Trial]) -> list[Run]:
+        found = map(as_run, outlines(trials, options.outlines))
+        return [Run(trial, outline) for trial, outline in zip(trials, found, strict=True)]
+
+    runs = runs_of(read_trials(options.data / "amp_trials_homogeneous.csv"))
+    carried = [t for t in read_trials(options.data / "amp_tables_6_11.csv") if t.setting == "het_cluster"]
+    other = runs_of(carried)
+    whole = calibrated(runs)
+    by_split = halves(runs, options.splits)
+    publish("amp_splits", by_split, command=command, hidden=[constant.name for constant in EXPECTED])
+    publish("amp_constants", constants_table(by_split, whole), command=command)
+    seconds = predicted(homogeneous(whole), runs)
+    beyond = predicted(heterogeneous(whole, speed_ratio(options.data)), other)
+    publish("amp_trials", rows_of(runs, seconds) + rows_of(other, beyond), command=command)
+    table = summary(by_split)
+    for name, value in figures(beyond, [run.trial.seconds for run in other]).items():
+        table.append({"what": f"{name}, ours, V100s and T4s", "median": value, "worst": math.nan})
+    publish("amp_summary", table, command=command)
+    points = {"16 T4s, all fitted": (runs, seconds), "12 V100s and 4 T4s, nothing fitted": (other, beyond)}
+    series = {k: [(r.trial.seconds, s) for r, s in zip(*pair, strict=True)] for k, pair in points.items()}
+    plot_scatter("amp_trials", series, xlabel="measured seconds", ylabel="predicted seconds")
+
+
+if __name__ == "__main__":
+    main()
