@@ -27,13 +27,16 @@ from ..runtime.launch import backend_of, rank_device
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
-from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank
+from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank, reason
 from ..runtime.spawn import RankError, is_lost_peer, run_ranks
 from .cli_arguments import TOOL
 from .diagnostics import Diagnostic, DiagnosticError
 
 AXIS = "gpu"
 """The axis of a mesh that nobody names."""
+
+_MOST_LISTED = 5
+"""Of missing measurements, so many are named; the file names all."""
 
 _WRITE_SECONDS = 15.0
 """Between two writings of what a torchrun job has found so far: its rank 0 may be the one that is lost."""
@@ -80,7 +83,7 @@ def _spawn(options: Namespace, path: Path | None) -> int:
         try:
             (journal, *_) = run_ranks(_spawned, ranks, request, timeout=120 + 10 * request.seconds)
         except RankError as error:
-            return _partial(output, progress, path, str(error).splitlines()[0])
+            raise _partial(output, progress, path, str(error).splitlines()[0]) from error
     return _finish(output, journal, path)
 
 
@@ -110,19 +113,22 @@ def _join(options: Namespace, path: Path | None) -> int:
 
 
 def _ended(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(f"ended by {signal.Signals(number).name}")
+    raise SystemExit(f"ended by {signal.Signals(number).name}: another rank was lost, or somebody ended the job")
 
 
 def _leave(error: BaseException, rank: int, output: Output, request: Request, path: Path | None) -> NoReturn:
     """End a rank of a job that failed: rank 0 writes what there is, one that failed itself says how."""
-    told = str(error).splitlines()[0] if str(error) else type(error).__name__
+    told = reason(error)
     if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
-        _partial(output, request.progress, path, told)
+        _say(_partial(output, request.progress, path, told))
     elif not is_lost_peer(error) and (rank == 0 or not isinstance(error, ProfileError | SystemExit)):
-        print(_error(f"rank {rank}: {told}").diagnostic, file=sys.stderr, flush=True)
-    sys.stdout.flush()
+        _say(_error(f"rank {rank}: {told}"))
     # Threads that wait for a rank that is gone could not be ended otherwise.
     os._exit(1)
+
+
+def _say(error: DiagnosticError) -> None:
+    print(error.diagnostic, file=sys.stderr, flush=True)
 
 
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output]:
@@ -189,20 +195,21 @@ def _bar(shown: bool) -> Iterator[_Bar]:
         yield _Bar(progress, progress.add_task("measuring", total=1.0))
 
 
-def _partial(output: Output, progress: Path, path: Path | None, why: str) -> int:
-    """Write what there is of a profile that ended early, and say what is missing."""
+def _partial(output: Output, progress: Path, path: Path | None, why: str) -> DiagnosticError:
+    """Write what there is of a profile that ended early; the error that says what is missing."""
+    if not progress.exists():
+        return _error(f"{why}; nothing had been measured yet")
     try:
         journal = replace(Journal.load(progress), trouble=why)
-        profile = output.profile(journal)
-        if path is not None:
-            output.write(journal, path)
+        profile = output.profile(journal) if path is None else output.write(journal, path)
     except ProfileError as error:
-        raise _error(f"{why}; {error}") from error
-    missing = ", ".join(list(profile.missing)[:5]) + (", ..." if len(profile.missing) > 5 else "")
+        return _error(f"{why}; {error}")
+    missing = [what for what, reason in profile.missing.items() if reason == why]
+    listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
     where = f"{path} is of what was measured before" if path is not None else "nothing was written"
     hint = "go on with the same command and --resume" if path is not None else "name a file with -o to go on with"
-    problem = f"{why}; {where}; missing are {len(profile.missing)} measurements: {missing or 'only more rounds'}"
-    raise _error(problem, hint)
+    what = f"{len(missing)} measurements are missing: {listed}" if missing else "only rounds are missing"
+    return _error(f"{why}; {where}; {what}", hint)
 
 
 def _finish(output: Output, journal: Journal, path: Path | None) -> int:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from ...ir.mesh import Mesh
 from ..communicator import Communicator
 from ..host_memory import keep_freed_memory
+from ..spawn import is_lost_peer
 from .clock import Clock
 from .devices import device_name, memory_bytes
 from .interference import Interference
@@ -112,11 +113,18 @@ def profile_rank(request: Request, device: torch.device, observe: Observer | Non
     try:
         session.run()
     except BaseException as error:
-        journal.trouble = (str(error) or type(error).__name__).splitlines()[0]
+        journal.trouble = reason(error)
         raise
     finally:
         session.save()
     return journal
+
+
+def reason(error: BaseException) -> str:
+    """Why measuring ended, in a line."""
+    if is_lost_peer(error):
+        return "another rank was lost"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def profile_here(request: Request, observe: Observer | None = None) -> Journal:
