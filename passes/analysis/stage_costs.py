@@ -1,9 +1,9 @@
 """
 What stages cost, for `partition-stages`: seconds of compute and communication for one micro-batch, by range of layers.
 
-roofline    each op at the speed of its stage's devices together, as if they shared it by speed and nothing was sent
-            among them; values that cross at the alpha and beta of the link to the neighbour, once per stage that
-            wants them
+roofline    each op, of a micro-batch, at the speed of its stage's devices together, as if they shared it by speed and
+            nothing was sent among them; values that cross at the alpha and beta of the link to the neighbour, once per
+            stage that wants them
 amp         AMP (supplement 6.2): forward seconds of a sample on the mean device, backward counted as two
             forwards; what the next stage needs at the bandwidth of the link, without latency
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -25,11 +25,12 @@ from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.step import BACKWARD
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
+from ...ir.op_cost import OpWork, op_seconds
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..search.layers import Layers
 from ..search.step_view import StepView
-from .compute import op_seconds
+from .compute import op_work
 
 
 @dataclass(frozen=True)
@@ -107,16 +108,20 @@ class StageCosts:
         return {device: self._on(device) for device in self.cluster.kinds_used}
 
     def _on(self, device: Device) -> list[float]:
-        alone = Cluster("alone", Mesh(()), (device,), (0,), ())
         found = [0.0] * len(self.layers.names)
         known: dict[object, float] = {}
         for op in self.view.ops:
             if op in self.layers.of and not isinstance(op, train.TrainOp):
                 key = op.use_key()
                 if key not in known:
-                    known[key] = op_seconds(op, _whole(op), alone)
-                found[self.layers.of[op]] += known[key] / self.micro_batches
+                    known[key] = op_seconds(device, self._of_micro_batch(op))
+                found[self.layers.of[op]] += known[key]
         return found
+
+    def _of_micro_batch(self, op: ComputeOp) -> OpWork:
+        """What an op does for a micro-batch: its part of the whole."""
+        work = op_work(op, _whole(op), Mesh(()), keyed=False)
+        return replace(work, flops=work.flops / self.micro_batches, bytes=work.bytes / self.micro_batches)
 
 
 @dataclass(frozen=True)
