@@ -42,7 +42,7 @@ class HeldBytes:
     def over_time(self, each: RankClass) -> Iterator[Held]:
         """What a rank of a class holds, whenever that changes."""
         use = self.use(each)
-        held = use.held[:, each.column]
+        held: list[int] = use.held[:, each.column].tolist()
         places: defaultdict[Operation, list[int]] = defaultdict(list)
         for index, op in enumerate(use.run.ops):
             places[op].append(index)
@@ -53,6 +53,6 @@ class HeldBytes:
                 # The body of a loop over parts is in one place, for all of them.
                 index = indices[min(times[run.op], len(indices) - 1)]
                 times[run.op] += 1
-                if (now := int(held[index])) != last:
+                if (now := held[index]) != last:
                     yield Held(run.start, now)
                     last = now

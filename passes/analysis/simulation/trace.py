@@ -9,6 +9,7 @@ that sends to the one that receives; a counter shows the memory that is held.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from xdsl.ir import Operation, SSAValue
@@ -16,6 +17,8 @@ from xdsl.ir import Operation, SSAValue
 from ....dialects.compute import ComputeOp, dtype_of, shape_of
 from ....dialects.spmd import StartOp
 from ....dialects.step import sharding_of
+from ....ir.sharding import Sharding
+from ....ir.signatures import Signature
 from ..compute import op_work
 from .engine import TrafficRun, WaitRun
 from .held import HeldBytes
@@ -137,7 +140,7 @@ def _description(op: Operation, each: RankClass) -> Iterator[tuple[str, object]]
     yield "results", [_typed(value) for value in op.results if hasattr(value.type, "get_shape")]
     if isinstance(op, ComputeOp) and op.signature is not None:
         work = op_work(op, op.signature, each.place.cluster.mesh)
-        yield "signature", str(op.signature)
+        yield "signature", _text(op.signature)
         yield "flops", work.flops
         yield "bytes", work.bytes
     if line := source_line(op):
@@ -147,4 +150,9 @@ def _description(op: Operation, each: RankClass) -> Iterator[tuple[str, object]]
 def _typed(value: SSAValue) -> str:
     shape = "x".join(map(str, shape_of(value)))
     name = f"%{value.name_hint} " if value.name_hint else ""
-    return f"{name}{dtype_of(value)}[{shape}] {sharding_of(value)}"
+    return f"{name}{dtype_of(value)}[{shape}] {_text(sharding_of(value))}"
+
+
+@lru_cache(maxsize=4096)
+def _text(spread: Sharding | Signature) -> str:
+    return str(spread)
