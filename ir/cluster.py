@@ -79,7 +79,7 @@ class Link:
 
     alpha, beta  seconds of latency, seconds per byte; a beta of 0 says that both follow from the topology
     measured     exceptions by collective: its name, alpha and beta
-    points       measured times: a collective, or `collective:algorithm`, bytes of the whole value, seconds
+    points       measured times: a collective, `collective:algorithm` or `collective:start`; bytes of the whole; seconds
     """
 
     axis: str
@@ -210,6 +210,19 @@ class Cluster:
         if link is None or not (curve := link.curve(named)):
             return alpha + beta * whole_bytes
         return interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
+
+    def start_seconds(self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float) -> float:
+        """
+        What the start of a collective in two halves takes, of its time, from the compute stream: as measured
+        (`KIND:start` among a link's points), else nothing. Some libraries write to sockets in the calling thread.
+        """
+        axes = self._spatial(axes)
+        link = self.link("-".join(axes))
+        if link is None or not (curve := link.curve(f"{kind.value}:start")):
+            return 0.0
+        alpha, beta = self.collective_costs(kind, axes)
+        seconds = interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
+        return min(seconds, self.collective_seconds(kind, axes, whole_bytes))
 
     def collective_costs(
         self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"

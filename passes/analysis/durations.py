@@ -36,6 +36,10 @@ class Communication:
         """How long it takes."""
         return cluster.collective_seconds(self.kind, self.axes, self.whole_bytes, self.method)
 
+    def start_seconds(self, cluster: Cluster) -> float:
+        """How much of that its start takes of the compute stream, where it is in two halves."""
+        return cluster.start_seconds(self.kind, self.axes, self.whole_bytes)
+
 
 def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
     """What a collective op communicates."""

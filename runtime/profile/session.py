@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -221,7 +221,7 @@ class _Session:
         before = journal.seconds.get(task.name)
         if (run := self._made(task, warm=before is None)) is None:
             return True
-        expected = _middle(before) if before is not None else self._first_look(run)
+        expected = _middle(before) if before is not None and not task.timed else self._first_look(run)
         most = self._request.seconds * _SLOWEST_SHARE
         if before is None and self._request.network and expected > most and task.series in self._begun:
             journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
@@ -229,7 +229,12 @@ class _Session:
         self._begun.add(task.series)
         count = max(round(self._window / expected), 1)
         clock.wait_for_all()
-        spent = clock.calls(run, count) if task.together else clock.window(run, self._window, max(count // 8, 1))
+        if task.timed:
+            spent = statistics.fmean(cast("float", run()) for _ in range(count))
+        elif task.together:
+            spent = clock.calls(run, count)
+        else:
+            spent = clock.window(run, self._window, max(count // 8, 1))
         journal.seconds.setdefault(task.name, []).append(clock.by_rank(spent))
         self._watched.append(task.name)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ _ELEMENT_BYTES = 4
 TRANSFER = "send"
 """A message from one rank to the next along an axis, at the same time between all such pairs."""
 
+START = "start"
+"""In the place of a method: the half of a collective that begins it, for so long as it keeps its caller."""
+
 OVERHEAD = "step overhead"
 
 _NEEDED_KINDS, _NEEDED_FAMILIES = (TRANSFER, "all_reduce"), ("contractions",)
@@ -42,6 +46,7 @@ class Task:
         make: gives the function that does it once.
         together: whether ranks communicate in it, and so must do it equally often.
         needed: whether there is no cluster without it: such tasks come first.
+        timed: whether what does it gives the seconds that count; else all of its time does.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Task:
     make: Callable[[], Callable[[], object]]
     together: bool
     needed: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Exchange:
     A collective by some method over some axes, or a transfer.
 
     Args:
-        method: empty for the backend's usual one.
+        method: empty for the backend's usual one; or `START`.
         whole: the bytes of the whole value: gathered, or not yet scattered; of an all-to-all, of a rank's operand.
     """
 
@@ -97,7 +103,7 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
 def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
     """Every collective, by every method that `backend` has, and transfers, at these sizes over the mesh's groups."""
     found: list[Exchange] = []
-    kinds = [(kind, method) for kind in METHODS for method in _methods(kind, backend)]
+    kinds = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
         # A part of a part at least, for an all-to-all splits what is split already.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
@@ -117,9 +123,10 @@ def _methods(kind: str, backend: str) -> Iterator[str]:
 
 def exchange_task(exchange: Exchange, comm: Communicator) -> Task:
     """The task of measuring an exchange."""
-    make = _transfer if exchange.kind == TRANSFER else _collective
+    timed = exchange.method == START
+    make = _transfer if exchange.kind == TRANSFER else _start if timed else _collective
     needed = exchange.kind in _NEEDED_KINDS and not exchange.method
-    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True, needed=needed)
+    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True, needed=needed, timed=timed)
 
 
 def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
@@ -139,6 +146,29 @@ def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
             return lambda: comm.all_to_all(square, 0, 1, axes, method=method)
         case _:
             return lambda: comm.broadcast(whole, axes)
+
+
+def _start(exchange: Exchange, comm: Communicator) -> Callable[[], float]:
+    """Both halves of a collective, one after the other; it gives the seconds of the first."""
+    axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
+    count = exchange.whole // _ELEMENT_BYTES
+    whole = torch.ones(count, device=comm.device)
+    operand, options = {
+        "all_reduce": (whole, {"donate": True}),
+        "all_gather": (whole[: count // parts], {"dim": 0}),
+        "reduce_scatter": (whole, {"dim": 0}),
+        "all_to_all": (whole.view(-1, parts), {"split_dim": 0, "concat_dim": 1}),
+        "broadcast": (whole, {}),
+    }[exchange.kind]
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        token = comm.start(exchange.kind, (operand,), axes, **options)
+        spent = time.perf_counter() - begun
+        comm.wait(token)
+        return spent
+
+    return seconds
 
 
 def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:

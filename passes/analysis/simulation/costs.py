@@ -15,6 +15,7 @@ from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
 from ..compute import copying, has_tables, is_uneven, local_bytes, op_work
+from ..durations import communication_of
 
 Seconds: TypeAlias = tuple[float, ...]
 """By class."""
@@ -42,7 +43,8 @@ class OpCosts:
     def __call__(self, op: Operation) -> Seconds:
         """The time of `op`; nothing for one that only communicates, or does nothing."""
         if isinstance(op, StartOp):
-            return self.launches
+            starting = communication_of(op, self.cluster.mesh).start_seconds(self.cluster)
+            return tuple(launch + starting for launch in self.launches)
         if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
             return self._seconds(self.works(op))
         key = (op.use_key(), signature)

@@ -139,6 +139,8 @@ class _Writer:
         mesh = self.cluster.mesh
         what = communication_of(op, mesh)
         seconds = what.seconds(self.cluster)
+        if isinstance(op, StartOp):
+            seconds -= what.start_seconds(self.cluster)
         latency, _ = self.cluster.collective_costs(what.kind, what.axes, what.method)
         sent = sent_bytes(what.kind, mesh.parts(what.axes), what.whole_bytes)
         found = Traffic(op, what.kind.value, (self.division,), what.axes, seconds, min(latency, seconds), sent)
