@@ -38,9 +38,12 @@ def require() -> None:
 
 
 @contextmanager
-def hosts(rates: Sequence[str | None]) -> Iterator[list[str]]:
+def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Iterator[list[str]]:
     """
     One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
+
+    Args:
+        burst: how much a host may send at once after a pause, before the rate holds.
 
     Raises:
         Unavailable: see `require`.
@@ -52,7 +55,7 @@ def hosts(rates: Sequence[str | None]) -> Iterator[list[str]]:
         _run(f"ip netns add {_SWITCH}", f"ip -n {_SWITCH} link add {_BRIDGE} type bridge")
         _run(f"ip -n {_SWITCH} link set {_BRIDGE} up")
         for index, (name, rate) in enumerate(zip(names, rates, strict=True)):
-            _host(index, name, rate)
+            _host(index, name, rate, burst)
         yield names
     finally:
         _remove(names)
@@ -114,7 +117,7 @@ def _slow(rank: int, pid: int, share: float | None) -> None:
     (group / "cgroup.procs").write_text(str(pid))
 
 
-def _host(index: int, name: str, rate: str | None) -> None:
+def _host(index: int, name: str, rate: str | None, burst: str) -> None:
     port = f"swport{index}"
     _run(
         f"ip netns add {name}",
@@ -126,7 +129,7 @@ def _host(index: int, name: str, rate: str | None) -> None:
         f"ip -n {name} link set eth0 up",
     )
     if rate is not None:
-        _run(f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 50ms")
+        _run(f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst {burst} latency 50ms")
 
 
 def _remove(names: Sequence[str]) -> None:

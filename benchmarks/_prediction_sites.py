@@ -70,7 +70,7 @@ class Emulated:
     def _hosts(self, ranks: int) -> Iterator[list[str]]:
         """Of each rank, the name of its host."""
         assert ranks == len(self.rates) * self.ranks_each
-        with _netns.hosts(self.rates) as names:
+        with _netns.hosts(self.rates, _BURST) as names:
             yield [name for name in names for _ in range(self.ranks_each)]
 
     def profile(self, ranks: int, words: Sequence[str]) -> None:
@@ -89,6 +89,9 @@ class Emulated:
 
 
 _PROFILE = ("-m", "shardwright.tools.cli", "profile")
+_BURST = "64kb"
+"""Small: what passes beyond the rate after a pause would make links look faster to who measures with small messages."""
+
 _ASKED, _FOUND = "asked.json", "found.json"
 
 

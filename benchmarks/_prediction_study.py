@@ -35,14 +35,16 @@ class Study:
     Args:
         folder: where results are.
         seconds: how long the plans of one group run.
-        profile_seconds: how long the cluster of a mesh is measured, and then the ops of its plans.
+        profile_seconds: how long the cluster of a mesh is measured.
+        table_seconds: how long the ops of its plans are.
     """
 
     site: Site
     groups: Sequence[Group]
     folder: Path
     seconds: float = 14.0
-    profile_seconds: float = 40.0
+    profile_seconds: float = 45.0
+    table_seconds: float = 30.0
 
     def run(self, until: str = PHASES[-1]) -> list[dict[str, Any]]:
         """Go through the phases; the rows, where the last of them is asked for."""
@@ -71,7 +73,7 @@ class Study:
         path = self.cluster_path(mesh)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._profile(mesh, "-o", path)
+            self._profile(mesh, self.profile_seconds, "-o", path)
 
     def plan(self, group: Group) -> None:
         """Write IR and program of the plans of a group."""
@@ -87,10 +89,10 @@ class Study:
         if not path.exists():
             pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]
             given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair))]
-            self._profile(mesh, "--cluster", self.cluster_path(mesh), *given, "-o", path)
+            self._profile(mesh, self.table_seconds, "--cluster", self.cluster_path(mesh), *given, "-o", path)
 
-    def _profile(self, mesh: str, *words: str | Path) -> None:
-        asked = ("--mesh", mesh, "--seconds", self.profile_seconds, *words)
+    def _profile(self, mesh: str, seconds: float, *words: str | Path) -> None:
+        asked = ("--mesh", mesh, "--seconds", seconds, *words)
         self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in asked])
 
     def measure(self, group: Group) -> None:

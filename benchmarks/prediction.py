@@ -46,7 +46,7 @@ def study(name: str, options: argparse.Namespace) -> Study:
     wanted = [group for group in groups if options.only is None or group.name in options.only]
     chosen = [group for group in wanted if options.ranks is None or group.ranks in options.ranks]
     folder = RESULTS / f"prediction-{name}"
-    return Study(site, chosen, folder, 8.0, 15.0) if options.quick else Study(site, chosen, folder)
+    return Study(site, chosen, folder, 8.0, 15.0, 15.0) if options.quick else Study(site, chosen, folder)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:

@@ -32,6 +32,15 @@ def test_measured_times_hold_and_the_power_law_between_them():
     assert known.collective_seconds(GATHER, ("gpu",), 1000, "grouped_broadcast") == pytest.approx(7e-3)
 
 
+def test_a_start_takes_a_part_of_the_time_of_its_collective():
+    starts = (("all_gather:start", 1000.0, 1e-3), ("all_gather:start", 4000.0, 9.0))
+    started = Link("gpu", 1e-3, 1e-6, points=(*POINTS, *starts))
+    known = cluster(Link("node", 1e-2, 1e-5), started)
+    assert known.start_seconds(GATHER, ("gpu",), 1000) == pytest.approx(1e-3)
+    assert known.start_seconds(GATHER, ("gpu",), 4000) == pytest.approx(4e-3)
+    assert known.start_seconds(REDUCE, ("gpu",), 1000) == 0.0
+
+
 def test_beyond_what_was_measured_times_follow_the_line():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     line = [1e-3 + 1e-6 * size / 2 for size in (4000, 8000)]

@@ -74,6 +74,17 @@ def test_what_runs_at_once_takes_longer_by_the_factors_of_interference(every_ran
     assert simulated(BESIDE, every_rank=every_rank).seconds == pytest.approx(4.0)
 
 
+def test_a_start_keeps_the_compute_stream_for_what_it_was_measured_to_take():
+    points = 'points = {"all_reduce:start" = [(2000.0, 1.0)]}'
+    text = BESIDE.replace('"dp", alpha = 1.0, beta = 1.0e-3', f'"dp", alpha = 1.0, beta = 1.0e-3, {points}')
+    found = simulated(text, interference=Interference(compute=2.0))
+    # Of the 3 s of the all-reduce 1 s is the start; beside the other 2 s the relu does 1 s of its 4.
+    assert found.course.traffic[0].end == pytest.approx(3.0)
+    assert found.seconds == pytest.approx(6.0)
+    # Waited for at once, it takes what it took.
+    assert simulated(text.replace("%y = aten.relu %x " + RELU, "")).seconds == pytest.approx(3.0)
+
+
 def test_what_computes_alone_is_not_disturbed():
     after = overlapped(
         f"{started('t', '%p')} : tensor<500xf32> %z = spmd.wait %t : tensor<500xf32> %y = aten.relu %x {RELU}"
