@@ -134,8 +134,8 @@ _SERIES = (
         _rising(m=_ROWS[::2]),
     ),
     _Series("t", "${n}x64 -> 64x$n", _rising(n=(64, 256, 1024))),
-    _Series(f"train.adamw {_ADAMW}", "$n, $n, $n, $n, scalar, scalar -> $n, $n, $n", _rising(n=_NUMBERS)),
-    _Series('train.sgd {absent = ["momentum_buffer", "step"]}', "$n, $n, scalar -> $n", _rising(n=_NUMBERS)),
+    _Series(f"train.adamw {_ADAMW}", "$n, $n, $n, $n, scalar, scalar:f64 -> $n, $n, $n", _rising(n=_NUMBERS)),
+    _Series('train.sgd {absent = ["momentum_buffer", "step"]}', "$n, $n, scalar:f64 -> $n", _rising(n=_NUMBERS)),
 )
 
 

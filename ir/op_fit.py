@@ -48,19 +48,31 @@ def fit_rates(measured: Sequence[tuple[OpWork, float]]) -> list[tuple[OpRate, tu
         if work.flops or work.bytes:
             for family in {work.family, work.family if work.family in MULTIPLYING else ""}:
                 groups.setdefault((family, work.dtype), []).append((work.flops, work.bytes, seconds))
-    found = [fit_rate(*key, group) for key, group in sorted(groups.items(), reverse=True)]
+    found: list[tuple[OpRate, tuple[float, ...]]] = []
+    for (family, dtype), group in sorted(groups.items()):
+        # The rate of other families comes first: its name is empty.
+        others = next((rate for rate, _ in found if (rate.family, rate.dtype) == ("", dtype)), None)
+        least = others.bandwidth if others is not None and family in MULTIPLYING else 0.0
+        found.append(fit_rate(family, dtype, group, least))
     if launches := [seconds for work, seconds in measured if work.family == VIEWS]:
         launch = statistics.median(launches)
         found.append((OpRate(VIEWS, "", 1e12, 1e12, launch), tuple(launch / each - 1.0 for each in launches)))
     return found
 
 
-def fit_rate(family: str, dtype: str, samples: Sequence[Sample]) -> tuple[OpRate, tuple[float, ...]]:
+def fit_rate(
+    family: str, dtype: str, samples: Sequence[Sample], bandwidth: float = 0.0
+) -> tuple[OpRate, tuple[float, ...]]:
     """
     The rate of a family and dtype that explains measured times, and by what part it misses each, in their order.
 
-    A rate that bounds no sample is the highest that one reached. ValueError where there is no sample, or one that did
-    nothing or took no time.
+    A rate that bounds no sample is the highest that one reached.
+
+    Args:
+        bandwidth: the bytes/s that are had at least.
+
+    Raises:
+        ValueError: there is no sample, or one that did nothing or took no time.
     """
     what = f"{family or 'ops'} in {dtype or 'any dtype'}"
     if not samples:
@@ -69,7 +81,9 @@ def fit_rate(family: str, dtype: str, samples: Sequence[Sample]) -> tuple[OpRate
         raise ValueError(
             f"a measurement of {what} has (FLOPs, bytes, seconds) = {wrong[0]}; expected some work in a time above 0"
         )
-    plain = min((_fitted(start, samples) for start in _starts(samples)), key=lambda model: _loss(model, samples))
+    dearest = -math.log(bandwidth) if bandwidth else math.inf
+    straight = [_fitted(start, samples) for start in _starts(samples, dearest)]
+    plain = min(straight, key=lambda model: _loss(model, samples))
     bent = [_fitted(start, samples) for start in _with_curves(plain, samples)]
     best = min(bent, key=lambda model: _loss(model, samples), default=plain)
     if _loss(plain, samples) - _loss(best, samples) < _WORTH * len(best.knots):
@@ -83,10 +97,11 @@ class _Model:
     """
     The logarithms of what is fitted: seconds per FLOP, per byte and of a launch, and efficiencies at the knots.
 
-    The last knot's is held at 0: the largest ops reach the rates.
+    The last knot's is held at 0: the largest ops reach the rates. A byte costs no more than `dearest`.
     """
 
     constants: tuple[float, float, float]
+    dearest: float
     knots: tuple[float, ...] = ()
     heights: tuple[float, ...] = ()
 
@@ -95,7 +110,7 @@ class _Model:
         step = [min(max(value, -1.0), 1.0) for value in step]
         flop, byte, launch = (c + s for c, s in zip(self.constants, step[:3], strict=True))
         heights = (h + s for h, s in zip(self.heights, [*step[3:], 0.0], strict=False))
-        return replace(self, constants=(flop, byte, launch), heights=tuple(heights))
+        return replace(self, constants=(flop, min(byte, self.dearest), launch), heights=tuple(heights))
 
     def explain(self, sample: Sample) -> tuple[float, dict[int, float]]:
         """The error of the logarithm of a sample's time, and its derivatives by number of parameter."""
@@ -188,7 +203,7 @@ def _solved(matrix: list[list[float]], wanted: list[float]) -> list[float]:
     return solution
 
 
-def _starts(samples: Sequence[Sample]) -> Iterator[_Model]:
+def _starts(samples: Sequence[Sample], dearest: float) -> Iterator[_Model]:
     """Where to begin: the launch of the fastest sample, the costs of fast ones or of middling ones."""
     per_flop, per_byte = (sorted(s[2] / s[term] for s in samples if s[term]) for term in (0, 1))
     launch = math.log(min(sample[2] for sample in samples) / 2)
@@ -197,14 +212,14 @@ def _starts(samples: Sequence[Sample]) -> Iterator[_Model]:
             math.log(costs[int(part * len(costs))] if costs else math.exp(-100.0))
             for costs, part in ((per_flop, low), (per_byte, high))
         )
-        yield _Model((flop, byte, launch))
+        yield _Model((flop, min(byte, dearest), launch), dearest)
 
 
 def _with_curves(plain: _Model, samples: Sequence[Sample]) -> Iterator[_Model]:
     """The plain model and ones of smaller launches, with a flat curve over the sizes that tell of one."""
     flop, byte, launch = plain.constants
     for less in (1.0, 4.0, 16.0):
-        model = _Model((flop, byte, launch - math.log(less)))
+        model = replace(plain, constants=(flop, byte, launch - math.log(less)))
         sizes = sorted(size for sample in samples if (size := _telling(model, sample)) is not None)
         if len(knots := _knots(sizes)) > 1:
             yield replace(model, knots=knots, heights=(0.0,) * len(knots))
@@ -234,6 +249,7 @@ def _rate(family: str, dtype: str, model: _Model, samples: Sequence[Sample]) -> 
     slopes = [model.explain(sample)[1] for sample in samples]
     bound = [term for term in (0, 1) if any(each.get(term, 0.0) > _MATTERS for each in slopes)]
     seen = [max(s[term] / max(s[2] - launch, _MATTERS * s[2]) for s in samples) for term in (0, 1)]
+    seen[1] = max(seen[1], math.exp(-model.dearest))
     flops, bandwidth = (1.0 / cost if term in bound else seen[term] for term, cost in enumerate((flop, byte)))
     curve = tuple((math.exp(k), math.exp(h)) for k, h in zip(model.knots, model.heights, strict=True))
     # Work of one sort alone says nothing of the other: an operation is then as good as a byte.

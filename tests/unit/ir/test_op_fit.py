@@ -139,3 +139,9 @@ def test_views_are_a_launch():
     fitted = {rate.family: rate for rate, _ in fit_rates([(work, 1e-6), (work, 2e-6), (work, 2e-6), (other, 1e-5)])}
     assert fitted["views"].launch == 2e-6
     assert fitted.keys() == {"views", "copy", ""}
+
+
+def test_a_bandwidth_that_is_known_is_the_least():
+    slow_where_small = [(2e3, 1e3, 2e-5), (2e6, 1e5, 8e-5), (2e9, 1e7, 2e-2), (2e8, 2e6, 2.2e-3)] * 2
+    assert fit_rate("x", "", slow_where_small)[0].bandwidth < 5e9
+    assert fit_rate("x", "", slow_where_small, 2e10)[0].bandwidth >= 2e10 * 0.999
