@@ -165,8 +165,13 @@ class InterferenceAttr(Data[Interference]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Interference:
         with parser.in_angle_brackets():
+            at = parser.pos
             _keyword_and_equals(parser, "compute")
-            return Interference(_number(parser), _field(parser, "communication"))
+            factors = _number(parser), _field(parser, "communication")
+        try:
+            return Interference(*factors)
+        except ValueError as error:
+            parser.raise_error(str(error), at)
 
     def print_parameter(self, printer: Printer) -> None:
         compute, communication = float_text(self.data.compute), float_text(self.data.communication)

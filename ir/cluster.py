@@ -130,6 +130,10 @@ class Interference:
     compute: float = 1.0
     communication: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.compute <= 0 or self.communication <= 0:
+            raise ValueError(f"interference is by positive factors, found {self}")
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -1,16 +1,15 @@
 """Cluster files of version 2: hosts, wires and measurements; errors with their lines; any cluster reads back."""
 
-import string
 from pathlib import Path
 
 import pytest
+from cluster_strategies import clusters
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
 from shardwright.ir.collectives import CollectiveKind
-from shardwright.ir.mesh import Axis, Mesh
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpRate
 from shardwright.ir.submesh import subcluster, submesh
 from shardwright.ir.topology import Host, Level, Switch, Topology
@@ -206,68 +205,7 @@ def test_a_part_of_a_cluster_cannot_be_written():
         cluster_toml(part)
 
 
-_POSITIVE = st.floats(1e-12, 1e15)
-_SECONDS = st.floats(0, 10)
-_NAMES = st.text(string.ascii_letters + string.digits + " .-\"'#[]=\\µ", min_size=1, max_size=8)
-_RISING = st.lists(_POSITIVE, unique=True, max_size=3).map(sorted)
-
-
-@st.composite
-def _devices(draw: st.DrawFn, kind: str) -> Device:
-    flops = draw(st.dictionaries(st.sampled_from(["float32", "bfloat16", "int64"]), _POSITIVE, min_size=1))
-    rates = [
-        OpRate(draw(_NAMES), draw(st.just("") | _NAMES), draw(_POSITIVE), draw(_POSITIVE), draw(_SECONDS), curve)
-        for curve in draw(st.lists(_RISING.map(lambda sizes: tuple((s, draw(_POSITIVE)) for s in sizes)), max_size=2))
-    ]
-    table = draw(st.dictionaries(_NAMES, _SECONDS, max_size=2))
-    numbers = draw(_POSITIVE), draw(_POSITIVE), draw(_SECONDS)
-    return Device(kind, tuple(flops.items()), *numbers, tuple(rates), tuple(table.items()), draw(_SECONDS))
-
-
-@st.composite
-def _links(draw: st.DrawFn, axis: str, *, plain: bool) -> Link:
-    kinds = st.sampled_from(["all_reduce", "all_gather", "broadcast"])
-    measured = draw(st.dictionaries(kinds, st.tuples(_SECONDS, _SECONDS), max_size=2))
-    sizes = draw(st.dictionaries(kinds | st.just("all_gather:padded"), _RISING.filter(bool), max_size=2))
-    points = [(name, size, draw(_POSITIVE)) for name, each in sizes.items() for size in each]
-    alpha, beta = (0.0, 0.0) if plain and draw(st.booleans()) else (draw(_SECONDS), draw(_POSITIVE))
-    return Link(axis, alpha, beta, tuple((kind, *costs) for kind, costs in measured.items()), tuple(points))
-
-
-@st.composite
-def _topologies(draw: st.DrawFn) -> Topology:
-    names = draw(st.lists(_NAMES, unique=True, min_size=1, max_size=3))
-    efficiency = st.dictionaries(st.sampled_from(["all_reduce", "broadcast"]), _POSITIVE, max_size=2)
-    levels = [
-        Level(
-            name, draw(_SECONDS), draw(_POSITIVE), draw(_SECONDS), draw(st.booleans()), tuple(draw(efficiency).items())
-        )
-        for name in names
-    ]
-    wires, few = st.sampled_from(names), st.integers(1, 3)
-    hosts = [Host(draw(few), draw(wires), draw(wires), draw(few), draw(few)) for _ in range(draw(st.integers(1, 2)))]
-    switch = draw(st.none() | st.builds(Switch, few, _POSITIVE))
-    return Topology(tuple(levels), tuple(hosts), switch)
-
-
-@st.composite
-def _clusters(draw: st.DrawFn) -> Cluster:
-    topology = draw(st.none() | _topologies())
-    axes = (Axis("node", 2), Axis("gpu", 3)) if topology is None else (Axis("gpu", topology.size),)
-    mesh = Mesh(axes)
-    kinds = draw(st.lists(_NAMES, unique=True, min_size=1, max_size=2))
-    devices = tuple(draw(_devices(kind)) for kind in kinds)
-    places = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=mesh.device_count, max_size=mesh.device_count))
-    if topology is not None and draw(st.booleans()):
-        places = places[:1] * mesh.device_count
-    links = [draw(_links(axis.name, plain=topology is not None)) for axis in axes]
-    if topology is not None and draw(st.booleans()):
-        links = []
-    interference = Interference(draw(_POSITIVE), draw(_POSITIVE))
-    return Cluster(draw(_NAMES), mesh, devices, tuple(places), tuple(links), interference, topology)
-
-
-@given(_clusters())
+@given(clusters())
 @settings(max_examples=60, deadline=None)
 def test_any_cluster_reads_back(cluster: Cluster):
     assert parse_cluster(cluster_toml(cluster)) == cluster

@@ -51,3 +51,8 @@ spmd.cluster @c on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
 
 // expected-error@+1 {{all_reduce was measured to take 0.0 s for 1024.0 bytes, expected positive numbers}}
 #link = #spmd.link<"gpu", alpha = 0.0, beta = 1.0e-9, points = {"all_reduce" = [(1024.0, 0.0)]}>
+
+// -----
+
+// expected-error@+1 {{interference is by positive factors, found Interference(compute=0.0, communication=1.0)}}
+#slow = #spmd.interference<compute = 0.0, communication = 1.0>
