@@ -3,7 +3,8 @@ What-ifs: a cluster with other numbers, and a range of numbers to try.
 
 A field goes by its place in the cluster file: `link.node.bandwidth`, `device.a100.flops.float32`,
 `interference.compute`, `host.0.nics`. Where an axis has no link of its own but goes over one level of the hosts' wires,
-`link.node.bandwidth` is the `level.NAME.bandwidth` of these. A value is what the file takes, with its unit or without.
+`link.node.bandwidth` is the `level.NAME.bandwidth` of these; `link.inter` and `link.intra` are the wires between hosts
+and inside them. A value is what the file takes, with its unit or without.
 
 What was measured follows what is set: the measured collectives of a link go by the same factor as its bandwidth and
 latency, the fitted rates of a device by that of its rates. Times of single ops do not, and are left out where a rate is
@@ -29,6 +30,7 @@ _Table: TypeAlias = dict[str, Any]
 
 _OPTIONAL = ("interference.compute", "interference.communication")
 _OF_DEVICES = ("launch", "overhead")
+_OF_WIRES = ("latency", "bandwidth")
 _KEPT = ("version", "name", "mesh", "place")
 _MEASURED = ("rate", "table", "points")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -133,10 +135,24 @@ def _plain(value: str | float) -> str | float:
 
 
 def _aliases(cluster: Cluster) -> dict[str, str]:
-    """The fields of links that an axis has not, with those of the level that it goes over."""
+    """
+    Other names of fields: of links that an axis has not, those of the level that it goes over; and of `link.inter` and
+    `link.intra` those of the wires between hosts and inside them, or, of a cluster without hosts, of its first and
+    last axis.
+    """
     found: dict[str, str] = {}
     if (topology := cluster.topology) is None:
-        return found
+        ends = {"inter": cluster.mesh.spatial[0].name, "intra": cluster.mesh.spatial[-1].name}
+        own = {link.axis for link in cluster.links}
+        return {
+            f"link.{name}.{field}": f"link.{axis}.{field}"
+            for name, axis in ends.items()
+            for field in _OF_WIRES
+            if name not in own and axis in own
+        }
+    for name, levels in (("inter", {h.nic for h in topology.hosts}), ("intra", {h.inside for h in topology.hosts})):
+        if len(levels) == 1 and (level := levels.pop()):
+            found |= {f"link.{name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
     linked = {link.axis for link in cluster.links}
     for axis in cluster.mesh.spatial:
         group = cluster.mesh.group(0, (axis.name,))
@@ -144,7 +160,7 @@ def _aliases(cluster: Cluster) -> dict[str, str]:
         levels = {topology.ports[port].level.name for way in ways for port in way}
         if axis.name not in linked and len(levels) == 1:
             level = levels.pop()
-            found |= {f"link.{axis.name}.{field}": f"level.{level}.{field}" for field in ("latency", "bandwidth")}
+            found |= {f"link.{axis.name}.{field}": f"level.{level}.{field}" for field in _OF_WIRES}
     return found
 
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from .cli_arguments import TOOL, parse_arguments
 from .diagnostics import Diagnostic, DiagnosticError
 
-PACKAGE = __name__.split(".", maxsplit=1)[0]
+PACKAGE = (__package__ or "").split(".", maxsplit=1)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ def seconds_text(seconds: float) -> str:
 def bytes_text(count: float) -> str:
     """A size as `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if count < 1000:
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"

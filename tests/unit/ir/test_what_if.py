@@ -53,8 +53,8 @@ def test_fitted_rates_of_a_device_follow_what_is_set_and_times_of_single_ops_are
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("link.gpu.bandwith", "1GB/s", "no field link.gpu.bandwith; did you mean link.gpu.bandwidth?"),
-        ("link.node.bandwidth", "1GB/s", "no field link.node.bandwidth; did you mean link.gpu.bandwidth?"),
+        ("link.gpu.bandwith", "1GB/s", "no field link.gpu.bandwith; did you mean link.inter.bandwidth?"),
+        ("link.node.bandwidth", "1GB/s", "no field link.node.bandwidth; did you mean link.inter.bandwidth?"),
         ("zebra", "1", "no field zebra; there are device.gpu.flops.float32, "),
         ("link.gpu.bandwidth", "fast", "link.gpu.bandwidth cannot be fast: .*bandwidth"),
         ("device.gpu.memory", "-1", "device.gpu.memory cannot be -1: .*memory"),
@@ -104,3 +104,14 @@ def test_a_sweep_goes_in_equal_ratios_from_end_to_end():
 def test_a_sweep_that_cannot_be_is_refused(text: str, message: str):
     with pytest.raises(WhatIfError, match=message):
         parse_sweep(text, CLUSTER)
+
+
+def test_wires_between_hosts_and_inside_them_go_by_the_usual_names():
+    hosts = Topology((Level("wire", 1e-6, 1e9), Level("bus", 1e-7, 1e10)), (Host(2, "bus", "wire", count=2),))
+    cluster = Cluster("hosts", Mesh.of(gpu=4), (DEVICE,), (0,) * 4, (), topology=hosts)
+    assert changed(cluster, "link.inter.bandwidth", "2GB/s") == changed(cluster, "level.wire.bandwidth", 2e9)
+    assert changed(cluster, "link.intra.latency", "1us") == changed(cluster, "level.bus.latency", 1e-6)
+    # Without hosts the first axis leads furthest, the last least far.
+    plain = Cluster("axes", Mesh.of(node=2, gpu=2), (DEVICE,), (0,) * 4, (replace(LINK, axis="node"), LINK))
+    assert changed(plain, "link.inter.bandwidth", 2e9) == changed(plain, "link.node.bandwidth", 2e9)
+    assert changed(plain, "link.intra.bandwidth", 2e9) == changed(plain, "link.gpu.bandwidth", 2e9)
