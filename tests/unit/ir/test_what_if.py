@@ -53,7 +53,7 @@ def test_fitted_rates_of_a_device_follow_what_is_set_and_times_of_single_ops_are
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("link.gpu.bandwith", "1GB/s", "no field link.gpu.bandwith; did you mean link.inter.bandwidth?"),
+        ("link.gpu.bandwith", "1GB/s", "no field link.gpu.bandwith; did you mean link.gpu.bandwidth?"),
         ("link.node.bandwidth", "1GB/s", "no field link.node.bandwidth; did you mean link.inter.bandwidth?"),
         ("zebra", "1", "no field zebra; there are device.gpu.flops.float32, "),
         ("link.gpu.bandwidth", "fast", "link.gpu.bandwidth cannot be fast: .*bandwidth"),
