@@ -29,8 +29,7 @@ from .simulation_tables import Point, points_table, tables
 def simulate_command(options: Namespace) -> int:
     """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
     module = _module(options)
-    own = cluster_of_module(module)
-    cluster = _changed(_given(options, own), options.changes)
+    cluster = _changed(_given(options, _own_cluster(module)), options.changes)
     console = Console(soft_wrap=True)
     if options.sweep is not None:
         points = _swept(module, cluster, _sweep(options.sweep, cluster), options)
@@ -67,6 +66,13 @@ def _module(options: Namespace) -> ModuleOp:
 
     cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
     return planned(options, cluster).module
+
+
+def _own_cluster(module: ModuleOp) -> Cluster:
+    try:
+        return cluster_of_module(module)
+    except PassFailedException as error:
+        raise _error(str(error)) from error
 
 
 def _given(options: Namespace, own: Cluster) -> Cluster:

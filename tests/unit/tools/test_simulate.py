@@ -23,6 +23,17 @@ latency = 1e-7
 bandwidth = 1e8
 """
 
+UNDECIDED = """
+spmd.mesh @mesh = <["gpu"=1]>
+spmd.cluster @c on @mesh
+  devices [#spmd.device<"a", flops = {float32 = 1.0}, bandwidth = 1.0, memory = 1.0, launch = 0.0>]
+  placement [0] links [#spmd.link<"gpu", alpha = 1.0, beta = 1.0>]
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = aten.relu %x : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -93,3 +104,7 @@ def test_a_step_needs_a_cluster_and_a_file_must_be_ir(capsys: pytest.CaptureFixt
     assert "give --cluster FILE" in refused(capsys, "mlp-tiny")
     (tmp_path / "bad.mlir").write_text("func.func @f( {")
     assert "bad.mlir:1:" in refused(capsys, tmp_path / "bad.mlir")
+    (tmp_path / "bare.mlir").write_text("func.func @f() { func.return }")
+    assert "error: the module has no mesh; add one" in refused(capsys, tmp_path / "bare.mlir")
+    (tmp_path / "undecided.mlir").write_text(UNDECIDED)
+    assert "'aten.relu' op %y: has no signature; run search-strategy" in refused(capsys, tmp_path / "undecided.mlir")
