@@ -15,6 +15,7 @@ from ..collectives import METHODS, USUAL
 from ..communicator import Communicator
 from ..executor import Executor
 from ..groups import Axes
+from ..hierarchical import HIERARCHICAL
 from ..plan import Plan, Result, Value
 from ..stages import Stage
 from .samples import OpSample, arena_for, callable_of
@@ -103,8 +104,10 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
 def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
     """Every collective, by every method that `backend` has, and transfers, at these sizes over the mesh's groups."""
     found: list[Exchange] = []
-    kinds = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
+    usual = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
+        # Of more axes, those without the last would have to be a group, too.
+        kinds = [*usual, *([("all_reduce", HIERARCHICAL)] if len(axes) == 2 else [])]
         # A part of a part at least, for an all-to-all splits what is split already.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))
@@ -136,7 +139,7 @@ def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
     whole = torch.ones(count, device=comm.device)
     match exchange.kind:
         case "all_reduce":
-            return lambda: comm.all_reduce(whole, axes, donate=True)
+            return lambda: comm.all_reduce(whole, axes, donate=True, method=method)
         case "all_gather":
             return lambda: comm.all_gather(whole[: count // parts], 0, axes, method=method)
         case "reduce_scatter":

@@ -84,6 +84,11 @@ def test_sizes_are_those_that_can_be_split_among_all():
     assert found == {256, 768}
 
 
+def test_hierarchical_all_reduces_are_over_two_axes():
+    found = {each.axes for each in exchanges(MESH, "gloo", (64,)) if each.method == "hierarchical"}
+    assert found == {("node", "gpu")}
+
+
 def test_direct_exchanges_are_for_gloo_alone():
     gloo, nccl = ({each.curve for each in exchanges(Mesh.of(gpu=2), name, (64,))} for name in ("gloo", "nccl"))
     assert "all_gather:padded" in gloo
