@@ -22,7 +22,7 @@ from _report import RESULTS, plot_bars, publish
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import PIPELINE, import_training_step
+from shardwright.api.compile import PlanOptions, import_training_step
 from shardwright.api.files import write_atomically
 from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text, parse_module
@@ -35,24 +35,22 @@ from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.tools.ir_input import full_context
 
-_STRATEGY = 'search-strategy{{algorithm=fixed pins="{pins}"}}'
-_FLAT = PIPELINE.format(strategy=_STRATEGY)
 _STAGES = (
-    f"decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{{{{stages=8}}}},{_STRATEGY},"
-    "split-batch{{parts=16}},insert-resharding,select-collectives,overlap,"
-    "schedule-pipeline{{schedule=1f1b}},plan-transfers,insert-frees"
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=8},"
+    'search-strategy{algorithm=fixed pins="PINS"},split-batch{parts=16},insert-resharding,select-collectives,overlap,'
+    "schedule-pipeline{schedule=1f1b},plan-transfers,insert-frees"
 )
 _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A GPT on a mesh, by which passes."""
+    """A GPT on a mesh, by which passes; by default those of `plan`."""
 
     layers: int
     mesh: Mesh
     batch: int
-    passes: str = _FLAT
+    passes: str = ""
 
 
 CASES = {
@@ -79,7 +77,8 @@ def made(case: Case) -> ModuleOp:
     cluster = Cluster("h100", case.mesh, (_H100,), (0,) * case.mesh.device_count, tuple(links))
     add_cluster(module, cluster)
     with pin_file("zero3") as pins:
-        run_pipeline(Context(), module, case.passes.format(pins=pins))
+        usual = PlanOptions("fixed", pins).passes(cluster)
+        run_pipeline(Context(), module, case.passes.replace("PINS", str(pins)) or usual)
     return module
 
 
