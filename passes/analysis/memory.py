@@ -6,7 +6,8 @@ collective's from its start) to the last use of any value that looks at the same
 right there, so it changes nothing. Views make no memory. An op that can overwrite an operand does so where
 nothing else needs that operand's memory: updates, a sum, an all-reduce. A fragment holds its results, sums of what its
 parts yield, from its first op on, and what it takes from around it to its end. A stage of a pipeline holds the parts
-that its schedule has under way. Work space inside a kernel is not counted.
+that its schedule has under way. Collectives hold what they send and receive beside their operands and results
+(`collective_memory`). Work space inside a kernel is not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..search.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, live_buffers
-from .memory_events import PartOf, Run, run_of
+from .memory_events import PartOf, Run, Staging, run_of
 from .memory_roles import Role, Roles
 
 _LISTED = 8
@@ -77,10 +78,10 @@ class MemoryUse:
     size: Callable[[Hashable], Bytes]
     held: Bytes
 
-    def alive(self, index: int, rank: int) -> list[tuple[SSAValue[Attribute], int]]:
-        """The values held during the event of `index`, and their bytes on `rank`."""
+    def alive(self, index: int, rank: int) -> list[tuple[Hashable, int]]:
+        """What is held during the event of `index`, and the bytes of each on `rank`."""
         held = (buffer.value for buffer in self.buffers if buffer.is_held(index))
-        return [(_value(each), int(self.size(each)[rank])) for each in held]
+        return [(each, int(self.size(each)[rank])) for each in held]
 
 
 def memory_use(
@@ -119,20 +120,31 @@ def peak_memory(
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
     index = int(np.argmax(use.held[:, rank]))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
-    listed = tuple(AliveValue(value_label(value), size) for value, size in alive[:_LISTED])
+    listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
     roles, by_role = Roles(func), dict.fromkeys(Role, 0)
-    for value, size in alive:
-        by_role[roles.of(value)] += size
+    for held, size in alive:
+        by_role[Role.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
     return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed, by_role)
 
 
-def _value(held: Hashable) -> SSAValue[Attribute]:
-    """The value in the IR that a buffer holds, one part of it or all."""
+def _label(held: Hashable) -> str:
+    """What is held, for messages."""
+    if isinstance(held, Staging):
+        return f"a buffer for {_label(held.value)}"
+    return value_label(value_of(held))
+
+
+def value_of(held: Hashable) -> SSAValue[Attribute]:
+    """The value in the IR that a buffer holds, one part of it or all, or that a collective moves."""
+    if isinstance(held, Staging):
+        return value_of(held.value)
     return held.value if isinstance(held, PartOf) else cast("SSAValue[Attribute]", held)
 
 
 def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
-    value = _value(held)
+    if isinstance(held, Staging):
+        return (_local_bytes(held.value, mesh) * held.share).astype(np.int64)
+    value = value_of(held)
     parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
     if isinstance(held, PartOf) and held.part < parts.shape[1]:
         return parts[:, held.part]

@@ -8,6 +8,7 @@ and what comes after; a value of the loop is there once for every part that is u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,11 +19,16 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
+from ...dialects.compute import element_bytes, shape_of
+from ...dialects.mesh_ops import find_mesh
 from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp, YieldOp
-from ...dialects.spmd import AccumulateOp, AllReduceOp, FreeOp, SliceOp, StartOp, WaitOp
+from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ...dialects.staged import Stages
+from ...dialects.step import sharding_of
 from ...dialects.train import AdamWOp, SgdOp
-from ...ir.collectives import CollectiveKind
+from ...ir.collectives import CollectiveKind, find_step
+from ...ir.sharding import largest_local_shape
+from .collective_memory import CollectiveMemory, collective_memory, is_permuted
 from .liveness import Event, Made
 
 
@@ -32,6 +38,14 @@ class PartOf:
 
     value: SSAValue[Attribute]
     part: int
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Memory that a collective takes beside a value, as a share of the local value."""
+
+    value: Hashable
+    share: float
 
 
 @dataclass
@@ -84,13 +98,52 @@ def _event(op: Operation, order: Mapping[Operation, int], stage: int | None, sta
         results = [value for value in results if stages.of_value(value) == stage]
     if isinstance(op, FreeOp):
         return Event((), ())
-    end = _end(op, order)
+    begin, end = _begin(op, order), _end(op, order)
     reads = tuple((value, _end(_holder(op, value), order)) for value in operands)
+    if isinstance(op, StartOp | CollectiveOp):
+        return Event(reads, tuple(_collective(op, begin, end)))
     makes = (
-        Made(result, _begin(op, order), end, *(None if at is None else op.operands[at] for at in reused))
+        Made(result, begin, end, *(None if at is None else op.operands[at] for at in reused))
         for result, reused in ((result, reused_operands(op, position)) for position, result in enumerate(results))
     )
     return Event(reads, tuple(makes), writes_over_arguments(op))
+
+
+def _collective(op: StartOp | CollectiveOp, begin: int, end: int) -> Iterator[Made]:
+    """What a collective makes between its start and its wait."""
+    operands = op.args if isinstance(op, StartOp) else (op.operand,)
+    for operand, result in zip(operands, _results(op), strict=True):
+        target = sharding_of(result)
+        kind = op.collective if isinstance(op, StartOp) else op.KIND
+        mesh = find_mesh(op, (op.out_shardings.data[0] if isinstance(op, StartOp) else op.out_sharding).data.mesh)
+        step = find_step(kind, sharding_of(operand), target, mesh)
+        assert step is not None, "verified"
+        bucket = math.inf
+        if len(operands) > 1:
+            bucket = math.prod(largest_local_shape(shape_of(operand), step.source, mesh)) * element_bytes(operand)
+        memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket)
+        yield from made_by_collective(memory, kind, operand, result, begin, end)
+
+
+def made_by_collective(
+    memory: CollectiveMemory,
+    kind: CollectiveKind,
+    operand: Hashable,
+    result: Hashable,
+    begin: int | None,
+    end: int | None,
+) -> Iterator[Made]:
+    """The result of one step, and what it holds besides, between the events `begin` and `end`."""
+    yield Made(
+        result,
+        end if memory.is_late else begin,
+        end,
+        view_of=operand if kind is CollectiveKind.SLICE else None,
+        over=operand if memory.in_place else None,
+    )
+    for value, share in ((operand, memory.of_operand), (result, memory.of_result)):
+        if share:
+            yield Made(Staging(value, share), begin, end)
 
 
 def _holder(op: Operation, value: SSAValue) -> Operation:
@@ -128,15 +181,11 @@ def reused_operands(op: Operation, position: int) -> tuple[int | None, int | Non
     and the one that it may be written over.
     """
     match op:
-        case SliceOp():
-            return 0, None
         case SgdOp() | AdamWOp():
             # (param, grad, *states, step, lr) -> (param, *states)
             return None, position + bool(position)
-        case AllReduceOp() | AccumulateOp():
+        case AccumulateOp():
             return None, 0
-        case StartOp() if op.collective is CollectiveKind.ALL_REDUCE:
-            return None, position
         case AtenOp() if op.spec.view:
             return 0, None
         case AtenOp() if op.overload == "add.Tensor" and _alike(op):
@@ -222,11 +271,14 @@ class _StageRun:
             found = cast("SSAValue[Attribute] | None", value)
             return PartOf(found, part) if found is not None and (found in inside or found in looped) else found
 
+        def staged(value: Hashable) -> Hashable:
+            return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
+
         for each in body[:-1]:
             event = _event(each, {**order, op: end}, None, self.stages)
             reads = tuple((of_part(value), until if value in inside else end) for value, until in event.reads)
             makes = (
-                Made(of_part(m.value), m.begin, m.end, of_part(m.view_of), of_part(m.over)) for m in event.makes
+                Made(staged(m.value), m.begin, m.end, of_part(m.view_of), of_part(m.over)) for m in event.makes
             )
             self.run.add(each, Event(reads, tuple(makes), event.over_arguments))
         self.run.add(op, self._handed_on(op, part, of_part))

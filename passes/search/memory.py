@@ -24,15 +24,16 @@ from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
 from ...dialects.step import BACKWARD, sharding_of
 from ...ir.cluster import Cluster
-from ...ir.collectives import CollectiveKind, Step
+from ...ir.collectives import Step
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
+from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
 from ..analysis.factors import Factors
 from ..analysis.forms import Forms
 from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, live_buffers
 from ..analysis.memory import local_bytes_by_part
-from ..analysis.memory_events import Run, reused_operands, writes_over_arguments
+from ..analysis.memory_events import Run, Staging, made_by_collective, reused_operands, writes_over_arguments
 from ..analysis.resharding import ReshardCosts
 from .step_view import StepView
 
@@ -157,6 +158,8 @@ class StrategyMemory:
         return run.ops, bytes_over_time(buffers, len(run.events), ranks, lambda value: self._bytes(value, walk))
 
     def _bytes(self, value: Hashable, walk: _Walk) -> Bytes:
+        if isinstance(value, Staging):
+            return (self._bytes(value.value, walk) * value.share).astype(np.int64)
         whole = value.value if isinstance(value, _Copied) else cast("SSAValue[Attribute]", value)
         sharding = value.sharding if isinstance(value, _Copied) else walk.home(whole)
         return local_bytes_by_part(shape_of(whole), element_bytes(whole), sharding, self.view.mesh).max(axis=1)
@@ -205,9 +208,9 @@ class _Walk(Forms[Hashable]):
     ) -> Hashable:
         self.count += 1
         form = _Copied(value, step.target, self.count)
-        looks = start if step.kind is CollectiveKind.SLICE else None
-        over = start if step.kind is CollectiveKind.ALL_REDUCE else None
-        event = Event(((start, None),), (Made(form, view_of=looks, over=over),))
+        permuted = start is value and is_permuted(value)
+        memory = collective_memory(step, shape_of(value), self.view.mesh, permuted)
+        event = Event(((start, None),), tuple(made_by_collective(memory, step.kind, start, form, None, None)))
         self.before.setdefault(before, []).append(event)
         return form
 

@@ -11,7 +11,8 @@ from xdsl.ir import SSAValue
 from ...dialects.step import sharding_of
 from ...ir.mesh import Mesh
 from ...ir.ratios import Ratios
-from ..analysis.memory import memory_use
+from ..analysis.memory import memory_use, value_of
+from ..analysis.memory_events import Staging
 from ..analysis.phases import held_bytes, segments_of, shares_of
 from ..search.ratios import Limit
 from ..search.step_view import StepView
@@ -25,7 +26,7 @@ class Shortage:
     Args:
         point: the index of the op during which it does.
         excess: bytes, by the sizes as they were rounded.
-        room: bytes that it may hold.
+        room: bytes that it may hold of these values.
         held: the values that are alive together, each with its segment.
     """
 
@@ -57,6 +58,9 @@ def shortages(view: StepView, limits: Sequence[float]) -> list[Shortage]:
     for rank, room in enumerate(limits):
         point = int(np.argmax(use.held[:, rank]))
         if (excess := float(use.held[point, rank]) - room) > 0:
-            listed = tuple((value, segments.get(value, 0)) for value, _ in use.alive(point, rank))
-            found.append(Shortage(rank, point, excess, room, listed))
+            alive = use.alive(point, rank)
+            values = [value_of(held) for held, _ in alive if not isinstance(held, Staging)]
+            staged = sum(size for held, size in alive if isinstance(held, Staging))
+            listed = tuple((value, segments.get(value, 0)) for value in values)
+            found.append(Shortage(rank, point, excess, room - staged, listed))
     return found

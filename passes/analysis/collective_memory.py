@@ -1,0 +1,81 @@
+"""
+What a collective holds beside its operand and its result: what the runtime's direct methods do (`runtime/collectives`).
+
+Parts that are contiguous blocks of the whole travel from their place to their place. Others are copied together before
+they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced arrives
+beside the result in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import OpResult, SSAValue
+
+from ...dialects.aten import AtenOp
+from ...ir.collectives import CollectiveKind, Step
+from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding, largest_local_shape
+
+_PERMUTING = ("t", "transpose.int", "permute")
+
+_ALONE_FROM_BYTES = 2 * 2**20
+"""From this size on a tensor of a bucket is reduced in its own memory, and not in that of the bucket."""
+
+
+@dataclass(frozen=True)
+class CollectiveMemory:
+    """
+    Args:
+        of_operand, of_result: bytes held from start to end beside both, as shares of the local operand and result.
+        is_late: whether the result is made at the end only.
+        in_place: whether an all-reduce may be written over its operand.
+    """
+
+    of_operand: float = 0.0
+    of_result: float = 0.0
+    is_late: bool = False
+    in_place: bool = False
+
+
+def collective_memory(
+    step: Step, shape: Sequence[int], mesh: Mesh, is_permuted: bool = False, bucket_bytes: float = math.inf
+) -> CollectiveMemory:
+    """
+    What one step holds for a value of global `shape`.
+
+    Args:
+        is_permuted: whether the operand lies in memory in another order than that of its dims.
+        bucket_bytes: of the local operand, where others are reduced together with it.
+    """
+    others = 1.0 - 1.0 / mesh.parts(axis for axis in step.axes if axis in {a.name for a in mesh.spatial})
+    match step.kind:
+        case CollectiveKind.ALL_REDUCE:
+            return CollectiveMemory(in_place=not others or (not is_permuted and bucket_bytes >= _ALONE_FROM_BYTES))
+        case CollectiveKind.ALL_GATHER:
+            if is_block(shape, step.target, step.dim, mesh):
+                return CollectiveMemory()
+            return CollectiveMemory(of_result=others, is_late=True)
+        case CollectiveKind.REDUCE_SCATTER:
+            sent = 0.0 if is_block(shape, step.source, step.dim, mesh) and not is_permuted else others
+            return CollectiveMemory(of_operand=others + sent, is_late=True)
+        case CollectiveKind.ALL_TO_ALL:
+            sent = 0.0 if is_block(shape, step.source, step.to_dim, mesh) and not is_permuted else 1.0
+            arrives = is_block(shape, step.target, step.dim, mesh)
+            return CollectiveMemory(sent, 0.0 if arrives else others, is_late=not arrives)
+        case _:
+            return CollectiveMemory()
+
+
+def is_block(shape: Sequence[int], sharding: Sharding, dim: int | None, mesh: Mesh) -> bool:
+    """Whether a part along `dim` of what a device holds is one block of its memory."""
+    return dim is not None and math.prod(largest_local_shape(tuple(shape), sharding, mesh)[:dim]) == 1
+
+
+def is_permuted(value: SSAValue) -> bool:
+    """Whether a value is a view of another with its dims in another order."""
+    if not isinstance(value, OpResult) or not isinstance(value.op, AtenOp):
+        return False
+    return value.op.overload in _PERMUTING and not is_permuted(value.op.args[0])
