@@ -9,11 +9,15 @@ from ir_files import context, parse
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.mesh_ops import MeshOp
+from shardwright.ir.collectives import CollectiveKind, Step, find_step
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.sharding import DimSharding, Sharding, local_shape
+from shardwright.ir.sharding import DimSharding, Reduction, Sharding, local_shape
+from shardwright.passes.analysis.collective_memory import CollectiveMemory, collective_memory
 from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_part, peak_memory, size_text
+from shardwright.passes.analysis.memory_roles import Role
 
 KIB = 1024
+PAIR, WHOLE = Mesh.of(gpu=2), Sharding.replicated(2)
 
 
 def vector(text: str) -> str:
@@ -155,3 +159,82 @@ def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
       }""")
     x, w, total, a, b, c, y = 32, 32, 32, 16, 32, 4, 32
     assert found.by_rank == (max(x + w + total + a + b + c, x + w + total + b + c + y),) * 2
+
+
+def test_a_scatter_holds_what_arrives_beside_its_operand_and_makes_its_result_of_it():
+    scatter = '%b = spmd.reduce_scatter [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
+    found = peak("\n".join([summed("a"), scatter, returned("b")]))
+    assert found.bytes == 3 * KIB
+    assert found.by_role == {
+        **dict.fromkeys(Role, 0),
+        Role.BATCH: KIB,
+        Role.GATHERED: 1.5 * KIB,
+        Role.BUFFERS: KIB / 2,
+    }
+
+
+def only_step(kind: CollectiveKind, source: Sharding, target: Sharding, mesh: Mesh) -> Step:
+    """Return the step of a kind between two shardings."""
+    step = find_step(kind, source, target, mesh)
+    assert step is not None
+    return step
+
+
+def test_what_is_gathered_along_an_inner_dim_arrives_beside_the_whole():
+    assert [
+        collective_memory(only_step(CollectiveKind.ALL_GATHER, split, WHOLE, PAIR), (4, 6), PAIR)
+        for split in (Sharding.of([["gpu"], []]), Sharding.of([[], ["gpu"]]))
+    ] == [CollectiveMemory(), CollectiveMemory(of_result=0.5, is_late=True)]
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("bucket", [math.inf, 64])
+def test_a_reduction_is_in_place_where_memory_is_in_order_and_not_a_bucket(permuted: bool, bucket: float):
+    step = only_step(CollectiveKind.ALL_REDUCE, Sharding.of([[], []], {"gpu": Reduction.SUM}), WHOLE, PAIR)
+    assert collective_memory(step, (4, 6), PAIR, permuted, bucket).in_place is (not permuted and bucket == math.inf)
+
+
+SCHEDULED = """
+  spmd.mesh @stage0 = <["micro"=2 temporal, "gpu"=1]> on [0]
+  spmd.mesh @stage1 = <["micro"=2 temporal, "gpu"=1]> on [1]
+  func.func @step(%x: tensor<8xf32> {train.batch = "0", pipe.stage = 0 : i64}) -> tensor<f32> attributes {
+    pipe.stages = ["stage0", "stage1"], pipe.schedule = [SLOTS]
+  } {
+    %h = pipe.fragment "forward0" stage 0 : i64 over "micro" -> tensor<8xf32> {
+      %x.slice = spmd.slice [{"micro"}] %x out_sharding = <@stage0, [{"micro"}]> : tensor<8xf32>
+      %h_1 = aten.exp %x.slice
+        {pipe.stage = 0 : i64, spmd.signature = #spmd.sig<@stage0, ([{"micro"}]) -> ([{"micro"}])>}
+        : (tensor<8xf32>) -> tensor<8xf32>
+      pipe.yield %h_1 : tensor<8xf32>
+    }
+    %h.at1 = pipe.transfer "h.at1" %h to @stage1 out_sharding = <@stage1, [{"micro"}]> : tensor<8xf32>
+    %s = pipe.fragment "forward1" stage 1 : i64 over "micro" -> tensor<f32> {
+      %s_1 = aten.sum %h.at1
+        {pipe.stage = 1 : i64, spmd.signature = #spmd.sig<@stage1, ([{"micro"}]) -> ([], unreduced={"micro"})>}
+        : (tensor<8xf32>) -> tensor<f32>
+      pipe.yield %s_1 : tensor<f32>
+    }
+    %s.all_reduce = spmd.all_reduce [{"micro"}] %s out_sharding = <@stage1, []> : tensor<f32>
+    func.return %s.all_reduce : tensor<f32>
+  }
+"""
+
+
+def slots(*texts: str) -> str:
+    """Return the slots of one stage, of words such as `run forward0 1`."""
+    split = (text.split() for text in texts)
+    return "[" + ", ".join(f'#pipe.slot<{action} "{label}" {part}>' for action, label, part in split) + "]"
+
+
+def test_a_stage_holds_the_parts_that_its_schedule_has_under_way():
+    sender = slots("run forward0 0", "start h.at1 0", "run forward0 1", "start h.at1 1")
+    begins = "start h.at1 0", "wait h.at1 0", "run forward1 0", "start h.at1 1", "wait h.at1 1", "run forward1 1"
+    early = "start h.at1 0", "start h.at1 1", "wait h.at1 0", "run forward1 0", "wait h.at1 1", "run forward1 1"
+    whole, part, number = 32, 16, 4
+    for receiver, arrived in ((begins, part), (early, 2 * part)):
+        module = parse(SCHEDULED.replace("SLOTS", f"{sender}, {slots(*receiver)}"), context())
+        (func,) = (op for op in module.ops if isinstance(op, FuncOp))
+        first, second = (op.mesh for op in module.ops if isinstance(op, MeshOp))
+        assert peak_memory(func, first, stage=0).bytes == whole + part
+        # Of the last parts one is left, beside the sum and what is added to it.
+        assert peak_memory(func, second, stage=1).bytes == max(arrived + number, part + 2 * number)
