@@ -27,7 +27,7 @@ console = Console(width=110)
 def profile(ranks: int, path: Path) -> None:
     """Measure `ranks` processes on this machine and write their cluster file."""
     command = [sys.executable, "-m", "shardwright.tools.cli", "profile", "--seconds", "10", "-o", str(path)]
-    subprocess.run([*command, "--nproc-per-node", str(ranks)], check=True)
+    subprocess.run([*command, "--nproc-per-node", str(ranks)], check=True, stdout=subprocess.DEVNULL)
 
 
 def train(ranks: int, cluster: Path, log: Path, options: argparse.Namespace) -> dict[str, Any]:
