@@ -70,7 +70,7 @@ def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
 
 
 class ComputeSeconds:
-    """The roofline times of ops on a cluster, each found once for equal uses of an op with equal signatures."""
+    """The times of ops on a cluster, each found once for equal uses of an op with equal signatures."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

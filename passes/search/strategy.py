@@ -3,7 +3,7 @@ From a step function to a discrete problem, and from its solution back to signat
 
 Decisions (nodes of `problem.Problem`):
 
-    op      one of its rule's signatures; price: roofline seconds
+    op      one of its rule's signatures; price: seconds
     home    the sharding in which an argument is kept between steps; free
     arrival the sharding in which a value comes from another stage of the pipeline; free
     copy    the working placement of a value with several users (home -> working -> demand), so that a
