@@ -204,7 +204,7 @@ def test_a_profile_that_loses_a_rank_says_what_is_missing(
     assert main(["profile", "--nproc-per-node", "2", "--seconds", "5", "-o", str(path)]) == 1
     told = capsys.readouterr().err
     assert "rank 1 of 2 was killed by SIGKILL" in told
-    assert "1 measurements are missing: broadcast over gpu" in told
+    assert "2 measurements are missing: broadcast over gpu, broadcast:start over gpu" in told
     assert "--resume" in told
     assert load_cluster(path).mesh.device_count == 2
 
