@@ -168,6 +168,10 @@ def _halved(work: OpWork) -> OpWork:
     return replace(work, dtype="float16", bytes=work.bytes / 2)
 
 
+Constants = tuple[tuple[str, float], ...]
+"""By name, for a device or the wires of a host."""
+
+
 @dataclass(frozen=True)
 class Testbed:
     """
@@ -178,19 +182,19 @@ class Testbed:
         network: those of the wires, by host: inside, and of its NIC.
     """
 
-    devices: tuple[Mapping[str, float], ...]
-    networks: tuple[Mapping[str, float], ...]
+    devices: tuple[Constants, ...]
+    networks: tuple[Constants, ...]
     overhead: float = 0.0
 
     def cluster(self, axes: Mapping[str, int]) -> Cluster:
         """With a mesh."""
         levels: list[Level] = []
         hosts: list[Host] = []
-        for number, network in enumerate(self.networks):
+        for number, network in enumerate(map(dict, self.networks)):
             levels.append(Level(f"pcie{number}", network["latency"], network["pcie"]))
             levels.append(Level(f"nic{number}", network["latency"], network["nic"]))
             hosts.append(Host(HOST, f"pcie{number}", f"nic{number}"))
-        kinds = tuple(device(constants, self.overhead) for constants in self.devices)
+        kinds = tuple(device(dict(constants), self.overhead) for constants in self.devices)
         placement = tuple(rank // HOST for rank in range(RANKS))
         mesh = Mesh.of(**axes)
         return Cluster("amp", mesh, kinds, placement, (), topology=Topology(tuple(levels), tuple(hosts)))

@@ -22,10 +22,11 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from _amp import Testbed, Trial, as_run, outlines, read_trials
+from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
 from _report import plot_scatter, publish
 
 from shardwright.ir.robust_fit import Constant, fit_constants
@@ -47,22 +48,28 @@ Gbit/s), and the factor by which each may well be off. `half size`: the FLOPs at
 rate. `attention` in FLOP/s: AMP's wrote out its scores, ours is fused, which here only means a lower rate.
 """
 
+OF_WIRES = ("pcie", "nic", "latency")
 OF_DEVICE = ("flops", "half size", "attention", "bandwidth", "launch")
 NOMINAL = 50e9 / 8
 """The bytes/s that AMP takes all wires of the T4s to have."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A trial with its outline."""
 
     trial: Trial
     outline: Outline
 
+    @lru_cache(maxsize=4096)
+    def seconds(self, testbed: Testbed) -> float:
+        """Of a step; splits that begin with the same constants ask for the same."""
+        return outline_seconds(self.outline, testbed.cluster(self.trial.axes))
+
 
 def homogeneous(constants: Mapping[str, float]) -> Testbed:
     """Four hosts of four T4s."""
-    return Testbed((_part(constants, OF_DEVICE),) * 4, (_part(constants, ("pcie", "nic", "latency")),) * 4)
+    return Testbed((_part(constants, OF_DEVICE),) * 4, (_part(constants, OF_WIRES),) * 4)
 
 
 def heterogeneous(constants: Mapping[str, float], faster: float) -> Testbed:
@@ -72,21 +79,21 @@ def heterogeneous(constants: Mapping[str, float], faster: float) -> Testbed:
     Args:
         faster: how many times as fast a V100 goes through a layer as a T4.
     """
-    t4 = _part(constants, OF_DEVICE)
-    rates = {name: constants[name] * faster for name in ("flops", "attention", "bandwidth")}
-    v100 = {**t4, **rates, "launch": constants["launch"] / faster}
-    wires = _part(constants, ("pcie", "nic", "latency"))
-    p3 = {**wires, "pcie": wires["pcie"] / NOMINAL * 170e9 / 8, "nic": wires["nic"] / NOMINAL * 10e9 / 8}
+    t4, wires = _part(constants, OF_DEVICE), _part(constants, OF_WIRES)
+    better = {name: constants[name] * faster for name in ("flops", "attention", "bandwidth")}
+    nominal = {"pcie": constants["pcie"] / NOMINAL * 170e9 / 8, "nic": constants["nic"] / NOMINAL * 10e9 / 8}
+    v100 = _part({**constants, **better, "launch": constants["launch"] / faster}, OF_DEVICE)
+    p3 = _part({**constants, **nominal}, OF_WIRES)
     return Testbed((v100, v100, v100, t4), (p3, p3, p3, wires))
 
 
-def _part(constants: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    return {name: constants[name] for name in names}
+def _part(constants: Mapping[str, float], names: Sequence[str]) -> Constants:
+    return tuple((name, constants[name]) for name in names)
 
 
 def predicted(testbed: Testbed, runs: Sequence[Run]) -> list[float]:
     """Seconds of a step of each."""
-    return [outline_seconds(run.outline, testbed.cluster(run.trial.axes)) for run in runs]
+    return [run.seconds(testbed) for run in runs]
 
 
 def calibrated(runs: Sequence[Run]) -> dict[str, float]:

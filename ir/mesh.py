@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 
 class AxisKind(StrEnum):
@@ -126,19 +126,24 @@ class Mesh:
 
     def groups(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """All groups along `names`; every rank is in exactly one."""
-        found: dict[tuple[int, ...], dict[int, int]] = {}
-        others = [axis.name for axis in self.spatial if axis.name not in names]
-        for rank in range(self.device_count):
-            place = self.coordinates(rank)
-            group = found.setdefault(tuple(place[name] for name in others), {})
-            group[self.part(rank, names)] = rank
-        return tuple(tuple(group[part] for part in sorted(group)) for group in found.values())
+        return _groups(self, tuple(names))
 
     def __str__(self) -> str:
         axes = (
             f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes
         )
         return f"<[{', '.join(axes)}]>"
+
+
+@lru_cache(maxsize=1024)
+def _groups(mesh: Mesh, names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    found: dict[tuple[int, ...], dict[int, int]] = {}
+    others = [axis.name for axis in mesh.spatial if axis.name not in names]
+    for rank in range(mesh.device_count):
+        place = mesh.coordinates(rank)
+        group = found.setdefault(tuple(place[name] for name in others), {})
+        group[mesh.part(rank, names)] = rank
+    return tuple(tuple(group[part] for part in sorted(group)) for group in found.values())
 
 
 def parse_mesh(text: str) -> Mesh:

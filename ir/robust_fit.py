@@ -4,7 +4,8 @@ Fitting a few physical constants to measured times.
 Constants and times are taken by their logarithms: rates, sizes and latencies span orders of magnitude and are above
 zero, and an error is a part of a time. Measurements that no constants explain count less: Huber's loss, by iteratively
 reweighted least squares, with the steps of Levenberg and Marquardt. Derivatives are differences, so that any model of
-time will do. What a data sheet says of a constant counts as one measurement more.
+time will do; they are kept up by Broyden's rule, for a model may be slow, and taken anew where that leads nowhere. What
+a data sheet says of a constant counts as one measurement more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Model = Callable[[Mapping[str, float]], Sequence[float]]
 _DIFFERENCE = 1e-3
 _LONGEST = 1.0
 _STEPS = 40
+_WORTH = 3e-3
+"""The part of the loss that a step must gain to be followed by others."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +96,23 @@ class _Search:
         at = [0.0] * len(self.free)
         errors = self.errors(at)
         loss, damping = self.loss(at, errors), 1e-2
-        slopes = self.slopes(at, errors)
+        slopes, fresh = self.slopes(at, errors), True
         for _ in range(_STEPS):
-            step = self.step(at, errors, slopes, damping)
-            tried = [a + min(max(s, -_LONGEST), _LONGEST) for a, s in zip(at, step, strict=True)]
+            step = [min(max(s, -_LONGEST), _LONGEST) for s in self.step(at, errors, slopes, damping)]
+            tried = [a + s for a, s in zip(at, step, strict=True)]
             new_errors = self.errors(tried)
-            if (now := self.loss(tried, new_errors)) >= loss:
+            gained = loss - self.loss(tried, new_errors)
+            if gained > 0.0:
+                slopes = _updated(slopes, step, errors, new_errors)
+                at, errors, loss, damping = tried, new_errors, loss - gained, max(damping / 10.0, 1e-6)
+            if gained < _WORTH * loss and not fresh:
+                slopes, fresh = self.slopes(at, errors), True
+            elif gained <= 0.0 and damping < 1e4:
                 damping *= 10.0
-                if damping > 1e4:
-                    break
-                continue
-            gained, at, errors, loss, damping = loss - now, tried, new_errors, now, max(damping / 10.0, 1e-6)
-            if gained < 1e-4 * loss:
+            elif gained < _WORTH * loss:
                 break
-            slopes = self.slopes(at, errors)
+            else:
+                fresh = False
         return at
 
     def slopes(self, at: Sequence[float], errors: Sequence[float]) -> list[list[float]]:
@@ -132,6 +138,19 @@ class _Search:
             wanted[i] -= trust * at[i]
             matrix[i][i] = (matrix[i][i] + trust) * (1.0 + damping)
         return solved(matrix, wanted)
+
+
+def _updated(
+    slopes: Sequence[Sequence[float]], step: Sequence[float], before: Sequence[float], after: Sequence[float]
+) -> list[list[float]]:
+    """The slopes changed as little as explains what a step did to the errors."""
+    length = sum(s * s for s in step)
+    expected = [sum(s * slope for s, slope in zip(step, column, strict=True)) for column in zip(*slopes, strict=True)]
+    missed = [a - b - e for a, b, e in zip(after, before, expected, strict=True)]
+    return [
+        [slope + miss * s / length for slope, miss in zip(row, missed, strict=True)]
+        for row, s in zip(slopes, step, strict=True)
+    ]
 
 
 def solved(matrix: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
