@@ -31,7 +31,10 @@ RANKS, HOST, BATCH, LAYERS = 16, 4, 32, 24
 
 @dataclass(frozen=True)
 class Trial:
-    """One published run: samples of a micro-batch, degrees of parallelism, first slots of stages, seconds."""
+    """
+    One published run: samples of a micro-batch, degrees of parallelism, first slots of stages, seconds, and those that
+    AMP predicts, or 0.
+    """
 
     setting: str
     micro_batch: int
@@ -40,7 +43,7 @@ class Trial:
     pipe: int
     cuts: tuple[int, ...]
     seconds: float
-    theirs: float = float("nan")
+    theirs: float = 0.0
 
     @property
     def parts(self) -> int:
@@ -71,7 +74,7 @@ def read_trials(path: Path) -> list[Trial]:
         cuts = tuple(map(int, row["layer_cuts"].split()))
         tensor, pipe = int(row["tensor_par"]), int(row["pipe_par"])
         data = int(row.get("data_par") or RANKS // (tensor * pipe))
-        theirs = float(row.get("predicted_s") or "nan")
+        theirs = float(row.get("predicted_s") or 0.0)
         if seconds < float("inf"):
             found.append(Trial(row["setting"], int(row["microbatch"]), tensor, data, pipe, cuts, seconds, theirs))
     return found
