@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .op_cost import MULTIPLYING, VIEWS, OpRate, OpWork
+from .robust_fit import solved
 
 Sample = tuple[float, float, float]
 """FLOPs, bytes and seconds of one op."""
@@ -185,22 +186,7 @@ def _step(model: _Model, samples: Sequence[Sample], damping: float) -> list[floa
     for i in range(count):
         # What no sample tells of stays as it is.
         squares[i][i] = squares[i][i] * (1.0 + damping) + 1e-12
-    return _solved(squares, downhill)
-
-
-def _solved(matrix: list[list[float]], wanted: list[float]) -> list[float]:
-    """The solution of a small symmetric positive definite system."""
-    count = len(wanted)
-    rows = [[*row, value] for row, value in zip(matrix, wanted, strict=True)]
-    for i in range(count):
-        for k in range(i + 1, count):
-            times = rows[k][i] / rows[i][i]
-            rows[k] = [x - times * y for x, y in zip(rows[k], rows[i], strict=True)]
-    solution = [0.0] * count
-    for i in reversed(range(count)):
-        known = sum(rows[i][j] * solution[j] for j in range(i + 1, count))
-        solution[i] = (rows[i][count] - known) / rows[i][i]
-    return solution
+    return solved(squares, downhill)
 
 
 def _starts(samples: Sequence[Sample], dearest: float) -> Iterator[_Model]:
