@@ -217,7 +217,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     is_pipeline = views[0][0].stage is not None
     timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
     times = longest(timelines)
-    peaks = [peak_memory(func, cluster.mesh, stage=view.stage) for view, cluster in views]
+    peaks = [peak_memory(func, cluster.mesh, stage=view.stage, blocks=cluster.blocks) for view, cluster in views]
     kinds = {kind: None for timeline in timelines for kind in timeline.collective_bytes}
     return {
         "name": name,

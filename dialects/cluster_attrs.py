@@ -22,7 +22,8 @@ class DeviceAttr(Data[Device]):
     A kind of device: `#spmd.device<"cpu", flops = {float32 = 2.0e10}, bandwidth = 1.0e10, memory = ...,
     launch = ...>` in FLOP/s, bytes/s, bytes and seconds.
 
-    Where it was profiled there may follow the fixed seconds of a step, `overhead = 1.0e-3`; fitted rates,
+    There may follow the bytes of which tensors take whole multiples, `block = 512.0`, and where it was profiled the
+    fixed seconds of a step, `overhead = 1.0e-3`; fitted rates,
     `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`;
     and measured seconds, `table = {"mm(float32[64x32], float32[32x16])" = 1.0e-5}`.
     """
@@ -36,18 +37,20 @@ class DeviceAttr(Data[Device]):
             _comma_and(parser, "flops")
             rates = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser))
             bandwidth, memory, launch = (_field(parser, name) for name in ("bandwidth", "memory", "launch"))
-            overhead, fitted, table = 0.0, list[OpRate](), list[tuple[str, float]]()
+            overhead, block, fitted, table = 0.0, 1.0, list[OpRate](), list[tuple[str, float]]()
             while parser.parse_optional_punctuation(",") is not None:
-                match _named(parser, "overhead", "rates", "table"):
+                match _named(parser, "overhead", "block", "rates", "table"):
                     case "overhead":
                         overhead = _number(parser)
+                    case "block":
+                        block = _number(parser)
                     case "rates":
                         fitted = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _rate(parser))
                     case _:
                         table = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _timed(parser))
         if not rates:
             parser.raise_error("a device needs the FLOP/s of at least one dtype")
-        return Device(kind, tuple(rates), bandwidth, memory, launch, tuple(fitted), tuple(table), overhead)
+        return Device(kind, tuple(rates), bandwidth, memory, launch, tuple(fitted), tuple(table), overhead, block)
 
     def print_parameter(self, printer: Printer) -> None:
         device = self.data
@@ -58,6 +61,8 @@ class DeviceAttr(Data[Device]):
         )
         if device.overhead:
             text += f", overhead = {float_text(device.overhead)}"
+        if device.block != 1.0:
+            text += f", block = {float_text(device.block)}"
         if device.rates:
             text += f", rates = [{', '.join(map(_rate_text, device.rates))}]"
         if device.table:

@@ -34,7 +34,8 @@ class Device:
     """
     One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), the fixed
     seconds that starting one op costs, and that a step costs; where it was profiled, fitted rates of families of ops,
-    and the measured seconds of single ones by `OpWork.key`.
+    and the measured seconds of single ones by `OpWork.key`. `block` is the number of bytes of which its allocator gives
+    every tensor whole multiples.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Device:
     rates: tuple[OpRate, ...] = ()
     table: tuple[tuple[str, float], ...] = field(default=(), hash=False)
     overhead: float = 0.0
+    block: float = 1.0
     _fitted: Mapping[tuple[str, str], OpRate] = field(
         default_factory=dict[tuple[str, str], OpRate], init=False, repr=False, compare=False
     )
@@ -189,6 +191,11 @@ class Cluster:
     def memory(self) -> float:
         """The bytes of the device with the least memory."""
         return min(device.memory for device in self.kinds_used)
+
+    @property
+    def blocks(self) -> tuple[float, ...]:
+        """By rank, the bytes of which every tensor takes a whole multiple."""
+        return tuple(self.devices[kind].block for kind in self.placement)
 
     def link(self, axes: str) -> Link | None:
         """The link of an axis, or of several, called `node-gpu`."""

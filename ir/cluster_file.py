@@ -124,6 +124,8 @@ def _device_lines(device: Device) -> Iterator[str]:
         yield f"{field} = {getattr(device, field)!r}"
     if device.overhead:
         yield f"overhead = {device.overhead!r}"
+    if device.block != 1.0:
+        yield f"block = {device.block!r}"
     for rate in device.rates:
         yield from ("", f"[[{section}.rate]]", f"family = {_text(rate.family)}", f"dtype = {_text(rate.dtype)}")
         yield from (f"{field} = {getattr(rate, field)!r}" for field in ("flops", "bandwidth", "launch"))

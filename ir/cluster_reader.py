@@ -74,7 +74,7 @@ def _mesh_of_hosts(topology: Topology) -> Mesh:
 
 
 def _device(section: Section) -> Device:
-    section.only(("flops", "memory_bandwidth", "memory", "launch", "overhead", "rate", "table"))
+    section.only(("flops", "memory_bandwidth", "memory", "launch", "overhead", "block", "rate", "table"))
     if not isinstance(section.table.get("flops"), dict) or not section.table["flops"]:
         raise section.fail("flops", 'missing; expected FLOP/s by dtype, as { float32 = "19.5TFLOP/s" }')
     launch = section.number("launch", SECONDS, default=0.0, positive=False)
@@ -87,6 +87,7 @@ def _device(section: Section) -> Device:
         tuple(_rate(each, launch) for each in section.listed("rate")),
         tuple(section.numbers("table", SECONDS, positive=False).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
+        section.number("block", BYTES, default=1.0),
     )
 
 

@@ -29,7 +29,7 @@ from .cluster_file import ClusterFileError, cluster_toml, parse_cluster
 _Table: TypeAlias = dict[str, Any]
 
 _OPTIONAL = ("interference.compute", "interference.communication")
-_OF_DEVICES = ("launch", "overhead")
+_OF_DEVICES = ("launch", "overhead", "block")
 _OF_WIRES = ("latency", "bandwidth")
 _KEPT = ("version", "name", "mesh", "place")
 _MEASURED = ("rate", "table", "points")

@@ -188,7 +188,8 @@ class _Balancer:
         for _ in range(_CUTS):
             ratios = self._balanced(model, ratios, list(cuts.values()))
             whole = self._write(ratios)
-            if not (short := shortages(explicit_view(self.module, self.view, self.cluster), self.limits)):
+            explicit = explicit_view(self.module, self.view, self.cluster)
+            if not (short := shortages(explicit, self.limits, self.cluster.blocks)):
                 return ratios, whole
             for each in short:
                 # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.

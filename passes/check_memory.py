@@ -69,7 +69,7 @@ def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -
     """
     ranks = range(cluster.mesh.device_count)
     limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
-    peak = peak_memory(view.func, cluster.mesh, limits, view.stage)
+    peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
     if (excess := peak.bytes - limits[peak.rank]) > 0:
         allowed = "whose device has" if limit is None else "which may use"
         alive = ", ".join(f"{value.name} ({size_text(value.bytes)})" for value in peak.alive)

@@ -81,7 +81,7 @@ def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
     found: dict[FuncOp, float] = {}
     for view, cluster in step_views(module):
         limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-        peak = peak_memory(view.func, cluster.mesh, limits, view.stage)
+        peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
         if (excess := peak.bytes - limits[peak.rank]) > 0:
             found[view.func] = max(excess, found.get(view.func, 0.0))
     return found

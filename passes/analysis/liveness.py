@@ -96,6 +96,14 @@ def _reused(event: Event, made: Made, found: dict[Hashable, Buffer], end: int) -
     return None if shared or lent or buffer.last > end else buffer
 
 
+def in_blocks(held: Bytes, blocks: Sequence[float]) -> Bytes:
+    """Bytes by rank as allocators give them, in whole blocks of so many bytes; without blocks as they are."""
+    if not blocks:
+        return held
+    size = np.asarray(blocks, np.int64)
+    return -(-held // size) * size
+
+
 def bytes_over_time(buffers: Sequence[Buffer], events: int, ranks: int, size: Callable[[Hashable], Bytes]) -> Bytes:
     """The bytes held during each of `events` events (rows) on each of `ranks` ranks (columns)."""
     change = np.zeros((events + 2, ranks), np.int64)

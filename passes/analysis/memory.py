@@ -29,7 +29,7 @@ from ...dialects.step import sharding_of
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..search.step_view import value_label
-from .liveness import Buffer, Bytes, bytes_over_time, live_buffers
+from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
 from .memory_events import PartOf, Run, Staging, run_of
 from .memory_roles import Role, Roles
 
@@ -85,13 +85,18 @@ class MemoryUse:
 
 
 def memory_use(
-    func: FuncOp, mesh: Mesh, stage: int | None = None, ranks: Sequence[int] | None = None
+    func: FuncOp,
+    mesh: Mesh,
+    stage: int | None = None,
+    ranks: Sequence[int] | None = None,
+    blocks: Sequence[float] = (),
 ) -> MemoryUse:
     """
     What every rank of `mesh` holds; of a pipeline, of what `stage` holds, whose mesh it is.
 
     Args:
         ranks: those to count, in the order of the columns; by default all.
+        blocks: by rank of the mesh, the bytes of which an allocation is a whole multiple; by default any number is.
     """
     stages = Stages(func)
     arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
@@ -101,21 +106,26 @@ def memory_use(
     chosen = np.arange(mesh.device_count) if ranks is None else np.asarray(ranks)
 
     def size(value: Hashable) -> Bytes:
-        return _local_bytes(value, mesh)[chosen]
+        return in_blocks(_local_bytes(value, mesh), blocks)[chosen]
 
     return MemoryUse(run, tuple(buffers), size, bytes_over_time(buffers, len(run.events), len(chosen), size))
 
 
 def peak_memory(
-    func: FuncOp, mesh: Mesh, limits: Sequence[float] | None = None, stage: int | None = None
+    func: FuncOp,
+    mesh: Mesh,
+    limits: Sequence[float] | None = None,
+    stage: int | None = None,
+    blocks: Sequence[float] = (),
 ) -> MemoryPeak:
     """
-    The peak of every rank of `mesh`, in bytes; of a pipeline, of what `stage` holds, whose mesh it is.
+    The peak of every rank of `mesh`, in bytes; of a pipeline, of what `stage` holds, whose mesh it is; `blocks` as of
+    `memory_use`.
 
     The details are those of the rank with the largest, or, given the `limits` of the ranks, of the one that
     exceeds its own by most (or comes closest).
     """
-    use = memory_use(func, mesh, stage)
+    use = memory_use(func, mesh, stage, blocks=blocks)
     peaks = use.held.max(axis=0)
     rank = int(np.argmax(peaks - np.asarray(limits if limits is not None else 0)))
     index = int(np.argmax(use.held[:, rank]))

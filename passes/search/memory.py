@@ -31,7 +31,7 @@ from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
 from ..analysis.factors import Factors
 from ..analysis.forms import Forms
-from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, live_buffers
+from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, reused_operands, writes_over_arguments
 from ..analysis.resharding import ReshardCosts
@@ -144,7 +144,7 @@ class StrategyMemory:
     """
 
     def __init__(self, view: StepView, cluster: Cluster) -> None:
-        self.view, self.costs = view, ReshardCosts(cluster)
+        self.view, self.costs, self.blocks = view, ReshardCosts(cluster), cluster.blocks
         self.factors = Factors(view, ratios_of(view.func, view.mesh))
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
@@ -155,7 +155,12 @@ class StrategyMemory:
         arguments = [given.argument for given in self.view.inputs]
         buffers = live_buffers(run.events, arguments)
         ranks = self.view.mesh.device_count
-        return run.ops, bytes_over_time(buffers, len(run.events), ranks, lambda value: self._bytes(value, walk))
+
+
+        def size(value: Hashable) -> Bytes:
+            return in_blocks(self._bytes(value, walk), self.blocks)
+
+        return run.ops, bytes_over_time(buffers, len(run.events), ranks, size)
 
     def _bytes(self, value: Hashable, walk: _Walk) -> Bytes:
         if isinstance(value, Staging):

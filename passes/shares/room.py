@@ -51,9 +51,9 @@ class Shortage:
         return Limit(terms, room)
 
 
-def shortages(view: StepView, limits: Sequence[float]) -> list[Shortage]:
+def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] = ()) -> list[Shortage]:
     """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
-    use, segments = memory_use(view.func, view.mesh, view.stage), segments_of(view)
+    use, segments = memory_use(view.func, view.mesh, view.stage, blocks=blocks), segments_of(view)
     found: list[Shortage] = []
     for rank, room in enumerate(limits):
         point = int(np.argmax(use.held[:, rank]))

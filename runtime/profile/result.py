@@ -18,6 +18,9 @@ from .tasks import OVERHEAD, TRANSFER, Exchange, exchanges, groups_of
 _LEAST_BETA = 1e-12
 """Seconds per byte where no byte was seen to cost anything, as among ranks of one."""
 
+_CUDA_BLOCK = 512.0
+"""The bytes of which torch's allocator on CUDA gives every tensor whole multiples."""
+
 _ALIKE = 1.4
 """Devices of one name whose speeds are apart by more than this are of several kinds."""
 
@@ -193,6 +196,7 @@ def _device(
         min(spent for each, spent in seconds.items() if each.work.bytes),
         rates,
         overhead=middle_seconds(journal.quiet_rounds(OVERHEAD), ranks) if OVERHEAD in journal.seconds else 0.0,
+        block=1.0 if kind.startswith("cpu") else _CUDA_BLOCK,
     )
     return device, fits
 

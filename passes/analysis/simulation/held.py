@@ -32,7 +32,10 @@ class HeldBytes:
         if each.stage not in self._uses:
             alike = (other for other in self.simulation.classes if other.stage == each.stage)
             ranks = [other.members[0] for other in alike]
-            self._uses[each.stage] = memory_use(self.simulation.func, each.place.cluster.mesh, each.stage, ranks)
+            cluster = each.place.cluster
+            self._uses[each.stage] = memory_use(
+                self.simulation.func, cluster.mesh, each.stage, ranks, cluster.blocks
+            )
         return self._uses[each.stage]
 
     def peak(self, each: RankClass) -> int:

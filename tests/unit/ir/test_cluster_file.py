@@ -85,7 +85,7 @@ def test_shipped_files_are_read_and_read_back(path: Path):
         ("memory_bandwidth = 1.5e12", "memory_bandwidth = nan", "is nan, expected a positive number"),
         ("memory_bandwidth = 1.5e12", "memory_bandwidth = inf", "is inf, expected a positive number"),
         ("launch = 5e-6", "launch = -5e-6", ":9: [device.fast] launch: is -5e-06, expected a non-negative number"),
-        ("launch =", "lunch =", ":9: [device.fast] lunch: is not a field here; expected one of flops, launch, memory"),
+        ("launch =", "lunch =", ":9: [device.fast] lunch: is not a field here; expected one of block, flops, launch"),
         ('memory = "40GiB"', 'memory = "40GBB"', ':8: [device.fast] memory: is \'40GBB\', expected a number of bytes'),
         ('memory = "40GiB"', 'memory = "1.2.3GB"', "is '1.2.3GB', expected a number of bytes"),
         ('memory = "40GiB"', 'memory = "0GB"', ":8: [device.fast] memory: is '0GB', expected a positive number"),

@@ -148,7 +148,7 @@ def test_hosts_that_differ_are_one_axis():
         ('"15.7TFLOP/s"', '"15.7TFLOPS"', ":5: [device.v100.flops] float32: is '15.7TFLOPS', expected a number of FL"),
         ('"900GB/s"', '"900GB"', """:6: [device.v100] memory_bandwidth: is '900GB', expected a number of bytes/s"""),
         ('"900GB/s"', '"900GB"', 'text as "25GB/s"'),
-        ("overhead =", "overhed =", ':9: [device.v100] overhed: is not a field here; expected one of flops, launch'),
+        ("overhead =", "overhed =", ':9: [device.v100] overhed: is not a field here; expected one of block, flops'),
         ("overhead =", "overhed =", '; did you mean "overhead"?'),
         ('"1.5ms"', '"1.5min"', ":9: [device.v100] overhead: is '1.5min', expected a number of seconds, or text as"),
         ('family = "contractions"', "family = 3", ":11: [device.v100.rate] family: is 3, expected text"),

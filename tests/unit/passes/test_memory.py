@@ -63,6 +63,15 @@ def test_a_value_dies_after_its_last_use():
     assert peak("\n".join(lines)).by_rank == (3 * KIB, 3 * KIB)
 
 
+def test_an_allocator_gives_whole_blocks():
+    body = "\n".join([relu("a", "x"), relu("b", "a"), relu("c", "b"), returned("c")])
+    module = parse(vector(f'spmd.mesh @mesh = <["gpu"=2]>\nfunc.func @f(%x: !t) -> !t {{\n{body}\n}}'), context())
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    mesh = next(op.mesh for op in module.ops if isinstance(op, MeshOp))
+    # Three values of 1,024 bytes, in blocks of 600 on one rank and of 512 on the other.
+    assert peak_memory(func, mesh, blocks=(600.0, 512.0)).by_rank == (3 * 1200, 3 * 1024)
+
+
 def test_the_peak_names_its_op_and_the_values_alive():
     found = peak("\n".join([relu("a", "x"), relu("b", "a"), add("c", "a", "b"), relu("d", "c"), returned("d")]))
     assert found.op.results[0].name_hint == "b"
