@@ -10,8 +10,10 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.mesh_ops import ClusterOp, MeshOp
+from ..dialects.step import ROOM
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import ClusterFileError, find_cluster
+from .search.step_view import step_functions
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class AddClusterPass(ModulePass):
     Put the mesh, devices and links of a cluster file at the head of the module.
 
     Requires: nothing.
-    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced.
+    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced, and what
+    `fit-memory` left of their memory (`spmd.room`) is forgotten.
 
     Pipeline: add-cluster{file="local-4"}
 
@@ -60,7 +63,12 @@ class AddClusterPass(ModulePass):
 
 
 def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
-    """Put the mesh and the cluster at the head of a module, in the place of those that it has."""
+    """
+    Put the mesh and the cluster at the head of a module, in the place of those that it has; the room that `fit-memory`
+    left to a search was of their memory, and goes too.
+    """
+    for func in step_functions(module):
+        func.attributes.pop(ROOM, None)
     block = module.body.block
     for op in list(block.ops):
         if isinstance(op, MeshOp | ClusterOp):
