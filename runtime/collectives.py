@@ -28,15 +28,11 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import Group
 from .pieces import Assembly, flatten, piece_shape, unflatten
 from .requests import Pending, Request
-
-# From this size on a tensor of a bucket is reduced by itself: on gloo the copy into the bucket costs more
-# than the start of another collective (measured for 2 and 4 ranks; at half the size it is the other way
-# round).
-_ALONE_FROM_BYTES = 2 * 1024 * 1024
 
 # Older versions of torch have these under other names, which newer ones warn of.
 _all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -55,7 +51,7 @@ def _all_reduce(group: Group, request: Request) -> Pending:
     results: list[torch.Tensor] = list(request.tensors)
     works: list[dist.Work | None] = []
     for i, tensor in enumerate(request.tensors):
-        if len(results) > 1 and tensor.nbytes < _ALONE_FROM_BYTES:
+        if len(results) > 1 and tensor.nbytes < ALONE_FROM_BYTES:
             small.append(i)
             continue
         if not (request.donate and tensor.is_contiguous()):

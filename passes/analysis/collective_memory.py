@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from xdsl.ir import OpResult, SSAValue
 
 from ...dialects.aten import AtenOp
-from ...ir.collectives import CollectiveKind, Step
+from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding, largest_local_shape
 
 _PERMUTING = ("t", "transpose.int", "permute")
-
-_ALONE_FROM_BYTES = 2 * 2**20
-"""From this size on a tensor of a bucket is reduced in its own memory, and not in that of the bucket."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def collective_memory(
     others = 1.0 - 1.0 / mesh.parts(axis for axis in step.axes if axis in {a.name for a in mesh.spatial})
     match step.kind:
         case CollectiveKind.ALL_REDUCE:
-            return CollectiveMemory(in_place=not others or (not is_permuted and bucket_bytes >= _ALONE_FROM_BYTES))
+            return CollectiveMemory(in_place=not others or (not is_permuted and bucket_bytes >= ALONE_FROM_BYTES))
         case CollectiveKind.ALL_GATHER:
             if is_block(shape, step.target, step.dim, mesh):
                 return CollectiveMemory()
