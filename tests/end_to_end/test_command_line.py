@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pair_cluster import PAIR_CLUSTER
 
 STEP = '''
 """A training step of a user's own."""
@@ -42,19 +43,6 @@ def unseen():
     return sw.TrainingStep(Chooses, F.cross_entropy, torch.optim.SGD, batch)
 '''
 
-CLUSTER = """
-version = 1
-name = "pair"
-mesh = ["gpu=2"]
-[device.cpu]
-flops = { float32 = 1e8 }
-memory_bandwidth = 1e8
-memory = "1GB"
-[link.gpu]
-latency = 1e-7
-bandwidth = 1e8
-"""
-
 Done = subprocess.CompletedProcess[str]
 
 
@@ -63,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a user works: a step, a cluster and a plan of mlp-tiny for two ranks."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "my_step.py").write_text(STEP)
-    (folder / "pair.toml").write_text(CLUSTER)
+    (folder / "pair.toml").write_text(PAIR_CLUSTER)
     done = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", "--out", "plan", "--pin", "dp")
     assert done.returncode == 0, done.stderr
     return folder
@@ -168,7 +156,11 @@ def test_a_check_on_ranks(folder: Path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("cluster", CLUSTER.replace("1e-7", '"soon"'), "bad.toml:10: [link.gpu] latency: is 'soon', expected a number"),
+        (
+            "cluster",
+            PAIR_CLUSTER.replace("1e-7", '"soon"'),
+            "bad.toml:10: [link.gpu] latency: is 'soon', expected a number",
+        ),
         ("pin", '[[pin]]\npreset = "pd"\n', "bad.toml: pin 1: preset 'pd' is not one of dp, tp, zero3"),
         ("pin", '[[pin]]\nvalue = "no.*"\nsharding = "[{}]"\n', "pin 'no.*' matches no parameter"),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_up_journal import made_up_journal
+from pair_cluster import PAIR_CLUSTER
 
 from shardwright import __version__
 from shardwright.ir.cluster_file import load_cluster, parse_cluster
@@ -17,24 +18,11 @@ from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
 from shardwright.tools.cli_console import bytes_text, seconds_text
 
-CLUSTER = """
-version = 1
-name = "pair"
-mesh = ["gpu=2"]
-[device.cpu]
-flops = { float32 = 1e8 }
-memory_bandwidth = 1e8
-memory = "1GB"
-[link.gpu]
-latency = 1e-7
-bandwidth = 1e8
-"""
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
     path = tmp_path / "pair.toml"
-    path.write_text(CLUSTER)
+    path.write_text(PAIR_CLUSTER)
     return str(path)
 
 

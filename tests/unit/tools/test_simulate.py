@@ -5,23 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pair_cluster import PAIR_CLUSTER
 from road import road
 
 from shardwright.dialects.text import module_text
 from shardwright.tools.cli import main
-
-CLUSTER = """
-version = 1
-name = "pair"
-mesh = ["gpu=2"]
-[device.cpu]
-flops = { float32 = 1e8 }
-memory_bandwidth = 1e8
-memory = "1GB"
-[link.gpu]
-latency = 1e-7
-bandwidth = 1e8
-"""
 
 UNDECIDED = """
 spmd.mesh @mesh = <["gpu"=1]>
@@ -76,7 +64,7 @@ def test_a_sweep_gives_a_table_and_a_plot(plan: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "pair.toml").write_text(CLUSTER)
+    (tmp_path / "pair.toml").write_text(PAIR_CLUSTER)
     sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
     plan = ("mlp-tiny", "--cluster", tmp_path / "pair.toml")
     kept = run(capsys, *plan, *sweep)
