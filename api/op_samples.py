@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
+from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError
 
 from ..dialects.aten import ATEN
 from ..dialects.compute import ComputeOp, dtype_of
+from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import PIPE
-from ..dialects.spmd import SPMD
+from ..dialects.spmd import SPMD, SliceOp
 from ..dialects.text import parse_module
 from ..dialects.train import TRAIN, TrainOp
 from ..ir.cluster import Cluster
@@ -22,10 +25,13 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.op_cost import OpWork
 from ..lowering.calls import call_of
+from ..lowering.emit_python import emit_python
 from ..lowering.local_compute import signature_of
 from ..lowering.local_op import call_text, local_shapes
-from ..passes.analysis.compute import op_work
+from ..lowering.random_inputs import batch_ranges
+from ..passes.analysis.compute import op_work, slice_work
 from ..passes.search.step_view import cluster_of_module, step_views
+from ..runtime.profile.rehearsal import Rehearsal
 from ..runtime.profile.samples import OpSample, TensorSpec
 from .compile import compile_step
 from .steps import find_step
@@ -35,9 +41,18 @@ class PlanFileError(ValueError):
     """A plan that cannot be read or is for another cluster; the message names it."""
 
 
-def samples_of_plans(plans: Sequence[str], cluster: str | None) -> tuple[tuple[OpSample, ...], Cluster]:
+@dataclass(frozen=True)
+class PlannedOps:
+    """The ops of plans, equal ones once, the plans to time them in, and the cluster that they are for."""
+
+    samples: tuple[OpSample, ...]
+    rehearsals: tuple[Rehearsal, ...]
+    cluster: Cluster
+
+
+def ops_of_plans(plans: Sequence[str], cluster: str | None) -> PlannedOps:
     """
-    The ops of plans, equal ones once, and the cluster that they are for.
+    What there is to measure of plans.
 
     Args:
         plans: folders that `shardwright plan` wrote, or steps, which are planned here.
@@ -48,6 +63,7 @@ def samples_of_plans(plans: Sequence[str], cluster: str | None) -> tuple[tuple[O
     """
     given = find_cluster(cluster) if cluster is not None else None
     found: dict[str, OpSample] = {}
+    rehearsals: list[Rehearsal] = []
     for plan in plans:
         module = _plan(plan, given)
         on = cluster_of_module(module)
@@ -56,8 +72,9 @@ def samples_of_plans(plans: Sequence[str], cluster: str | None) -> tuple[tuple[O
             counts = f"{on.mesh.device_count} ranks, the cluster {given.name} has {given.mesh.device_count}"
             raise PlanFileError(f"{plan} is planned for {counts}")
         found |= {sample.work.key: sample for sample in samples_of_plan(module)}
+        rehearsals.append(rehearsal_of(module, plan))
     assert given is not None, "there is at least one plan"
-    return tuple(found.values()), given
+    return PlannedOps(tuple(found.values()), tuple(rehearsals), given)
 
 
 def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
@@ -87,6 +104,28 @@ def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:
             for sample in _by_rank(op, cluster.mesh):
                 found.setdefault(sample.work.key, sample)
     return tuple(found.values())
+
+
+def rehearsal_of(module: ModuleOp, name: str) -> Rehearsal:
+    """The program of a lowered step with a clock, and what its ops are called on every rank."""
+    ticks: dict[Operation, int] = {}
+    text = emit_python(module, name=name, step_spec=None, versions={}, ticks=ticks)
+    grids = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
+    keys: dict[int, list[str]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
+    for view, cluster in step_views(module):
+        ranks, mesh = grids[view.mesh.name].ranks, cluster.mesh
+        for place, rank in enumerate(ranks):
+            keys[rank] = [_key(op, mesh, place) if view.has(op) else "" for op in ticks]
+        ranges |= batch_ranges(view.func)
+    return Rehearsal(name, text, tuple(tuple(keys[rank]) for rank in sorted(keys)), ranges)
+
+
+def _key(op: Operation, mesh: Mesh, rank: int) -> str:
+    """The name of what an op does on `rank` for measured times; empty where nothing is measured."""
+    if isinstance(op, ComputeOp):
+        return work_of(op, mesh, rank).key
+    return slice_work(op, mesh).key if isinstance(op, SliceOp) else ""
 
 
 def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:

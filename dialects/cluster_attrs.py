@@ -163,24 +163,32 @@ class TopologyAttr(Data[Topology]):
 
 @irdl_attr_definition
 class InterferenceAttr(Data[Interference]):
-    """How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`."""
+    """
+    How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`; and
+    how late ranks go on after a wait, by how long they computed before it: `delays = [(1.0e-3, 5.0e-4)]`.
+    """
 
     name = "spmd.interference"
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Interference:
+        delays: list[tuple[float, float]] = []
         with parser.in_angle_brackets():
             at = parser.pos
             _keyword_and_equals(parser, "compute")
             factors = _number(parser), _field(parser, "communication")
+            if parser.parse_optional_punctuation(",") is not None:
+                _keyword_and_equals(parser, "delays")
+                delays = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
         try:
-            return Interference(*factors)
+            return Interference(*factors, tuple(delays))
         except ValueError as error:
             parser.raise_error(str(error), at)
 
     def print_parameter(self, printer: Printer) -> None:
         compute, communication = float_text(self.data.compute), float_text(self.data.communication)
-        printer.print_string(f"<compute = {compute}, communication = {communication}>")
+        delays = f", delays = {_pairs_text(self.data.delays)}" if self.data.delays else ""
+        printer.print_string(f"<compute = {compute}, communication = {communication}{delays}>")
 
 
 def _level(parser: AttrParser) -> Level:

@@ -5,7 +5,7 @@ Units are SI: seconds, bytes, FLOP/s, bytes/s. The communication model is alpha-
 over k devices takes `alpha + beta * n * (k-1)/k`, where n is the bytes of the whole (gathered, or not yet
 scattered) value that one device handles, and twice the second term for an all-reduce. Alpha and beta are those of the
 axes' links, where these are given, else they follow from the topology, shared NICs and all (`topology_cost.py`).
-Where a collective was measured at some sizes, those times hold, and the line beyond them.
+Where a collective was measured at some sizes, those times hold, and beyond them the line, or their own slope.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from .collectives import CollectiveKind
@@ -127,14 +128,34 @@ class Link:
 
 @dataclass(frozen=True)
 class Interference:
-    """How many times longer computing (communicating) takes while the other runs on the same device."""
+    """
+    How many times longer computing (communicating) takes while the other runs on the same device.
+
+    delays  (seconds computed since the last wait, seconds by which a rank goes on later than what it waits for is
+            there), ascending: where processes share cores, one that has waited has to wait for a core, too, and all
+            wait for the last. Linear between, proportional before the first and constant after the last.
+    """
 
     compute: float = 1.0
     communication: float = 1.0
+    delays: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.compute <= 0 or self.communication <= 0:
             raise ValueError(f"interference is by positive factors, found {self}")
+        stretches = [computed for computed, _ in self.delays]
+        rising = all(a < b for a, b in pairwise([0.0, *stretches]))
+        if not rising or any(delay < 0 for _, delay in self.delays):
+            raise ValueError(f"delays are by rising seconds of computing, and none is negative; found {self.delays}")
+
+    def delay(self, computed: float) -> float:
+        """By how many seconds a rank goes on late that has computed for so long since it last waited."""
+        before, least = 0.0, 0.0
+        for at, delay in self.delays:
+            if computed < at:
+                return least + (delay - least) * (computed - before) / (at - before)
+            before, least = at, delay
+        return least
 
 
 @dataclass(frozen=True)
@@ -211,8 +232,7 @@ class Cluster:
         """
         The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes.
 
-        Measured times hold where there are any: the power law between two of them, and beyond the alpha-beta line,
-        scaled to meet the last.
+        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta.
         """
         axes = self._spatial(axes)
         alpha, beta = self.collective_costs(kind, axes, algorithm)
@@ -317,13 +337,17 @@ class Cluster:
 
 def interpolated(curve: Sequence[tuple[float, float]], size: float, line: Callable[[float], float]) -> float:
     """
-    The seconds at `size` bytes: on the power law between its neighbours in `curve`, beyond its ends in proportion to
-    `line`.
+    The seconds at `size` bytes: on the power law between its neighbours in `curve`; below all in proportion to `line`;
+    above all as steeply as between the last two, if that is more than in proportion to `line`.
     """
     above = bisect_right(curve, size, key=lambda point: point[0])
     if above in (0, len(curve)):
         at, seconds = curve[max(above - 1, 0)]
-        return seconds * line(size) / line(at) if line(at) else seconds
+        scaled = seconds * line(size) / line(at) if line(at) else seconds
+        if above < 2:
+            return scaled
+        before, earlier = curve[above - 2]
+        return max(scaled, seconds + (size - at) * (seconds - earlier) / (at - before))
     (small, low), (large, high) = curve[above - 1], curve[above]
     return low * (high / low) ** (math.log(size / small) / math.log(large / small))
 

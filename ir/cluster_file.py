@@ -113,6 +113,8 @@ def cluster_toml(cluster: Cluster) -> str:
         lines += ["", *_link_lines(link)]
     if (found := cluster.interference) != type(found)():
         lines += ["", "[interference]", f"compute = {found.compute!r}", f"communication = {found.communication!r}"]
+        if found.delays:
+            lines.append(f"delays = [{', '.join(f'[{at!r}, {delay!r}]' for at, delay in found.delays)}]")
     return "\n".join(lines) + "\n"
 
 

@@ -224,5 +224,6 @@ def _points(section: Section) -> tuple[tuple[str, float, float], ...]:
 def _interference(file: Section) -> Interference:
     if (section := file.section("interference")) is None:
         return Interference()
-    section.only(("compute", "communication"))
-    return Interference(section.number("compute", default=1.0), section.number("communication", default=1.0))
+    section.only(("compute", "communication", "delays"))
+    compute, communication = (section.number(name, default=1.0) for name in ("compute", "communication"))
+    return Interference(compute, communication, section.pairs("delays", "[[0.001, 5e-4], [0.01, 2e-3]]"))

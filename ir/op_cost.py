@@ -93,13 +93,13 @@ def op_seconds(device: Device, work: OpWork) -> float:
     """
     The time of `work` on a device: as measured, else by the fitted rate, else the roofline.
 
-    Nothing takes no time, but for views where their launch was fitted.
+    Nothing takes no time, but for views where they were measured or their launch was fitted.
     """
+    if work.key and (measured := device.measured(work.key)) is not None:
+        return measured
     if not (work.flops or work.bytes):
         views = device.fitted(VIEWS, "") if work.family == VIEWS else None
         return views.launch if views is not None else 0.0
-    if work.key and (measured := device.measured(work.key)) is not None:
-        return measured
     return op_rate(device, work.family, work.dtype).seconds(work.flops, work.bytes)
 
 

@@ -35,18 +35,33 @@ from .emit_where import Where
 _UNUSED = "_"
 _TOTAL = "total"
 
+NO_OP = -1
+"""What a program that ticks says where no op of the step comes next."""
+
 LISTED = "list"
 """What becomes of a value of which all parts are kept."""
 
 
 @dataclass
 class Program:
-    """What the functions of a program have in common: their mesh, table, groups, and the functions that they call."""
+    """
+    What the functions of a program have in common: their mesh, table, groups, and the functions that they call.
+
+    Args:
+        ticks: of a program that says what comes next (`comm.tick(number)`), the numbers of its ops; filled here.
+    """
 
     mesh: Mesh
     table: Table = field(default_factory=Table)
     groups: dict[tuple[str, ...], None] = field(default_factory=dict[tuple[str, ...], None])
     functions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    ticks: dict[Operation, int] | None = None
+
+    def tick(self, op: Operation | None = None) -> Iterator[str]:
+        """Say that an op comes next, or that what comes is no op of the step."""
+        if self.ticks is not None:
+            number = NO_OP if op is None else self.ticks.setdefault(op, len(self.ticks))
+            yield f"{INDENT}comm.tick({number})"
 
     def new_function(self, label: str, text: list[str]) -> str:
         """Add a function whose first line is to follow its name; the name that it gets."""
@@ -80,7 +95,8 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[in
     for index, owned in order:
         copied = owned and (not in_place[index] or repeated.count(index) > 1)
         given.append(body.names[yielded[index]] + (".clone()" if copied else ""))
-    program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, "", *body.returned(given)]
+    end = [*program.tick(), "", *body.returned(given)]
+    program.functions[name] = [*body.head(name, [PART, *parameters]), *statements, *end]
     return name
 
 
@@ -123,6 +139,7 @@ class Body:
         """The lines of one op."""
         match op:
             case ReturnOp():
+                yield from self.program.tick()
                 yield ""
                 yield from self.returned([self.names[value] for value in op.arguments])
             case FreeOp():
@@ -132,6 +149,7 @@ class Body:
             case ComputeOp() | CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
                 self._check(op)
                 yield from self.comment(op)
+                yield from self.program.tick(op)
                 yield from self._assignment(op)
                 if isinstance(op, WaitOp):
                     yield from self._end(op.token)

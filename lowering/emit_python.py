@@ -15,6 +15,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
 
 from ..dialects.spmd import FreeOp
 from ..ir.mesh import Mesh
@@ -38,7 +39,14 @@ _IMPORTS = (
 )
 
 
-def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions: Mapping[str, str]) -> str:
+def emit_python(
+    module: ModuleOp,
+    *,
+    name: str,
+    step_spec: str | None,
+    versions: Mapping[str, str],
+    ticks: dict[Operation, int] | None = None,
+) -> str:
     """
     The program of a lowered step.
 
@@ -46,6 +54,8 @@ def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions:
         name: what the program is called in its docstring and plan.
         step_spec: where the runtime finds the model, as `package.module:function`, if anywhere.
         versions: the versions of what made the program, by package.
+        ticks: if given, the program says before each op that it comes next, as `comm.tick(number)`, with -1 where what
+            comes is no op of the step. The numbers of the ops are put here.
 
     Raises:
         EmitError: something is left to decide, or the step does what a program cannot; the message says what.
@@ -55,16 +65,18 @@ def emit_python(module: ModuleOp, *, name: str, step_spec: str | None, versions:
     about = {"name": name, "step_spec": step_spec, "versions": versions}
     stages = stages_of(module, func)
     if stages:
-        text = [*docstring(name, [stage.mesh for stage in stages], versions), *_IMPORTS, *staged(stages, about)]
+        text = [*docstring(name, [stage.mesh for stage in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
     else:
         mesh = the_mesh(module)
-        text = [*docstring(name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about)]
+        text = [*docstring(name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
     return "\n".join(text) + "\n"
 
 
-def _single(func: FuncOp, mesh: Mesh, about: Mapping[str, Any]) -> Iterator[str]:
+def _single(
+    func: FuncOp, mesh: Mesh, about: Mapping[str, Any], ticks: dict[Operation, int] | None
+) -> Iterator[str]:
     """What a program of one stage has below its imports."""
-    program = Program(mesh)
+    program = Program(mesh, ticks=ticks)
     step = list(step_function(program, func))
     yield from lines(mesh_doc(mesh))
     yield ""

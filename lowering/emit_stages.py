@@ -43,10 +43,18 @@ _Event: TypeAlias = "Operation | Slot"
 """What a stage does at a time: an op around its loop, or a slot of its schedule."""
 
 
-def staged(stages: Sequence[StageOps], about: Mapping[str, Any]) -> Iterator[str]:
-    """What a program of several stages has below its imports; `about` is what all plans say alike."""
+def staged(
+    stages: Sequence[StageOps], about: Mapping[str, Any], ticks: dict[Operation, int] | None = None
+) -> Iterator[str]:
+    """
+    What a program of several stages has below its imports.
+
+    Args:
+        about: what all plans say alike.
+        ticks: as `emit_python` has them.
+    """
     table, functions = Table(), dict[str, list[str]]()
-    programs = [Program(stage.mesh, table, functions=functions) for stage in stages]
+    programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
     steps = [list(_Step(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
     for stage in stages:
         yield from _mesh(stage)
@@ -230,6 +238,7 @@ class _Step:
         text = [line for index, event in enumerate(self.events) for line in self._event(index, event)]
         if len(self.stage.slots) == len(self.events) - len(self.stage.before):
             text += self._sums()
+        text += self.program.tick()
         yield from self.body.head(f"step{self.stage.index}", names)
         yield from text
         yield ""
@@ -237,6 +246,8 @@ class _Step:
 
     def _event(self, index: int, event: _Event) -> Iterator[str]:
         first_slot, first_after = len(self.stage.before), len(self.stage.before) + len(self.stage.slots)
+        if isinstance(event, Slot | TransferOp):
+            yield from self.program.tick()
         if isinstance(event, Slot):
             if index == first_slot:
                 yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")

@@ -40,6 +40,16 @@ def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
     return [_input(argument, roles, generator) for argument, roles in pairs]
 
 
+def batch_ranges(func: FuncOp) -> dict[str, tuple[int, int]]:
+    """The half-open ranges of the integers in a step's batch, by item."""
+    pairs = zip(func.body.block.args, argument_attributes(func), strict=True)
+    return {
+        str(python_value(roles[train.BATCH])): _range(argument, roles)
+        for argument, roles in pairs
+        if train.BATCH in roles and RANGE in roles
+    }
+
+
 def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Generator) -> torch.Tensor:
     shape, dtype = shape_of(argument), getattr(torch, dtype_of(argument))
     if isinstance(given := roles.get(VALUE), DenseIntOrFPElementsAttr):

@@ -31,7 +31,7 @@ import torch.distributed as dist
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import Group
-from .pieces import Assembly, flatten, piece_shape, unflatten
+from .pieces import Assembly, Mail, flatten, messages, packs, piece_shape, unflatten
 from .requests import Pending, Request
 
 # Older versions of torch have these under other names, which newer ones warn of.
@@ -85,15 +85,18 @@ def _all_gather_direct(group: Group, request: Request) -> Pending:
 
 def _all_gather_broadcast(group: Group, request: Request) -> Pending:
     whole = _assemblies(group, request)
-    works: list[dist.Work | None] = []
-    for assembly in whole:
-        assembly.slots[group.part] = assembly.slots[group.part].contiguous()
-        works += [
-            dist.broadcast(slot, group.ranks[part], group.handle, async_op=True)
-            for part, slot in enumerate(assembly.slots)
-            if slot.numel()
-        ]
-    return Pending(works, lambda: [assembly.whole() for assembly in whole])
+    mail, works = Mail(), list[dist.Work | None]()
+    for part, root in enumerate(group.ranks):
+        slots = [assembly.slots[part] for assembly in whole]
+        own = part == group.part
+        buffers = messages([slot.contiguous() for slot in slots]) if own else mail.expect(slots)
+        works += [dist.broadcast(buffer, root, group.handle, async_op=True) for buffer in buffers]
+
+    def finish() -> list[torch.Tensor]:
+        mail.unpack()
+        return [assembly.whole() for assembly in whole]
+
+    return Pending(works, finish)
 
 
 def _all_gather_padded(group: Group, request: Request) -> Pending:
@@ -166,15 +169,18 @@ def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
 
 
 def _reduce_scatter_grouped(group: Group, request: Request) -> Pending:
-    # Backends use the operands of a reduction as room to work in.
-    rows = [[p.clone(memory_format=torch.contiguous_format) for p in row] for row in _outgoing(group, request)]
-    works: list[dist.Work | None] = [
-        dist.reduce(piece, group.ranks[part], _REDUCE[request.reduction], group.handle, async_op=True)
-        for part, row in enumerate(rows)
-        for piece in row
-        if piece.numel()
-    ]
-    return Pending(works, lambda: rows[group.part])
+    reduction, works = _REDUCE[request.reduction], list[dist.Work | None]()
+    mine: list[torch.Tensor] = []
+    for root, row in zip(group.ranks, _outgoing(group, request), strict=True):
+        # Backends use the operands of a reduction as room to work in, so they are given copies.
+        if packs(row):
+            flat = flatten(row, _count([piece.shape for piece in row]))
+            buffers, pieces = [flat], unflatten(flat, [piece.shape for piece in row])
+        else:
+            buffers = pieces = [piece.clone(memory_format=torch.contiguous_format) for piece in row]
+        works += [dist.reduce(each, root, reduction, group.handle, async_op=True) for each in buffers if each.numel()]
+        mine = pieces if root == group.ranks[group.part] else mine
+    return Pending(works, lambda: mine)
 
 
 def _in_place(group: Group, request: Request, shapes: Sequence[Sequence[int]]) -> bool:

@@ -101,6 +101,18 @@ class Executor:
                     )
                 self._held[index] = kept[value.name]
 
+    def fill(self, make: Callable[[Value, tuple[int, ...]], torch.Tensor]) -> None:
+        """
+        Give parameters and buffers values that no model has.
+
+        Args:
+            make: this rank's part of one, given its local shape; in memory of its own.
+        """
+        for index, value in enumerate(self.plan.inputs):
+            if value.role in ("param", "buffer"):
+                shape = value.local_shape(self.comm.mesh, self.comm.rank)
+                self._held[index] = make(value, shape).to(self.comm.device)
+
     def step(self, batch: Batch | LocalRows, lr: float | None = None) -> torch.Tensor:
         """
         Run one training step.

@@ -9,6 +9,9 @@ import torch
 
 Sizes = tuple[int, ...]
 
+_PACK_BELOW_BYTES = 32 * 1024
+"""Below this mean size, copying pieces into one message is cheaper than sending them one by one."""
+
 
 def piece_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
     """`shape` with another size along `dim`."""
@@ -38,6 +41,39 @@ def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch
         views.append(flat[start : start + count].view(shape))
         start += count
     return views
+
+
+def packs(pieces: Sequence[torch.Tensor]) -> bool:
+    """Whether pieces travel in one message: sender and receiver decide alike, from what both know."""
+    return len(pieces) > 1 and sum(piece.nbytes for piece in pieces) < _PACK_BELOW_BYTES * len(pieces)
+
+
+def messages(pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What to send for contiguous pieces: each by itself, or one message with copies of all; empty ones need none."""
+    pieces = [piece for piece in pieces if piece.numel()]
+    return [flatten(pieces, sum(piece.numel() for piece in pieces))] if packs(pieces) else pieces
+
+
+class Mail:
+    """What `messages` arrive in."""
+
+    def __init__(self) -> None:
+        self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+
+    def expect(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Where to receive the messages with pieces for `slots`, contiguous tensors."""
+        slots = [slot for slot in slots if slot.numel()]
+        if not packs(slots):
+            return slots
+        flat = slots[0].new_empty(sum(slot.numel() for slot in slots))
+        self._packed.append((flat, slots))
+        return [flat]
+
+    def unpack(self) -> None:
+        """Put what has arrived in its slots."""
+        for flat, slots in self._packed:
+            for view, slot in zip(unflatten(flat, [s.shape for s in slots]), slots, strict=True):
+                slot.copy_(view)
 
 
 class Assembly:

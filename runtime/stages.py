@@ -43,6 +43,7 @@ def connect(
     timeout: timedelta = TIMEOUT,
     checked: bool = False,
     lines: Lines | None = None,
+    communicator: type[Communicator] = Communicator,
 ) -> Communicator:
     """
     The communicator of this rank's stage, with channels to the others. Every rank of the job must call this.
@@ -51,6 +52,7 @@ def connect(
         timeout: of messages.
         checked: as in `Communicator`.
         lines: to use again those of another program of the same job.
+        communicator: what to make.
     """
     plan = my_stage(stages).plan
     channels = None
@@ -58,4 +60,4 @@ def connect(
         transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
         channels = Channels(transfers, lines or Lines(timeout), device)
     job = [Layout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
-    return Communicator(plan.mesh, (), device, job=job, channels=channels, timeout=timeout, checked=checked)
+    return communicator(plan.mesh, (), device, job=job, channels=channels, timeout=timeout, checked=checked)

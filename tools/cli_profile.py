@@ -135,15 +135,16 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output
     """What a command line asks to be measured on so many ranks, and what becomes of it."""
     # Not in the processes that are started here: they take the ops as they are given.
     from ..api.op_families import family_samples
-    from ..api.op_samples import samples_of_plans
+    from ..api.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)
     if options.ops_of:
-        samples, base = samples_of_plans(options.ops_of, options.cluster)
+        wanted = ops_of_plans(options.ops_of, options.cluster)
+        base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
             raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
         request = Request(mesh, samples, options.seconds, network=False, resume=options.resume)
-        return request, Output(base.name, samples, base)
+        return replace(request, rehearsals=wanted.rehearsals), Output(base.name, samples, base)
     dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
     samples = family_samples(dtypes, quick=options.seconds < QUICK_SECONDS)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem
@@ -232,6 +233,9 @@ def _table(profile: Profile) -> Table:
     seen = profile.cluster.interference
     slower = f"compute takes {seen.compute:.2f} times as long, communication {seen.communication:.2f}"
     table.add_row("while the other runs", slower)
+    if seen.delays:
+        late = (f"{1e3 * delay:.2g} ms after {1e3 * computed:.2g}" for computed, delay in seen.delays)
+        table.add_row("late after a wait", ", ".join(late))
     if profile.missing:
         table.caption = f"{len(profile.missing)} measurements were left out; the file says which and why"
     return table

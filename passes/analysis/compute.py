@@ -8,11 +8,12 @@ from xdsl.ir import SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
+from ...dialects.spmd import SliceOp
 from ...dialects.train import TrainOp
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import COPY, OpWork
+from ...ir.op_cost import COPY, VIEWS, OpWork
 from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
 from ...ir.sharding import Sharding, largest_local_shape
@@ -121,6 +122,13 @@ def has_tables(devices: Iterable[Device]) -> bool:
 def copying(dtype: str, moved: float) -> OpWork:
     """What is done where bytes are read and written, and nothing is computed."""
     return OpWork(COPY, dtype, 0.0, moved)
+
+
+def slice_work(op: SliceOp, mesh: Mesh) -> OpWork:
+    """What taking its own part of a value is to a rank: a view, which has a name only so that it can be measured."""
+    dtype = dtype_of(op.operand)
+    shape = "x".join(map(str, largest_local_shape(shape_of(op.operand), op.sharding, mesh)))
+    return OpWork(VIEWS, dtype, 0.0, 0.0, f"slice({dtype}[{shape}])")
 
 
 def is_uneven(signature: Signature) -> bool:

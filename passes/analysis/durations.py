@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.compute import ComputeOp, value_bytes
+from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.spmd import CollectiveOp, StartOp
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster
 from ...ir.collective_cost import Method, handled_share, has_methods
-from ...ir.collectives import CollectiveKind, Step, find_step
+from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
+from ...ir.sharding import largest_local_shape
 from ...ir.signatures import Signature
 from ..errors import fail
 from .compute import local_bytes, op_seconds
@@ -23,14 +26,19 @@ from .compute import local_bytes, op_seconds
 @dataclass(frozen=True)
 class Communication:
     """
-    A collective; `whole_bytes` is what a rank handles of the values, gathered or not yet scattered, with the padding
-    of its `method`.
+    A collective.
+
+    whole_bytes  what a rank handles of the values, gathered or not yet scattered, with the padding of its `method`
+    packed       the bytes that a rank reads and writes before it sends: small values are put in one message
+    joined       those that it reads and writes when all is there: parts along an inner dim are put together
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     whole_bytes: float
     method: Method = "padded"
+    packed: float = 0.0
+    joined: float = 0.0
 
     def seconds(self, cluster: Cluster) -> float:
         """How long it takes."""
@@ -50,9 +58,34 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
     method: Method = "padded"
     if op.method is not None and op.method.data in ("grouped_broadcast", "hierarchical"):
         method = cast(Method, op.method.data)
-    pairs = zip(op.operands, steps, strict=True)
+    pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
-    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method)
+    moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
+    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
+
+
+def _packed_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
+    held = [local_bytes(value, step.source, mesh) for value, step in pairs]
+    match pairs[0][1].kind:
+        case CollectiveKind.ALL_REDUCE if len(pairs) > 1:
+            return 2.0 * sum(size for size in held if size < ALONE_FROM_BYTES)
+        case CollectiveKind.REDUCE_SCATTER:
+            inner = (size for (value, step), size in zip(pairs, held, strict=True) if _is_inner(value, step, mesh))
+            return 2.0 * sum(inner)
+        case _:
+            return 0.0
+
+
+def _joined_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
+    if pairs[0][1].kind is not CollectiveKind.ALL_GATHER:
+        return 0.0
+    return 2.0 * sum(local_bytes(value, step.target, mesh) for value, step in pairs if _is_inner(value, step, mesh))
+
+
+def _is_inner(value: SSAValue, step: Step, mesh: Mesh) -> bool:
+    """Whether the parts of the dim that a step joins or splits are no blocks of memory."""
+    shape = largest_local_shape(shape_of(value), step.target, mesh)
+    return math.prod(shape[: step.dim or 0]) > 1
 
 
 def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:

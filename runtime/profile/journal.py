@@ -31,6 +31,7 @@ class Journal:
         others: by task, and by round, the processors that other processes kept busy meanwhile.
         left_out: by task, why it was not measured.
         interference: by repetition, how many times longer compute and communication took while the other ran.
+        delays: by repetition and stretch of computing, its seconds, and those that a collective took longer after it.
         trouble: why the measuring ended early, if it did.
     """
 
@@ -39,6 +40,7 @@ class Journal:
     others: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     interference: list[list[float]] = field(default_factory=list[list[float]])
+    delays: list[list[tuple[float, float]]] = field(default_factory=list[list[tuple[float, float]]])
     trouble: str = ""
 
     def quiet_rounds(self, task: str) -> list[list[float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
@@ -236,14 +236,14 @@ def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
     return largest.work.bytes / seconds[largest]
 
 
-def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample]) -> Cluster:
-    """`cluster` with the measured seconds of ops, in the place of those that it had of the same ops."""
+def with_table(cluster: Cluster, journal: Journal) -> Cluster:
+    """`cluster` with the seconds of ops, all that a journal has, in the place of those that it had of the same ops."""
     devices: list[Device] = []
     for kind, device in enumerate(cluster.devices):
         ranks = [rank for rank, placed in enumerate(cluster.placement) if placed == kind]
-        found = op_seconds_of(journal, samples, ranks) if ranks else {}
-        table = {**dict(device.table), **{each.work.key: spent for each, spent in found.items()}}
-        devices.append(replace(device, table=tuple(table.items())))
+        keys = journal.seconds if ranks else ()
+        found = {key: middle_seconds(journal.quiet_rounds(key), ranks) for key in keys}
+        devices.append(replace(device, table=tuple({**dict(device.table), **found}.items())))
     return replace(cluster, devices=tuple(devices))
 
 
@@ -251,4 +251,14 @@ def _interference(journal: Journal) -> Interference:
     if not journal.interference:
         return Interference()
     compute, communication = (statistics.median(column) for column in zip(*journal.interference, strict=True))
-    return Interference(compute, communication)
+    return Interference(compute, communication, tuple(_delays(journal)))
+
+
+def _delays(journal: Journal) -> Iterator[tuple[float, float]]:
+    """The delay after each stretch of computing, where there is any."""
+    before = 0.0
+    for stretch in zip(*journal.delays, strict=True):
+        computed, longer = (statistics.median(column) for column in zip(*stretch, strict=True))
+        if computed > before and longer > 0.0:
+            yield computed, longer
+            before = computed

@@ -23,10 +23,12 @@ from ..communicator import Communicator
 from ..host_memory import keep_freed_memory
 from ..spawn import is_lost_peer
 from .clock import Clock
+from .delays import Delays
 from .devices import device_name, memory_bytes
 from .interference import Interference
 from .journal import Journal, ProfileError
 from .others import Others
+from .rehearsal import Rehearsal, RehearsalError, Rehearsing
 from .samples import OpSample
 from .tasks import (
     LEAST_BYTES,
@@ -52,6 +54,7 @@ _SLOWEST_SHARE = 1 / 300
 """What a single call may take of the time that there is."""
 
 _INTERFERENCE_ROUNDS = 8
+_DELAY_ROUNDS = 5
 _SAVE_SECONDS = 2.0
 
 _WATCH_SECONDS = 0.25
@@ -66,6 +69,8 @@ class Request:
     Args:
         mesh: of all ranks of the job.
         samples: the ops.
+        rehearsals: plans with these ops: on processors, ops are timed where they stand in them, and in loops only those
+            that are in none.
         seconds: about how long.
         network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
             leave out what takes too long; else every sample is wanted for itself.
@@ -79,6 +84,7 @@ class Request:
     network: bool = True
     progress: Path | None = None
     resume: bool = False
+    rehearsals: tuple[Rehearsal, ...] = ()
 
 
 class Observer(Protocol):
@@ -191,14 +197,38 @@ class _Session:
         yield from op_tasks(request.samples, device)
 
     def run(self) -> None:
-        """All rounds, and interference."""
-        rounds = 0
+        """All rehearsals, all rounds, and interference."""
+        rounds, rehearsed = 0, self._rehearse()
+        self._tasks = [task for task in self._tasks if task.name not in rehearsed]
         while self._tasks and (rounds < 1 or self._elapsed() < self._request.seconds):
             self._round(rounds)
             self._look_around(self._elapsed())
             rounds += 1
         if self._request.network and self._request.mesh.device_count > 1:
             self._interfere()
+
+    def _rehearse(self) -> set[str]:
+        """Every rehearsal in its share of the time; the names of the ops that were timed."""
+        given, done = self._request.rehearsals, set[str]()
+        if self._clock.device.type != "cpu":
+            # There ops take as long in a loop.
+            return done
+        for number, each in enumerate(given):
+            self._tell(number / len(given), f"rehearsal of {each.name}")
+            try:
+                rehearsing = Rehearsing(each, self._clock)
+            except RehearsalError as error:
+                self._journal.left_out[f"rehearsal of {each.name}"] = f"it fails on made up numbers: {error}"
+                continue
+            turns, until = 0, self._request.seconds * (number + 1) / len(given)
+            while turns < _LEAST_ROUNDS or self._elapsed() < until:
+                for key, by_rank in rehearsing.turn().items():
+                    self._journal.seconds.setdefault(key, []).append(by_rank)
+                    self._watched.append(key)
+                done.update(self._watched)
+                self._look_around(self._elapsed())
+                turns += 1
+        return done
 
     def _round(self, number: int) -> None:
         too_slow: set[str] = set()
@@ -211,7 +241,7 @@ class _Session:
                 self._look_around(now)
             if number and now > self._request.seconds:
                 return
-            self._tell(number, index, task)
+            self._tell(self._share(number, index), task.name)
             if not self._measure(task):
                 too_slow.add(task.series)
 
@@ -274,20 +304,28 @@ class _Session:
         measuring = Interference(self._comm, self._clock)
         while len(self._journal.interference) < _INTERFERENCE_ROUNDS:
             self._journal.interference.append(list(measuring.measure()))
+        if self._clock.device.type != "cpu":
+            return
+        delays = Delays(self._comm, self._clock)
+        while len(self._journal.delays) < _DELAY_ROUNDS:
+            self._journal.delays.append(delays.measure())
 
     def _elapsed(self) -> float:
         """For how long rank 0 has measured, the same number on all ranks."""
         return self._clock.by_rank(time.perf_counter() - self._began)[0]
 
-    def _tell(self, number: int, index: int, task: Task) -> None:
-        now = time.perf_counter()
+    def _share(self, number: int, index: int) -> float:
+        """The part of the work that is done when a task comes in a round."""
+        if number == 0:
+            return index / len(self._tasks) / _LEAST_ROUNDS
+        return max((time.perf_counter() - self._began) / self._request.seconds, 1 / _LEAST_ROUNDS)
+
+    def _tell(self, done: float, what: str) -> None:
         if self._clock.rank or self._observe is None:
             return
-        if now - self._saved > _SAVE_SECONDS:
+        if time.perf_counter() - self._saved > _SAVE_SECONDS:
             self.save()
-        first = index / len(self._tasks) / _LEAST_ROUNDS
-        done = first if number == 0 else max((now - self._began) / self._request.seconds, 1 / _LEAST_ROUNDS)
-        self._observe.at(min(done, 1.0), task.name)
+        self._observe.at(min(done, 1.0), what)
 
     def save(self) -> None:
         """Write down what has been measured, on rank 0."""

@@ -9,7 +9,7 @@ import pytest
 from shardwright.api.compile import compile_step
 from shardwright.api.local_cluster import generic_cluster
 from shardwright.api.op_families import family_samples
-from shardwright.api.op_samples import samples_of_plan
+from shardwright.api.op_samples import rehearsal_of, samples_of_plan
 from shardwright.api.steps import find_step
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import Mesh
@@ -69,3 +69,33 @@ def test_the_ops_of_a_plan_get_times_of_their_own():
     assert not journal.left_out
     assert table.keys() == {sample.work.key for sample in samples}
     assert {key.partition("(")[0] for key in table} >= {"addmm", "mm", "train.adamw"}
+
+
+@pytest.mark.parametrize("step", ["mlp-tiny", "bert-switch-tiny"])
+def test_the_ops_of_a_plan_are_timed_where_they_stand(step: str):
+    cluster = replace(generic_cluster(2), name="pair")
+    module = compile_step(find_step(step), cluster).module
+    samples, rehearsal = samples_of_plan(module), rehearsal_of(module, step)
+    request = Request(cluster.mesh, samples, 0.3, network=False, rehearsals=(rehearsal,))
+    journal = run_ranks(profile_here, 2, request)[0]
+    assert not journal.left_out
+    named = {key for of_rank in rehearsal.keys for key in of_rank} - {""}
+    assert journal.seconds.keys() == named
+    assert named >= {sample.work.key for sample in samples}
+    # What makes views takes time in a program, too.
+    assert any(key.startswith("t(") for key in named)
+    table = dict(Output("pair", samples, cluster).profile(journal).cluster.devices[0].table)
+    assert table.keys() == named
+    assert min(table.values()) > 0
+
+
+def test_a_plan_that_fails_on_made_up_numbers_is_left_out_and_its_ops_run_in_loops():
+    cluster = replace(generic_cluster(2), name="pair")
+    module = compile_step(find_step("mlp-tiny"), cluster).module
+    samples, good = samples_of_plan(module), rehearsal_of(module, "mlp-tiny")
+    bad = replace(good, text=good.text.replace("aten.relu.default(", "aten.bitwise_not.default("))
+    request = Request(cluster.mesh, samples, 0.3, network=False, rehearsals=(bad,))
+    journal = run_ranks(profile_here, 2, request)[0]
+    assert list(journal.left_out) == ["rehearsal of mlp-tiny"]
+    assert journal.left_out["rehearsal of mlp-tiny"].startswith("it fails on made up numbers: ")
+    assert journal.seconds.keys() == {sample.work.key for sample in samples}

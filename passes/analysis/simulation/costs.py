@@ -8,13 +8,13 @@ from typing import TypeAlias
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects.compute import ComputeOp, dtype_of
-from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp
+from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
 from ....ir.cluster import Cluster
 from ....ir.op_cost import OpWork, op_seconds
 from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
-from ..compute import copying, has_tables, is_uneven, local_bytes, op_work
+from ..compute import copying, has_tables, is_uneven, local_bytes, op_work, slice_work
 from ..durations import communication_of
 
 Seconds: TypeAlias = tuple[float, ...]
@@ -41,10 +41,11 @@ class OpCosts:
         self._known: dict[tuple[object, Signature], Seconds] = {}
 
     def __call__(self, op: Operation) -> Seconds:
-        """The time of `op`; nothing for one that only communicates, or does nothing."""
+        """The time of `op`, of one that communicates before it does; nothing for one that does nothing."""
         if isinstance(op, StartOp):
             starting = communication_of(op, self.cluster.mesh).start_seconds(self.cluster)
-            return tuple(launch + starting for launch in self.launches)
+            packing = self._seconds(self.works(op))
+            return tuple(launch + starting + more for launch, more in zip(self.launches, packing, strict=True))
         if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
             return self._seconds(self.works(op))
         key = (op.use_key(), signature)
@@ -52,18 +53,35 @@ class OpCosts:
             found = self._known[key] = self._seconds(self.works(op))
         return found
 
+    def after(self, op: Operation) -> Seconds:
+        """What is left to do when `op` has communicated."""
+        match op:
+            case WaitOp():
+                return self._joining(op.start, op.start.args[0])
+            case CollectiveOp() if is_over_space(op, self.cluster):
+                return self._joining(op, op.operand)
+            case _:
+                return self.none
+
+    def _joining(self, op: CollectiveOp | StartOp, value: SSAValue) -> Seconds:
+        return self._seconds(self._copied(value, communication_of(op, self.cluster.mesh).joined))
+
     def works(self, op: Operation) -> Works:
-        """What `op` does; nothing where it only communicates."""
+        """What `op` does, before it communicates; nothing where it only does that."""
         match op:
             case ComputeOp():
                 return self._computed(op)
             case SliceOp():
-                return ()
+                return (slice_work(op, self.cluster.mesh),) * len(self.ranks)
+            case StartOp():
+                return self._copied(op.args[0], communication_of(op, self.cluster.mesh).packed)
             case PartialOp():
                 return self._moved(op.result, op.sharding, 1)
             case CollectiveOp() if not is_over_space(op, self.cluster):
                 parts = self.cluster.mesh.parts(axis for axes in op.axes.data for axis in axes)
                 return self._moved(op.result, op.sharding, 3 * (parts - 1))
+            case CollectiveOp():
+                return self._copied(op.operand, communication_of(op, self.cluster.mesh).packed)
             case AccumulateOp():
                 return self._moved(op.result, op.out_sharding.sharding, 3)
             case ReshardOp():
@@ -81,8 +99,11 @@ class OpCosts:
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
         """Reading or writing the local part of a value as often as that."""
-        moved = float(times * local_bytes(value, sharding, self.cluster.mesh))
-        return (copying(dtype_of(value), moved),) * len(self.ranks)
+        return self._copied(value, float(times * local_bytes(value, sharding, self.cluster.mesh)))
+
+    def _copied(self, value: SSAValue, moved: float) -> Works:
+        """Reading or writing so many bytes of the dtype of a value."""
+        return (copying(dtype_of(value), moved),) * len(self.ranks) if moved else ()
 
     def _seconds(self, works: Works) -> Seconds:
         if not works:

@@ -3,8 +3,9 @@ The events of a step: compute streams and channels that work at rates, which cha
 
 A class of ranks goes through its program. A span keeps its compute stream busy; traffic begins when all who take part
 have issued it and its channel is free. While a rank computes and communicates, each takes longer by the cluster's
-factor of interference; traffic that meets at a port shares it. At every begin and end the work that is left of those
-concerned is taken at the rate so far, and what remains goes on at the new one.
+factor of interference; after a wait it goes on later by the cluster's delay. Traffic that meets at a port shares it. At
+every begin and end the work that is left of those concerned is taken at the rate so far, and what remains goes on at
+the new one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Course:
 class _Activity:
     """Work under way: `left` undisturbed seconds at the time `since`."""
 
-    what: SpanRun | TrafficRun
+    what: SpanRun | TrafficRun | WaitRun
     left: float
     since: float
     loads: Mapping[str, float]
@@ -124,6 +125,8 @@ class Engine:
         self.at = [0] * len(programs)
         self.entries: tuple[list[Entry], ...] = tuple([] for _ in programs)
         self.traffic: list[TrafficRun] = []
+        self.computed = [0.0] * len(programs)
+        """By class, the undisturbed seconds since it last waited."""
         self.computing: list[_Activity | None] = [None] * len(programs)
         self.talking: list[set[_Activity]] = [set() for _ in programs]
         self.flowing: list[_Activity] = []
@@ -237,10 +240,14 @@ class Engine:
         what = activity.what
         if isinstance(what, SpanRun):
             what.end = self.now
-            what.pace.append((self.now, what.span.ends[self.columns[what.number]][-1]))
+            seconds = what.span.ends[self.columns[what.number]][-1]
+            what.pace.append((self.now, seconds))
+            self.computed[what.number] += seconds
             self.computing[what.number] = None
             self._disturb(self.talking[what.number])
             self._go_on(what.number)
+        elif isinstance(what, WaitRun):
+            self._resume(what)
         elif activity.later:
             activity.left, activity.since, activity.later = activity.later, self.now, 0.0
             activity.rate = 0.0
@@ -261,10 +268,20 @@ class Engine:
         self._next(queue)
         for number in run.waiting:
             wait = self.entries[number][-1]
-            wait.end = self.now
-            if wait.start == self.now:
-                self.entries[number].pop()
-            self._go_on(number)
+            assert isinstance(wait, WaitRun)
+            if delay := self.interference[number].delay(self.computed[number]):
+                late = _Activity(wait, delay, self.now, {}, rate=1.0)
+                heappush(self.events, (self.now + delay, next(self.order), late.version, late))
+            else:
+                self._resume(wait)
+
+    def _resume(self, wait: WaitRun) -> None:
+        """What was waited for is there, and the compute stream goes on."""
+        wait.end, number = self.now, wait.number
+        self.computed[number] = 0.0
+        if wait.start == self.now:
+            self.entries[number].pop()
+        self._go_on(number)
 
     def _disturb(self, activities: Iterable[_Activity]) -> None:
         for activity in activities:

@@ -98,7 +98,8 @@ class _Writer:
             else:
                 kind = Issue if item.action is Action.START else Await
                 found.append((kind(self.crossing[item.label]), item.part))
-        return found + [(each, 0) for each in self.instructions(pending)] + self.overhead(pending)
+        found += ((each, 0) for each in self.instructions(pending))
+        return found + self.overhead(pending[-1:], found)
 
     def body(self, label: str) -> list[Instruction]:
         """The instructions of a fragment."""
@@ -115,7 +116,7 @@ class _Writer:
                 pending.append((op, seconds))
             if communicates := list(self.communication(op)):
                 found += [*_span(pending), *communicates]
-                pending = []
+                pending = [(op, after)] if any(after := self.costs.after(op)) else []
         return [*found, *_span(pending)]
 
     def communication(self, op: Operation) -> Iterator[Instruction]:
@@ -147,10 +148,17 @@ class _Writer:
         self.issued[op] = found
         return found
 
-    def overhead(self, last: Sequence[Operation]) -> Program:
-        """What a step costs beside its ops, as if its return took it."""
-        seconds = tuple(device.overhead for device in self.costs.devices)
-        return [(each, 0) for op in last[-1:] if any(seconds) for each in _span([(op, seconds)])]
+    def overhead(self, last: Sequence[Operation], program: Program) -> Program:
+        """What a step costs beside its ops, and by how much its last rank ends later: as if `last` took it."""
+        tail = [0.0] * len(self.costs.ranks)
+        for each, _ in reversed(program):
+            if isinstance(each, Await):
+                break
+            if isinstance(each, Span):
+                tail = [sum(pair) for pair in zip(tail, (ends[-1] for ends in each.ends), strict=True)]
+        devices, delay = self.costs.devices, self.cluster.interference.delay
+        seconds = tuple(device.overhead + delay(more) for device, more in zip(devices, tail, strict=True))
+        return [(each, 0) for op in last if any(seconds) for each in _span([(op, seconds)])]
 
 
 def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:

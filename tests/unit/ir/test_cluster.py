@@ -49,6 +49,13 @@ def test_beyond_what_was_measured_times_follow_the_line():
     assert interpolated([(8.0, 3.0)], 16.0, lambda _: 0.0) == 3.0
 
 
+def test_beyond_what_was_measured_times_rise_as_steeply_as_they_last_did():
+    bucket_runs_dry = [(1.0, 1.0), (4.0, 2.0), (16.0, 14.0)]
+    assert interpolated(bucket_runs_dry, 64.0, lambda size: 1.0 + size) == pytest.approx(14.0 + 48.0)
+    falling = [(1.0, 3.0), (4.0, 2.0)]
+    assert interpolated(falling, 8.0, lambda size: size) == pytest.approx(4.0)
+
+
 def test_points_are_of_their_collective_and_axes_alone():
     known = cluster(Link("node", 1e-2, 1e-5), GPU)
     assert known.collective_seconds(REDUCE, ("gpu",), 1000) == pytest.approx(3e-3 + 2e-3)
@@ -106,3 +113,15 @@ def test_a_hierarchy_takes_the_links_of_its_axes():
 def test_times_that_are_not_positive_are_refused():
     with pytest.raises(ValueError, match=r"all_gather was measured to take 0\.0 s for 8 bytes"):
         Link("gpu", 0.0, 1.0, (), (("all_gather", 8, 0.0),))
+
+
+def test_ranks_go_on_later_the_longer_they_computed():
+    late = Interference(delays=((2.0, 1.0), (6.0, 3.0)))
+    assert [late.delay(computed) for computed in (0.0, 1.0, 2.0, 4.0, 6.0, 60.0)] == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    assert Interference().delay(1.0) == 0.0
+
+
+@pytest.mark.parametrize("delays", [((2.0, 1.0), (2.0, 1.0)), ((0.0, 1.0),), ((1.0, -1.0),)])
+def test_delays_rise_in_what_was_computed(delays: tuple[tuple[float, float], ...]):
+    with pytest.raises(ValueError, match="delays are by rising seconds of computing, and none is negative"):
+        Interference(delays=delays)

@@ -88,6 +88,7 @@ all_gather = [[1024, 2e-4]]
 
 [interference]
 compute = 1.1
+delays = [[0.001, 5e-4], [0.01, 2e-3]]
 """
 
 
@@ -107,7 +108,7 @@ def test_everything_is_read():
     assert cluster.link("node") == Link("node", 40e-6, 1e-9, (("all_reduce", 50e-6, 2e-9),), points)
     assert cluster.link("node-gpu") == Link("node-gpu", 0.0, 0.0, (), (("all_gather", 1024, 2e-4),))
     assert cluster.link("gpu") is None
-    assert cluster.interference == Interference(1.1, 1.0)
+    assert cluster.interference == Interference(1.1, 1.0, ((1e-3, 5e-4), (1e-2, 2e-3)))
 
 
 def test_the_manual_has_a_file_that_is_read():
@@ -174,6 +175,7 @@ def test_hosts_that_differ_are_one_axis():
         ('bandwidth = "1GB/s"\n', "", ":60: [link.node] bandwidth: missing; expected a number of bytes/s"),
         ("all_reduce = [[1024, 2e-4]", "all_recude = [[1024, 2e-4]", ":66: [link.node.points] all_recude: is not a"),
         ("all_reduce = [[1024, 2e-4]", "all_reduce = [[0, 2e-4]", ":66: [link.node.points] all_reduce: is 0, expected"),
+        ("[0.01, 2e-3]", "[0.001, 2e-3]", ":74: [interference] delays: the first number of each pair must be larger"),
         ("compute = 1.1", "compute = 0", ":73: [interference] compute: is 0, expected a positive number"),
         ("[device.v100]", 'mesh = ["gpu=8"]\n[device.v100]', ':4: mesh: <["gpu"=8]> has 8 devices, the hosts have 12'),
         ("[[host]]", "[[hosts]]", ": hosts: is not a field of a cluster file; expected one of device, host"),

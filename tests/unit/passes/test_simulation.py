@@ -165,6 +165,61 @@ def test_a_collective_waits_for_the_last_and_takes_what_the_largest_part_takes()
     assert path[0].what.number == slow.number
 
 
+LATE = Interference(delays=((1.0, 0.5), (4.0, 2.0)))
+
+
+def test_ranks_go_on_later_than_what_they_waited_for_by_what_they_computed():
+    found = simulated(UNEVEN, interference=LATE)
+    # The gather is over at 5.8 s. After 3.2 s of computing the slow one goes on 1.6 s later, after 0.2 s the fast one 0.1.
+    waits = [sum(found.waited(each.number).values()) for each in found.classes]
+    assert waits == pytest.approx([4.2, 5.7])
+    assert found.seconds == pytest.approx(7.4)
+    assert sum(piece.end - piece.start for piece in critical_path(found)) == pytest.approx(7.4)
+
+
+def test_a_step_ends_when_its_last_rank_is_done():
+    lines = f"%y = aten.relu %x {RELU}"
+    assert simulated(overlapped(lines)).seconds == pytest.approx(4.0)
+    assert simulated(overlapped(lines), interference=LATE).seconds == pytest.approx(6.0)
+
+
+def test_what_is_there_already_is_not_waited_for():
+    late = simulated(BESIDE, interference=LATE)
+    # The all-reduce of 3 s is over before the relu of 4 s: only the end of the step is late.
+    assert late.waited(0) == {}
+    assert late.seconds == pytest.approx(6.0)
+
+
+GATHERED = """
+#columns = #spmd.sharding<@mesh, [{}, {"tp"}]>
+%s
+func.func @f(%%x: tensor<10x50xf32> {spmd.sharding = #columns}) {
+  %%y = spmd.all_gather [{}, {"tp"}] %%x out_sharding = <@mesh, [{}, {}]> : tensor<10x50xf32>
+  func.return
+}
+""" % SQUARE
+
+
+def test_parts_along_an_inner_dim_are_put_together():
+    # 1 s of latency and 1 s for the 1,000 bytes that each sends; then 2,000 bytes are read and written in 4 s.
+    assert simulated(GATHERED).seconds == pytest.approx(6.0)
+    rows = GATHERED.replace('[{}, {"tp"}]', '[{"tp"}, {}]')
+    assert simulated(rows).seconds == pytest.approx(2.0)
+
+
+def test_small_values_of_a_bucket_are_put_in_one_message():
+    partial = 'tensor<500xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"dp"}>}'
+    whole = "#spmd.sharding<@mesh, [{}]>"
+    text = """
+    func.func @f(%%p: %s, %%q: %s) {
+      %%t = spmd.start "all_reduce" %%p, %%q out_shardings = [%s, %s] : tensor<500xf32>, tensor<500xf32>
+      %%a, %%b = spmd.wait %%t : tensor<500xf32>, tensor<500xf32>
+      func.return
+    }""" % (partial, partial, whole, whole)
+    # 4,000 bytes are read and written in 8 s; then 1 s, and 4 s for the 4,000 bytes that each sends.
+    assert simulated(SQUARE + text).seconds == pytest.approx(13.0)
+
+
 def test_ranks_are_alike_if_their_neighbours_are():
     pairs = [(0, 1), (2, 3), (0, 2), (1, 3)]
     assert refined("aaaa", pairs) == ((0, 1, 2, 3),)

@@ -54,5 +54,10 @@ spmd.cluster @c on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
 
 // -----
 
-// expected-error@+1 {{interference is by positive factors, found Interference(compute=0.0, communication=1.0)}}
+// expected-error@+1 {{interference is by positive factors, found Interference(compute=0.0, communication=1.0, delays=())}}
 #slow = #spmd.interference<compute = 0.0, communication = 1.0>
+
+// -----
+
+// expected-error@+1 {{delays are by rising seconds of computing, and none is negative}}
+#late = #spmd.interference<compute = 1.0, communication = 1.0, delays = [(2.0, 1.0), (1.0, 1.0)]>

@@ -1,0 +1,213 @@
+"""
+Plans rehearsed: every rank runs a plan's program with nothing to send, and a clock between its ops.
+
+On a processor an op takes another time in a program than in a loop: its operands are in no cache, or another one, and
+what comes next has the caches and the memory that it left. So the ops of a plan are timed where they stand, each with
+what follows it: values that are let go. Wherever the program would wait for what others send, the ranks only wait for
+one another, so that as many of them compute at once as in a real step; what arrives is made up.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias, cast
+
+import torch
+import torch.distributed as dist
+
+from ..communicator import Communicator
+from ..executor import Executor
+from ..groups import Group
+from ..pieces import piece_shape
+from ..plan import Value
+from ..requests import Pending, Request
+from ..stages import Stage, connect
+from .clock import Clock
+
+_TURN_SECONDS = 0.2
+_LEAST_STEPS, _MOST_STEPS = 2, 50
+"""Of a turn, after one step that is not timed: it finds cold caches."""
+
+_RATE = 1e-4
+"""Of learning: so little that what is computed with stays what it was."""
+
+_NOTHING = -1
+"""What programs tick before what is no op of the step."""
+
+Tick: TypeAlias = "tuple[int, float]"
+"""The number of what came, and when."""
+
+_DEVIATION, _LEAST = 0.1, 0.5
+"""Of parameters that are made up; what a square root is taken of is at least so much."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """
+    A plan to rehearse.
+
+    Args:
+        name: of the plan, for people.
+        text: its program, which says before each op that it comes next: `comm.tick(number)`.
+        keys: by rank of the job, and by number, the name under which the op's time is wanted; empty where it is not.
+        ranges: of integers in the batch, by item, the least and one above the largest.
+    """
+
+    name: str
+    text: str
+    keys: tuple[tuple[str, ...], ...]
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+
+
+class Rehearsed(Communicator):
+    """
+    A communicator that sends nothing, but between stages; who waits for a collective waits for the ranks of its group.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.meets = True
+        """Whether ranks wait for one another."""
+        self.ticks: list[Tick] = []
+        """What came, and when."""
+
+    def tick(self, number: int) -> None:
+        """Note that the op with that number comes next."""
+        self.ticks.append((number, time.perf_counter()))
+
+    def _begin(self, group: Group, request: Request) -> Pending:
+        results = list(request.tensors) if group.size == 1 else _made_up(group, request)
+
+        def finish() -> list[torch.Tensor]:
+            if self.meets and group.size > 1:
+                dist.barrier(group.handle)
+            return results
+
+        return Pending([], finish)
+
+
+def _made_up(group: Group, request: Request) -> list[torch.Tensor]:
+    """What a collective might give: of every tensor its own part, as often as it takes."""
+    tensors = request.tensors
+    match request.kind:
+        case "all_reduce" | "broadcast":
+            return [each.clone(memory_format=torch.contiguous_format) for each in tensors]
+        case "all_gather":
+            pairs = zip(tensors, request.dims(), request.gathered_sizes(group), strict=True)
+            return [_repeated(each, dim, sum(sizes)) for each, dim, sizes in pairs]
+        case "reduce_scatter":
+            return _own_parts(group, request)
+        case _:
+            pairs = zip(_own_parts(group, request), request.concat_dims(), request.gathered_sizes(group), strict=True)
+            return [_repeated(each, dim, sum(sizes)) for each, dim, sizes in pairs]
+
+
+def _own_parts(group: Group, request: Request) -> list[torch.Tensor]:
+    triples = zip(request.tensors, request.dims(), request.scattered_sizes(group), strict=True)
+    return [each.narrow(dim, 0, sizes[group.part]).contiguous() for each, dim, sizes in triples]
+
+
+def _repeated(part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """A tensor of `size` along `dim`."""
+    if (length := part.shape[dim]) == 0:
+        return part.new_zeros(piece_shape(part.shape, dim, size))
+    return torch.cat([part] * math.ceil(size / length), dim).narrow(dim, 0, size).contiguous()
+
+
+class RehearsalError(RuntimeError):
+    """A program that does not run on made up numbers; the message says why."""
+
+
+class Rehearsing:
+    """
+    A rehearsal on one rank; every rank must make one, and call its methods in the same order.
+
+    Raises:
+        RehearsalError: the program does not run on what is made up, on some rank.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, clock: Clock) -> None:
+        self._clock = clock
+        names: dict[str, Any] = {"__name__": rehearsal.name}
+        exec(compile(rehearsal.text, rehearsal.name, "exec"), names)
+        stages = tuple(names["STAGES"]) if "STAGES" in names else (Stage(names["PLAN"], names["step"]),)
+        self._comm = cast("Rehearsed", connect(stages, clock.device, communicator=Rehearsed))
+        self._executor = Executor(stages, self._comm)
+        self._keys = rehearsal.keys[clock.rank]
+        generator = torch.Generator().manual_seed(0)
+        self._executor.fill(lambda value, shape: _numbers(value, shape, (0, 2), generator))
+        items = {value.name: value for plan in self._executor.plans for value in plan.inputs if value.role == "batch"}
+        self._batch = {
+            name: _numbers(value, value.shape, rehearsal.ranges.get(name, (0, 2)), generator)
+            for name, value in items.items()
+        }
+        self._try()
+        self._steps = self._steps_of_a_turn()
+
+    def _try(self) -> None:
+        """Run a step with nobody waiting for anybody, so that a rank on which it fails holds up none."""
+        self._comm.meets, refusal = False, ""
+        try:
+            self._step()
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+            refusal = str(error).splitlines()[0]
+        self._comm.meets = True
+        if told := next(filter(None, self._clock.everyone(refusal)), ""):
+            raise RehearsalError(told)
+
+    def _steps_of_a_turn(self) -> int:
+        self._clock.wait_for_all()
+        seconds = self._clock.slowest(self._clock.calls(self._step, 1))
+        return min(max(math.ceil(_TURN_SECONDS / seconds), _LEAST_STEPS), _MOST_STEPS)
+
+    def _step(self) -> None:
+        self._executor.step(self._batch, _RATE)
+
+    def turn(self) -> dict[str, list[float]]:
+        """By key, the mean seconds of an op of that name on each rank."""
+        self._step()
+        self._comm.ticks.clear()
+        for _ in range(self._steps):
+            self._clock.wait_for_all()
+            self._step()
+            self._comm.tick(_NOTHING)
+        found = self._clock.everyone(mean_by_key(self._keys, self._comm.ticks))
+        self._comm.ticks.clear()
+        return by_rank(found)
+
+
+def _numbers(
+    value: Value, shape: tuple[int, ...], limits: tuple[int, int], generator: torch.Generator
+) -> torch.Tensor:
+    dtype = value.torch_dtype
+    if not dtype.is_floating_point:
+        low, high = limits
+        return torch.randint(max(low, 0), max(high, 1), shape, generator=generator).to(dtype)
+    drawn = _DEVIATION * torch.randn(shape, generator=generator)
+    if value.role == "buffer":
+        # Among them may be variances.
+        drawn = drawn.abs() + _LEAST
+    return drawn.to(dtype)
+
+
+def mean_by_key(keys: Sequence[str], ticks: Sequence[Tick]) -> dict[str, float]:
+    """By key, the mean of the seconds from each tick of an op of that name to the next tick."""
+    spent: dict[str, list[float]] = {}
+    for (number, begun), (_, ended) in pairwise(ticks):
+        if number >= 0 and (key := keys[number]):
+            spent.setdefault(key, []).append(ended - begun)
+    return {key: statistics.fmean(each) for key, each in spent.items()}
+
+
+def by_rank(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """By key, the seconds of each rank; a rank that has no such op is given the mean of those that have."""
+    seconds: dict[str, list[float]] = {}
+    for key in dict.fromkeys(key for each in found for key in each):
+        mean = statistics.fmean(each[key] for each in found if key in each)
+        seconds[key] = [each.get(key, mean) for each in found]
+    return seconds
