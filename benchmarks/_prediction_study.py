@@ -16,15 +16,18 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.universe import XDSL_UNIVERSE
 
 from shardwright.dialects.text import parse_module
-from shardwright.ir.cluster import BackEnd, Cluster, restricted
+from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.analysis.timeline import Timeline, predict
 from shardwright.passes.search.step_view import mesh_of_module, step_functions
 from shardwright.tools.universe import UNIVERSE
 
-PHASES = ("profile", "plan", "table", "measure", "predict")
+PHASES = ("profile", "plan", "measure", "predict")
 BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
+
+_PASSES = 3
+"""How often ops and steps are measured, in turn: the machine is now faster, now slower, for minutes."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Study:
     site: Site
     groups: Sequence[Group]
     folder: Path
-    seconds: float = 14.0
+    seconds: float = 27.0
     profile_seconds: float = 45.0
-    table_seconds: float = 30.0
+    table_seconds: float = 36.0
 
     def run(self, until: str = PHASES[-1]) -> list[dict[str, Any]]:
         """Go through the phases; the rows, where the last of them is asked for."""
@@ -53,16 +56,28 @@ class Study:
             self.profile(mesh)
         for group in self.groups if "plan" in phases else ():
             self.plan(group)
-        for mesh in meshes(self.groups) if "table" in phases else ():
-            self.profile_ops(mesh)
-        for group in self.groups if "measure" in phases else ():
-            self.measure(group)
+        for number in range(_PASSES) if "measure" in phases else ():
+            for mesh in meshes(self.groups):
+                self.profile_ops(mesh, number)
+            for group in self.groups:
+                self.measure(group, number)
         return [row for group in self.groups for row in self.rows(group)] if "predict" in phases else []
 
-    def cluster_path(self, mesh: str, *, table: bool = False) -> Path:
-        """Where the cluster file of a mesh is, without or with the measured times of the ops of its plans."""
+    def cluster_path(self, mesh: str, number: int | None = None) -> Path:
+        """Where the cluster file of a mesh is, without the measured times of the ops of its plans or with a pass's."""
         name = mesh.replace(",", "-").replace("=", "")
-        return self.folder / "clusters" / f"{name}{'-table' if table else ''}.toml"
+        return self.folder / "clusters" / f"{name}{'' if number is None else f'-ops{number}'}.toml"
+
+    def cluster(self, mesh: str) -> Cluster:
+        """The cluster of a mesh; of the passes the middle time of each op."""
+        known = load_cluster(self.cluster_path(mesh))
+        passes = [load_cluster(self.cluster_path(mesh, number)) for number in range(_PASSES)]
+        devices: list[Device] = []
+        for kind, device in enumerate(known.devices):
+            tables = [dict(each.devices[kind].table) for each in passes]
+            table = ((key, statistics.median(each[key] for each in tables if key in each)) for key in tables[0])
+            devices.append(replace(device, table=tuple(table)))
+        return replace(known, devices=tuple(devices))
 
     def plan_path(self, group: Group, form: str) -> Path:
         """The folder of a plan."""
@@ -83,46 +98,46 @@ class Study:
                 cluster = load_cluster(self.cluster_path(mesh_of(group, form)))
                 plan(STEPS[group.step](), form, cluster).save(path)
 
-    def profile_ops(self, mesh: str) -> None:
+    def profile_ops(self, mesh: str, number: int) -> None:
         """Measure the very ops of all plans of a mesh."""
-        path = self.cluster_path(mesh, table=True)
+        path = self.cluster_path(mesh, number)
         if not path.exists():
             pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]
             given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair))]
-            self._profile(mesh, self.table_seconds, "--cluster", self.cluster_path(mesh), *given, "-o", path)
+            self._profile(mesh, self.table_seconds / _PASSES, "--cluster", self.cluster_path(mesh), *given, "-o", path)
 
     def _profile(self, mesh: str, seconds: float, *words: str | Path) -> None:
         asked = ("--mesh", mesh, "--seconds", seconds, *words)
         self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in asked])
 
-    def measure(self, group: Group) -> None:
+    def measure(self, group: Group, number: int) -> None:
         """Run the plans of a group in turns."""
-        path = self._measured_path(group)
+        path = self._measured_path(group, number)
         if not path.exists():
             programs = [(form, (self.plan_path(group, form) / "program.py").read_text()) for form in group.forms]
-            write_turns(path, self.site.measure(group.step, group.ranks, programs, self.seconds))
+            write_turns(path, self.site.measure(group.step, group.ranks, programs, self.seconds / _PASSES))
 
-    def _measured_path(self, group: Group) -> Path:
-        return self.folder / "measured" / f"{group.name}.json"
+    def _measured_path(self, group: Group, number: int) -> Path:
+        return self.folder / "measured" / f"{group.name} {number}.json"
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
         """A row per plan of a group: measured and predicted milliseconds of a step."""
-        measured = read_turns(self._measured_path(group))
+        measured = [read_turns(self._measured_path(group, number)) for number in range(_PASSES)]
         for form in group.forms:
-            steps = quiet_steps(measured[form])
+            steps = quiet_steps([turn for turns in measured for turn in turns[form]])
             timelines = self.predicted(group, form)
             yield {
                 "group": group.name,
                 "plan": form,
                 "steps": len(steps),
-                "measured ms": 1e3 * statistics.median(steps),
+                "measured ms": 1e3 * statistics.quantiles(steps, n=4)[0],
                 **{f"{name} ms": 1e3 * timeline.seconds for name, timeline in timelines.items()},
             }
 
     def predicted(self, group: Group, form: str) -> dict[str, Timeline]:
         """The course of a step of a plan, by what each back end may know of the cluster."""
         module = load_module(self.plan_path(group, form) / "step.mlir")
-        known = load_cluster(self.cluster_path(mesh_of(group, form), table=True))
+        known = self.cluster(mesh_of(group, form))
         return {name: predicted(module, restricted(known, name)) for name in BACK_ENDS}
 
 

@@ -10,8 +10,8 @@ repeat what is there, so a run can be ended and taken up again:
 
 profile   a cluster file per mesh, by `shardwright profile`
 plan      the IR and the program of every plan
-table     the measured ops of the plans, by `shardwright profile --ops-of`
-measure   the plans of a group in the same processes, in turns; of a step, the time until its last rank is done
+measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and the plans of each group, in
+          the same processes and by turns, of a step the time until its last rank is done
 predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen
 
 Only turns count in which no other process of the machine worked.
@@ -36,6 +36,9 @@ EMULATED: dict[str, Site] = {
     "two-hosts": Emulated(rates=("200mbit", "200mbit"), ranks_each=2),
     "three-hosts": Emulated(rates=("500mbit", "500mbit", "100mbit"), ranks_each=1),
 }
+SLOW_LINKS_SECONDS = 120.0
+"""For how long a network is profiled on which a large bucket takes half a second."""
+
 GOOD_CHOICE = 0.05
 """By how much of the best step the chosen plan may be slower."""
 
@@ -46,7 +49,9 @@ def study(name: str, options: argparse.Namespace) -> Study:
     wanted = [group for group in groups if options.only is None or group.name in options.only]
     chosen = [group for group in wanted if options.ranks is None or group.ranks in options.ranks]
     folder = RESULTS / f"prediction-{name}"
-    return Study(site, chosen, folder, 8.0, 15.0, 15.0) if options.quick else Study(site, chosen, folder)
+    if options.quick:
+        return Study(site, chosen, folder, 8.0, 15.0, 15.0)
+    return Study(site, chosen, folder, profile_seconds=45.0 if name == LOCAL else SLOW_LINKS_SECONDS)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:

@@ -164,8 +164,9 @@ class TopologyAttr(Data[Topology]):
 @irdl_attr_definition
 class InterferenceAttr(Data[Interference]):
     """
-    How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`; and
-    how late ranks go on after a wait, by how long they computed before it: `delays = [(1.0e-3, 5.0e-4)]`.
+    How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`.
+
+    How late ranks go on after a wait, by how long they computed before it, follows: `delays = [(1.0e-3, 5.0e-4)]`.
     """
 
     name = "spmd.interference"

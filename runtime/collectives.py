@@ -31,7 +31,7 @@ import torch.distributed as dist
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import Group
-from .pieces import Assembly, Mail, flatten, messages, packs, piece_shape, unflatten
+from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
 from .requests import Pending, Request
 
 # Older versions of torch have these under other names, which newer ones warn of.
@@ -47,23 +47,28 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _all_reduce(group: Group, request: Request) -> Pending:
-    op, small = _REDUCE[request.reduction], list[int]()
-    results: list[torch.Tensor] = list(request.tensors)
-    works: list[dist.Work | None] = []
-    for i, tensor in enumerate(request.tensors):
-        if len(results) > 1 and tensor.nbytes < ALONE_FROM_BYTES:
-            small.append(i)
-            continue
-        if not (request.donate and tensor.is_contiguous()):
-            results[i] = tensor.clone(memory_format=torch.contiguous_format)
-        works.append(dist.all_reduce(results[i], op, group.handle, async_op=True))
-    if small:
-        tensors = [request.tensors[i] for i in small]
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        works.append(dist.all_reduce(flat, op, group.handle, async_op=True))
-        for i, view in zip(small, unflatten(flat, [t.shape for t in tensors]), strict=True):
-            results[i] = view
+    messages, results = _to_reduce(request.tensors, donated=request.donate)
+    op = _REDUCE[request.reduction]
+    works = [dist.all_reduce(each, op, group.handle, async_op=True) for each in messages]
     return Pending(works, lambda: results)
+
+
+def _to_reduce(
+    tensors: Sequence[torch.Tensor], *, donated: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What to reduce in place, the small tensors of a bucket in one message; and where each tensor then is."""
+    results, small = list(tensors), list[int]()
+    for i, tensor in enumerate(tensors):
+        if len(tensors) > 1 and tensor.nbytes < ALONE_FROM_BYTES:
+            small.append(i)
+        elif not (donated and tensor.is_contiguous()):
+            results[i] = tensor.clone(memory_format=torch.contiguous_format)
+    messages = [each for i, each in enumerate(results) if i not in small]
+    if small:
+        messages.append(torch.cat([tensors[i].reshape(-1) for i in small]))
+        for i, view in zip(small, unflatten(messages[-1], [tensors[i].shape for i in small]), strict=True):
+            results[i] = view
+    return messages, results
 
 
 def _assemblies(group: Group, request: Request) -> list[Assembly]:
@@ -87,9 +92,8 @@ def _all_gather_broadcast(group: Group, request: Request) -> Pending:
     whole = _assemblies(group, request)
     mail, works = Mail(), list[dist.Work | None]()
     for part, root in enumerate(group.ranks):
-        slots = [assembly.slots[part] for assembly in whole]
-        own = part == group.part
-        buffers = messages([slot.contiguous() for slot in slots]) if own else mail.expect(slots)
+        parcels = parcels_of_bucket([assembly.slots[part].contiguous() for assembly in whole])
+        buffers = map(message if part == group.part else mail.expect, parcels)
         works += [dist.broadcast(buffer, root, group.handle, async_op=True) for buffer in buffers]
 
     def finish() -> list[torch.Tensor]:
@@ -169,17 +173,11 @@ def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
 
 
 def _reduce_scatter_grouped(group: Group, request: Request) -> Pending:
-    reduction, works = _REDUCE[request.reduction], list[dist.Work | None]()
-    mine: list[torch.Tensor] = []
-    for root, row in zip(group.ranks, _outgoing(group, request), strict=True):
-        # Backends use the operands of a reduction as room to work in, so they are given copies.
-        if packs(row):
-            flat = flatten(row, _count([piece.shape for piece in row]))
-            buffers, pieces = [flat], unflatten(flat, [piece.shape for piece in row])
-        else:
-            buffers = pieces = [piece.clone(memory_format=torch.contiguous_format) for piece in row]
-        works += [dist.reduce(each, root, reduction, group.handle, async_op=True) for each in buffers if each.numel()]
-        mine = pieces if root == group.ranks[group.part] else mine
+    op, works = _REDUCE[request.reduction], list[dist.Work | None]()
+    rows = [_to_reduce(row) for row in _outgoing(group, request)]
+    for root, (messages, _) in zip(group.ranks, rows, strict=True):
+        works += [dist.reduce(each, root, op, group.handle, async_op=True) for each in messages if each.numel()]
+    _, mine = rows[group.part]
     return Pending(works, lambda: mine)
 
 

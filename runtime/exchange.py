@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .groups import Group
-from .pieces import Mail, messages
+from .pieces import Mail, message, parcels
 
 
 class Exchange:
@@ -41,11 +41,11 @@ class Exchange:
         assert handle is not None
         for step in range(1, group.size):
             source, target = (group.part - step) % group.size, (group.part + step) % group.size
-            for message in self._mail.expect(incoming[source]):
-                self._works.append(handle.recv([message], wire[source], 0))
-            for message in messages(outgoing[target]):
-                self._sent.append(message)
-                self._works.append(handle.send([message], wire[target], 0))
+            for parcel in parcels(incoming[source]):
+                self._works.append(handle.recv([self._mail.expect(parcel)], wire[source], 0))
+            for parcel in parcels(outgoing[target]):
+                self._sent.append(message(parcel))
+                self._works.append(handle.send([self._sent[-1]], wire[target], 0))
 
     def wait(self) -> None:
         """Block until everything has been sent and has arrived."""

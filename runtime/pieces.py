@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..ir.collectives import ALONE_FROM_BYTES
+
 Sizes = tuple[int, ...]
 
 _PACK_BELOW_BYTES = 32 * 1024
@@ -43,36 +45,48 @@ def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch
     return views
 
 
-def packs(pieces: Sequence[torch.Tensor]) -> bool:
-    """Whether pieces travel in one message: sender and receiver decide alike, from what both know."""
-    return len(pieces) > 1 and sum(piece.nbytes for piece in pieces) < _PACK_BELOW_BYTES * len(pieces)
+Parcel = list[torch.Tensor]
+"""Pieces that travel in one message. Sender and receiver make the same, from what both know; empty pieces need none."""
 
 
-def messages(pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What to send for contiguous pieces: each by itself, or one message with copies of all; empty ones need none."""
+def parcels(pieces: Sequence[torch.Tensor]) -> list[Parcel]:
+    """All pieces in one parcel, or, where they are large in the mean, each in its own."""
     pieces = [piece for piece in pieces if piece.numel()]
-    return [flatten(pieces, sum(piece.numel() for piece in pieces))] if packs(pieces) else pieces
+    if sum(piece.nbytes for piece in pieces) < _PACK_BELOW_BYTES * len(pieces):
+        return [pieces]
+    return [[piece] for piece in pieces]
+
+
+def parcels_of_bucket(pieces: Sequence[torch.Tensor]) -> list[Parcel]:
+    """The small pieces in one parcel, each of the others in its own, as the tensors of an all-reduce are."""
+    pieces = [piece for piece in pieces if piece.numel()]
+    small = [piece for piece in pieces if piece.nbytes < ALONE_FROM_BYTES]
+    return [*([small] if small else []), *([piece] for piece in pieces if piece.nbytes >= ALONE_FROM_BYTES)]
+
+
+def message(parcel: Parcel) -> torch.Tensor:
+    """What to send for contiguous pieces: a copy of all, or the only one."""
+    return parcel[0] if len(parcel) == 1 else flatten(parcel, sum(piece.numel() for piece in parcel))
 
 
 class Mail:
-    """What `messages` arrive in."""
+    """What messages arrive in."""
 
     def __init__(self) -> None:
-        self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        self._packed: list[tuple[torch.Tensor, Parcel]] = []
 
-    def expect(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Where to receive the messages with pieces for `slots`, contiguous tensors."""
-        slots = [slot for slot in slots if slot.numel()]
-        if not packs(slots):
-            return slots
-        flat = slots[0].new_empty(sum(slot.numel() for slot in slots))
-        self._packed.append((flat, slots))
-        return [flat]
+    def expect(self, parcel: Parcel) -> torch.Tensor:
+        """Where to receive the message for these contiguous tensors."""
+        if len(parcel) == 1:
+            return parcel[0]
+        flat = parcel[0].new_empty(sum(slot.numel() for slot in parcel))
+        self._packed.append((flat, parcel))
+        return flat
 
     def unpack(self) -> None:
         """Put what has arrived in its slots."""
-        for flat, slots in self._packed:
-            for view, slot in zip(unflatten(flat, [s.shape for s in slots]), slots, strict=True):
+        for flat, parcel in self._packed:
+            for view, slot in zip(unflatten(flat, [slot.shape for slot in parcel]), parcel, strict=True):
                 slot.copy_(view)
 
 

@@ -10,7 +10,7 @@ that several transfers share.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -27,7 +27,7 @@ from .durations import Communication, communication_of
 from .simulation.costs import OpCosts
 from .simulation.network import TRANSFER, Traffic
 from .simulation.places import Place, divided
-from .simulation.programs import Instruction, Issue, Program, Span, programs_of
+from .simulation.programs import End, Instruction, Issue, Program, Span, programs_of
 from .simulation.simulate import places_of
 
 
@@ -107,7 +107,7 @@ class _Writer:
         actions: list[Action] = []
         pending: list[Instruction] = []
         for instruction, _ in program:
-            if isinstance(instruction, Span) or instruction.traffic.kind != TRANSFER:
+            if isinstance(instruction, Span | End) or instruction.traffic.kind != TRANSFER:
                 pending.append(instruction)
                 continue
             actions += self._run(pending)
@@ -127,14 +127,19 @@ class _Writer:
             self.stretches.append(self._stretch(instructions))
         return [("run", self.numbers[key])]
 
-    def _stretch(self, instructions: Iterable[Instruction]) -> Stretch:
+    def _stretch(self, instructions: Sequence[Instruction]) -> Stretch:
         works: Counter[OpWork] = Counter()
         communications: Counter[Communication] = Counter()
+        sent = {each.traffic.op for each in instructions if isinstance(each, Issue)}
         for each in instructions:
             if isinstance(each, Span):
-                works.update(work for op in each.ops for work in self.costs.works(op))
+                works.update(work for op in each.ops if op not in sent for work in self.costs.works(op))
+            elif isinstance(each, End):
+                pass
             elif isinstance(op := each.traffic.op, CollectiveOp):
-                communications[communication_of(op, self.place.cluster.mesh)] += isinstance(each, Issue)
+                if isinstance(each, Issue):
+                    works.update((*self.costs.works(op), *self.costs.works_after(op)))
+                    communications[communication_of(op, self.place.cluster.mesh)] += 1
             else:
                 raise ValueError(f"{op.name} runs beside other work; only the simulator can tell how long that takes")
         return Stretch(tuple(works.items()), tuple(communications.items()))

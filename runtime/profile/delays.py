@@ -2,9 +2,9 @@
 How late ranks go on after a wait, by how long they computed before it.
 
 Processes that share cores are not all there when the last of them is: one that was woken waits for a core that another
-computes on, and those that have used up their share of it wait longest. What is measured is how much longer a small
-collective takes a rank in the mean where all compute before it than where none does; what they wait for one another is
-in it. Devices that nobody shares have none of this.
+computes on, and those that have used up their share of it wait longest. What is measured is how much longer small
+collectives, gathers and reductions, take a rank in the mean where all compute before them than where none does; what
+ranks wait for one another is in it. Devices that nobody shares have none of this.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Delays:
         _, alone = self._alternating(0, _MOST)
         found: list[tuple[float, float]] = []
         for stretch in _STRETCHES:
-            count = min(max(round(_WINDOW / stretch), _LEAST), _MOST)
+            count = min(max(2 * round(_WINDOW / stretch / 2), _LEAST), _MOST)
             computed, taken = self._alternating(max(round(stretch / once), 1), count)
             found.append((computed, max(taken - alone, 0.0)))
         return found
 
     def _alternating(self, products: int, count: int) -> tuple[float, float]:
-        """The mean seconds, over ranks, of so many products and of a collective, done in turn `count` times."""
+        """The mean seconds, over ranks, of so many products and of a collective, done in turn `count` times (even)."""
         self._clock.wait_for_all()
         computing, communicating, now = 0.0, 0.0, time.perf_counter()
-        for _ in range(count):
+        for turn in range(count):
             for _ in range(products):
                 self._compute()
             begun, done = now, time.perf_counter()
-            self._communicate()
+            self._communicate(turn)
             now = time.perf_counter()
             computing += done - begun
             communicating += now - done
@@ -66,8 +66,11 @@ class Delays:
     def _compute(self) -> None:
         torch.mm(self._x, self._x)
 
-    def _communicate(self) -> None:
-        self._comm.all_gather(self._value, 0, self._axes)
+    def _communicate(self, turn: int) -> None:
+        if turn % 2:
+            self._comm.all_gather(self._value, 0, self._axes)
+        else:
+            self._comm.all_reduce(self._value, self._axes)
 
     def _mean(self, value: float) -> float:
         by_rank = self._clock.by_rank(value)

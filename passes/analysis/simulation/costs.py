@@ -54,17 +54,18 @@ class OpCosts:
         return found
 
     def after(self, op: Operation) -> Seconds:
+        """The time of what is left to do when `op` has communicated."""
+        return self._seconds(self.works_after(op))
+
+    def works_after(self, op: Operation) -> Works:
         """What is left to do when `op` has communicated."""
         match op:
             case WaitOp():
-                return self._joining(op.start, op.start.args[0])
+                return self._copied(op.start.args[0], communication_of(op.start, self.cluster.mesh).joined)
             case CollectiveOp() if is_over_space(op, self.cluster):
-                return self._joining(op, op.operand)
+                return self._copied(op.operand, communication_of(op, self.cluster.mesh).joined)
             case _:
-                return self.none
-
-    def _joining(self, op: CollectiveOp | StartOp, value: SSAValue) -> Seconds:
-        return self._seconds(self._copied(value, communication_of(op, self.cluster.mesh).joined))
+                return ()
 
     def works(self, op: Operation) -> Works:
         """What `op` does, before it communicates; nothing where it only does that."""

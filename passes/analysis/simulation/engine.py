@@ -19,7 +19,7 @@ from itertools import count
 from ....ir.cluster import Interference
 from ...errors import fail
 from .network import Channel, Network, Traffic, fair_rates
-from .programs import Await, Issue, Program, Span
+from .programs import Await, End, Issue, Program, Span
 
 
 @dataclass(eq=False, slots=True)
@@ -165,6 +165,13 @@ class Engine:
                     return
             elif isinstance(instruction, Issue):
                 self._issue(number, instruction.traffic, part)
+            elif isinstance(instruction, End):
+                late = self.interference[number].delay(self.computed[number])
+                if seconds := instruction.overhead[column] + late:
+                    self.at[number] += 1
+                    span = Span((instruction.op,), ((seconds,),) * len(instruction.overhead))
+                    self._compute(SpanRun(number, span, part, self.now), seconds)
+                    return
             else:
                 run = self._queue(number, instruction.traffic).runs.get((instruction.traffic, part))
                 if run is None or run.end < 0.0:
@@ -292,6 +299,7 @@ class Engine:
         what = activity.what
         if isinstance(what, SpanRun):
             return 1.0 / self.interference[what.number].compute if self.talking[what.number] else 1.0
+        assert isinstance(what, TrafficRun), "a wait goes on at its own rate"
         disturbed = (m for m in what.channel.members if self.computing[m] is not None)
         return activity.share / max((self.interference[m].communication for m in disturbed), default=1.0)
 

@@ -53,7 +53,20 @@ class Await:
     traffic: Traffic
 
 
-Instruction: TypeAlias = Span | Issue | Await
+@dataclass(frozen=True, eq=False)
+class End:
+    """
+    What a step costs beside its ops, and by how much its last rank ends later, as if `op` took it.
+
+    Args:
+        overhead: by class, the first of these in seconds.
+    """
+
+    op: Operation
+    overhead: Seconds
+
+
+Instruction: TypeAlias = Span | Issue | Await | End
 Program: TypeAlias = list[tuple[Instruction, int]]
 """Instructions, each with the part of the loop that it is for (0 outside of loops)."""
 
@@ -99,7 +112,8 @@ class _Writer:
                 kind = Issue if item.action is Action.START else Await
                 found.append((kind(self.crossing[item.label]), item.part))
         found += ((each, 0) for each in self.instructions(pending))
-        return found + self.overhead(pending[-1:], found)
+        overhead = tuple(device.overhead for device in self.costs.devices)
+        return [*found, *((End(last, overhead), 0) for last in pending[-1:])]
 
     def body(self, label: str) -> list[Instruction]:
         """The instructions of a fragment."""
@@ -147,18 +161,6 @@ class _Writer:
         found = Traffic(op, what.kind.value, (self.division,), what.axes, seconds, min(latency, seconds), sent)
         self.issued[op] = found
         return found
-
-    def overhead(self, last: Sequence[Operation], program: Program) -> Program:
-        """What a step costs beside its ops, and by how much its last rank ends later: as if `last` took it."""
-        tail = [0.0] * len(self.costs.ranks)
-        for each, _ in reversed(program):
-            if isinstance(each, Await):
-                break
-            if isinstance(each, Span):
-                tail = [sum(pair) for pair in zip(tail, (ends[-1] for ends in each.ends), strict=True)]
-        devices, delay = self.costs.devices, self.cluster.interference.delay
-        seconds = tuple(device.overhead + delay(more) for device, more in zip(devices, tail, strict=True))
-        return [(each, 0) for op in last if any(seconds) for each in _span([(op, seconds)])]
 
 
 def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:

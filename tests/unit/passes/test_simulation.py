@@ -170,7 +170,7 @@ LATE = Interference(delays=((1.0, 0.5), (4.0, 2.0)))
 
 def test_ranks_go_on_later_than_what_they_waited_for_by_what_they_computed():
     found = simulated(UNEVEN, interference=LATE)
-    # The gather is over at 5.8 s. After 3.2 s of computing the slow one goes on 1.6 s later, after 0.2 s the fast one 0.1.
+    # The gather is over at 5.8 s. Having computed 3.2 s the slow one goes on 1.6 s later, the fast one, 0.2 s, 0.1 s.
     waits = [sum(found.waited(each.number).values()) for each in found.classes]
     assert waits == pytest.approx([4.2, 5.7])
     assert found.seconds == pytest.approx(7.4)
@@ -190,14 +190,13 @@ def test_what_is_there_already_is_not_waited_for():
     assert late.seconds == pytest.approx(6.0)
 
 
-GATHERED = """
+GATHERED = SQUARE + """
 #columns = #spmd.sharding<@mesh, [{}, {"tp"}]>
-%s
-func.func @f(%%x: tensor<10x50xf32> {spmd.sharding = #columns}) {
-  %%y = spmd.all_gather [{}, {"tp"}] %%x out_sharding = <@mesh, [{}, {}]> : tensor<10x50xf32>
+func.func @f(%x: tensor<10x50xf32> {spmd.sharding = #columns}) {
+  %y = spmd.all_gather [{}, {"tp"}] %x out_sharding = <@mesh, [{}, {}]> : tensor<10x50xf32>
   func.return
 }
-""" % SQUARE
+"""
 
 
 def test_parts_along_an_inner_dim_are_put_together():
@@ -208,14 +207,14 @@ def test_parts_along_an_inner_dim_are_put_together():
 
 
 def test_small_values_of_a_bucket_are_put_in_one_message():
-    partial = 'tensor<500xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"dp"}>}'
+    partial = '{spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"dp"}>}'
     whole = "#spmd.sharding<@mesh, [{}]>"
-    text = """
-    func.func @f(%%p: %s, %%q: %s) {
-      %%t = spmd.start "all_reduce" %%p, %%q out_shardings = [%s, %s] : tensor<500xf32>, tensor<500xf32>
-      %%a, %%b = spmd.wait %%t : tensor<500xf32>, tensor<500xf32>
+    text = f"""
+    func.func @f(%p: tensor<500xf32> {partial}, %q: tensor<500xf32> {partial}) {{
+      %t = spmd.start "all_reduce" %p, %q out_shardings = [{whole}, {whole}] : tensor<500xf32>, tensor<500xf32>
+      %a, %b = spmd.wait %t : tensor<500xf32>, tensor<500xf32>
       func.return
-    }""" % (partial, partial, whole, whole)
+    }}"""
     # 4,000 bytes are read and written in 8 s; then 1 s, and 4 s for the 4,000 bytes that each sends.
     assert simulated(SQUARE + text).seconds == pytest.approx(13.0)
 
