@@ -45,8 +45,8 @@ class Study:
     site: Site
     groups: Sequence[Group]
     folder: Path
-    seconds: float = 27.0
-    profile_seconds: float = 45.0
+    seconds: float = 18.0
+    profile_seconds: float = 90.0
     table_seconds: float = 36.0
 
     def run(self, until: str = PHASES[-1]) -> list[dict[str, Any]]:

@@ -36,8 +36,8 @@ EMULATED: dict[str, Site] = {
     "two-hosts": Emulated(rates=("200mbit", "200mbit"), ranks_each=2),
     "three-hosts": Emulated(rates=("500mbit", "500mbit", "100mbit"), ranks_each=1),
 }
-SLOW_LINKS_SECONDS = 120.0
-"""For how long a network is profiled on which a large bucket takes half a second."""
+SLOW_LINKS = 120.0
+"""The seconds for which a network is profiled on which a large bucket takes half a second."""
 
 GOOD_CHOICE = 0.05
 """By how much of the best step the chosen plan may be slower."""
@@ -51,7 +51,7 @@ def study(name: str, options: argparse.Namespace) -> Study:
     folder = RESULTS / f"prediction-{name}"
     if options.quick:
         return Study(site, chosen, folder, 8.0, 15.0, 15.0)
-    return Study(site, chosen, folder, profile_seconds=45.0 if name == LOCAL else SLOW_LINKS_SECONDS)
+    return Study(site, chosen, folder) if name == LOCAL else Study(site, chosen, folder, profile_seconds=SLOW_LINKS)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -17,9 +16,9 @@ from ...ir.cluster import Cluster
 from ...ir.collective_cost import Method, handled_share, has_methods
 from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
-from ...ir.sharding import largest_local_shape
 from ...ir.signatures import Signature
 from ..errors import fail
+from .collective_memory import is_block
 from .compute import local_bytes, op_seconds
 
 
@@ -65,13 +64,12 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
 
 
 def _packed_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
-    held = [local_bytes(value, step.source, mesh) for value, step in pairs]
+    held = [(value, step, local_bytes(value, step.source, mesh)) for value, step in pairs]
     match pairs[0][1].kind:
         case CollectiveKind.ALL_REDUCE if len(pairs) > 1:
-            return 2.0 * sum(size for size in held if size < ALONE_FROM_BYTES)
+            return 2.0 * sum(size for _, _, size in held if size < ALONE_FROM_BYTES)
         case CollectiveKind.REDUCE_SCATTER:
-            inner = (size for (value, step), size in zip(pairs, held, strict=True) if _is_inner(value, step, mesh))
-            return 2.0 * sum(inner)
+            return 2.0 * sum(n for value, step, n in held if not is_block(shape_of(value), step.source, step.dim, mesh))
         case _:
             return 0.0
 
@@ -79,13 +77,8 @@ def _packed_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
 def _joined_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
     if pairs[0][1].kind is not CollectiveKind.ALL_GATHER:
         return 0.0
-    return 2.0 * sum(local_bytes(value, step.target, mesh) for value, step in pairs if _is_inner(value, step, mesh))
-
-
-def _is_inner(value: SSAValue, step: Step, mesh: Mesh) -> bool:
-    """Whether the parts of the dim that a step joins or splits are no blocks of memory."""
-    shape = largest_local_shape(shape_of(value), step.target, mesh)
-    return math.prod(shape[: step.dim or 0]) > 1
+    inner = ((v, step) for v, step in pairs if not is_block(shape_of(v), step.target, step.dim, mesh))
+    return 2.0 * sum(local_bytes(value, step.target, mesh) for value, step in inner)
 
 
 def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:

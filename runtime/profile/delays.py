@@ -39,14 +39,14 @@ class Delays:
         self._x = torch.rand(_MATRIX, _MATRIX)
 
     def measure(self) -> list[tuple[float, float]]:
-        """By stretch, the seconds computed and those that a collective took longer: means over ranks."""
+        """By stretch, the seconds computed and those that a collective took longer, or less, by chance: means over ranks."""
         once = self._mean(self._clock.window(self._compute, _WINDOW / 4, 1))
         _, alone = self._alternating(0, _MOST)
         found: list[tuple[float, float]] = []
         for stretch in _STRETCHES:
             count = min(max(2 * round(_WINDOW / stretch / 2), _LEAST), _MOST)
             computed, taken = self._alternating(max(round(stretch / once), 1), count)
-            found.append((computed, max(taken - alone, 0.0)))
+            found.append((computed, taken - alone))
         return found
 
     def _alternating(self, products: int, count: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -130,10 +131,28 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[Fitted]]:
             lines[each.curve] = line
             found = {"alpha": line.alpha, "beta": line.beta}
             fits.append(Fitted(each.series, found, len(seen), line.middle_error, line.worst_error))
-            points += [(each.curve, size, seconds) for size, seconds in seen if each.kind != TRANSFER]
+            if each.kind != TRANSFER:
+                points += [(each.curve, size, seconds) for size, seconds in rising(seen)]
         links.append(_link("-".join(axes), lines, points))
     order = [axis.name for axis in mesh.spatial]
     return sorted(links, key=lambda link: order.index(link.axis) if link.axis in order else len(order)), fits
+
+
+def rising(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """
+    Times that never fall with the size: those that do are noise, and neighbours get their common geometric mean.
+
+    It is the isotonic regression of the logarithms, by pooling adjacent violators (Ayer and others, 1955).
+    """
+    pools: list[tuple[float, int]] = []
+    for _, seconds in points:
+        mean, count = math.log(seconds), 1
+        while pools and pools[-1][0] > mean:
+            before, many = pools.pop()
+            mean, count = (before * many + mean * count) / (many + count), many + count
+        pools.append((mean, count))
+    means = [math.exp(mean) for mean, count in pools for _ in range(count)]
+    return [(size, mean) for (size, _), mean in zip(points, means, strict=True)]
 
 
 def _link(name: str, lines: Mapping[str, Line], points: Sequence[tuple[str, float, float]]) -> Link:

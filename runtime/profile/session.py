@@ -50,6 +50,9 @@ _LEAST_ROUNDS = 3
 _WINDOW = (0.004, 0.025)
 """The seconds that one measurement takes, at least and at most, where single calls are short."""
 
+_LEAST_CALLS = 16
+"""Of one measurement, where there is time: among processes that share cores, single calls vary by milliseconds."""
+
 _SLOWEST_SHARE = 1 / 300
 """What a single call may take of the time that there is."""
 
@@ -257,7 +260,8 @@ class _Session:
             journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
             return False
         self._begun.add(task.series)
-        count = max(round(self._window / expected), 1)
+        least = min(_LEAST_CALLS, int(most / expected)) if task.together else 1
+        count = max(round(self._window / expected), least, 1)
         clock.wait_for_all()
         if task.timed:
             spent = statistics.fmean(cast("float", run()) for _ in range(count))

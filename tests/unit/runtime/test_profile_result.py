@@ -10,6 +10,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import op_seconds
 from shardwright.runtime.profile.journal import Journal, ProfileError
 from shardwright.runtime.profile.output import Output, profile_text
+from shardwright.runtime.profile.result import profile_of, rising
 from shardwright.runtime.profile.tasks import exchanges, groups_of, sizes_between
 
 MESH = Mesh.of(node=2, gpu=2)
@@ -102,3 +103,18 @@ def test_rounds_in_which_others_worked_count_only_where_there_are_no_better():
     journal.others = {"a": [0.05, 0.0, 0.01, 1.5], "b": [0.9, 0.5]}
     assert sorted(journal.quiet_rounds("a")) == [[1.0], [2.0], [3.0]]
     assert sorted(journal.quiet_rounds("b")) == [[4.0], [5.0]]
+
+
+def test_times_that_fall_with_the_size_are_noise():
+    points = [(1.0, 2.0), (4.0, 8.0), (16.0, 2.0), (64.0, 16.0)]
+    assert [size for size, _ in rising(points)] == [1.0, 4.0, 16.0, 64.0]
+    assert [seconds for _, seconds in rising(points)] == pytest.approx([2.0, 4.0, 4.0, 16.0])
+    falling = [(1.0, 8.0), (2.0, 4.0), (4.0, 2.0)]
+    assert [seconds for _, seconds in rising(falling)] == pytest.approx([4.0, 4.0, 4.0])
+    assert rising([]) == []
+
+
+def test_delays_are_the_middle_of_the_rounds_where_there_are_any():
+    journal = made_up_journal(MESH, SAMPLES, [1.0] * MESH.device_count)
+    journal.delays = [[(1e-3, -1e-4), (1e-2, 2e-3)], [(1e-3, 1e-4), (1e-2, 3e-3)], [(1e-3, -2e-4), (1e-2, 9e-3)]]
+    assert profile_of(journal, SAMPLES, "late").cluster.interference.delays == ((1e-2, 3e-3),)
