@@ -39,7 +39,7 @@ class Delays:
         self._x = torch.rand(_MATRIX, _MATRIX)
 
     def measure(self) -> list[tuple[float, float]]:
-        """By stretch, the seconds computed, and those that a collective took longer (by chance, less): means over ranks."""
+        """By stretch, the seconds computed, and by how much a collective took longer: means over ranks."""
         once = self._mean(self._clock.window(self._compute, _WINDOW / 4, 1))
         _, alone = self._alternating(0, _MOST)
         found: list[tuple[float, float]] = []
