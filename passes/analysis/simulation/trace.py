@@ -8,6 +8,7 @@ that sends to the one that receives; a counter shows the memory that is held.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -28,7 +29,7 @@ from .results import COMPUTE, RankClass, Simulation
 
 Event: TypeAlias = dict[str, Any]
 
-_MICROSECONDS = 1e6
+_MICROSECONDS, _NANOSECONDS = 1e6, 1e9
 _LISTED_RANKS = 8
 _WAITING = "waiting"
 
@@ -104,8 +105,7 @@ class _Writer:
             "ph": "X",
             "pid": each.number,
             "tid": self.threads[each.number, stream],
-            "ts": start * _MICROSECONDS,
-            "dur": (end - start) * _MICROSECONDS,
+            **_from_to(start, end),
             "name": op_name(op),
             "cat": cat,
             "args": {**self._described(op, each), "part": part},
@@ -132,6 +132,17 @@ class _Writer:
         if op not in self._arguments:
             self._arguments[op] = dict(_description(op, each))
         return self._arguments[op]
+
+
+def _from_to(start: float, end: float) -> Event:
+    """
+    Begin and duration of a slice, in microseconds.
+
+    Perfetto cuts both to whole nanoseconds and drops a slice that then begins before the one before it ends. So slices
+    begin and end in the middle of nanoseconds, the end one earlier.
+    """
+    first, last = math.floor(start * _NANOSECONDS), math.floor(end * _NANOSECONDS)
+    return {"ts": (first + 0.5) / 1e3, "dur": max(last - first - 0.5, 0.0) / 1e3}
 
 
 def _description(op: Operation, each: RankClass) -> Iterator[tuple[str, object]]:
