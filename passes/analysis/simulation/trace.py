@@ -138,11 +138,11 @@ def _from_to(start: float, end: float) -> Event:
     """
     Begin and duration of a slice, in microseconds.
 
-    Perfetto cuts both to whole nanoseconds and drops a slice that then begins before the one before it ends. So slices
-    begin and end in the middle of nanoseconds, the end one earlier.
+    Perfetto takes both to whole nanoseconds and drops a slice that then begins before the one before it ends. So slices
+    begin and end a quarter into nanoseconds, where cutting and rounding agree, and end one earlier.
     """
     first, last = math.floor(start * _NANOSECONDS), math.floor(end * _NANOSECONDS)
-    return {"ts": (first + 0.5) / 1e3, "dur": max(last - first - 0.5, 0.0) / 1e3}
+    return {"ts": (first + 0.25) / 1e3, "dur": max(last - first - 0.75, 0.0) / 1e3}
 
 
 def _description(op: Operation, each: RankClass) -> Iterator[tuple[str, object]]:
