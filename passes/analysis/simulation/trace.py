@@ -114,16 +114,18 @@ class _Writer:
     def _arrow(self, each: RankClass, run: TrafficRun, started: float | None) -> Iterator[Event]:
         """From a start to the op after its wait; of a transfer, from the slice of who sends to that of who receives."""
         number = each.number
+        # Perfetto takes whole numbers alone: those of a run, one for each class and one for all.
+        first = (self.arrows[run] + 1) * (len(self.simulation.classes) + 1)
         common: Event = {"cat": run.traffic.kind, "name": run.traffic.kind, "pid": number}
         if run.traffic.kind == TRANSFER:
             sends = number in run.traffic.ends[0].numbers
             thread = self.threads[number, run.channel.name]
-            identity, ends = f"{self.arrows[run]}", {} if sends else {"bp": "e"}
+            ends = {} if sends else {"bp": "e"}
             at = (run.start + (run.end - run.start) * (0.25 if sends else 0.75)) * _MICROSECONDS
             if number in (run.traffic.ends[0].first, run.traffic.ends[1].first):
-                yield {**common, "ph": "s" if sends else "f", "id": identity, "tid": thread, "ts": at, **ends}
+                yield {**common, "ph": "s" if sends else "f", "id": first, "tid": thread, "ts": at, **ends}
         elif started is not None and number in run.taken:
-            identity = f"{self.arrows[run]}.{number}"
+            identity = first + 1 + number
             yield {**common, "ph": "s", "id": identity, "tid": 0, "ts": started * _MICROSECONDS}
             yield {**common, "ph": "f", "id": identity, "tid": 0, "ts": run.taken[number] * _MICROSECONDS}
 

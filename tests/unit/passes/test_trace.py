@@ -18,8 +18,8 @@ FIELDS = {
     "M": {"args": dict},
     "X": {"dur": float, "cat": str, "args": dict},
     "C": {"args": dict},
-    "s": {"id": str, "cat": str},
-    "f": {"id": str, "cat": str},
+    "s": {"id": int, "cat": str},
+    "f": {"id": int, "cat": str},
 }
 METADATA = {f"{what}_{field}": field for what in ("process", "thread") for field in ("name", "sort_index")}
 
