@@ -70,12 +70,14 @@ class _Writer:
     def names(self, each: RankClass) -> Iterator[Event]:
         """The names of a class and of its streams."""
         channels = dict.fromkeys(run.channel.name for run in self.simulation.traffic(each.number))
-        yield self._named(each, 0, "process_name", name=class_name(each))
-        yield self._named(each, 0, "process_sort_index", sort_index=each.number)
+        # A thread's number is its own among those of all processes, as in a system.
+        first = len(self.threads)
+        yield self._named(each, first, "process_name", name=class_name(each))
+        yield self._named(each, first, "process_sort_index", sort_index=each.number)
         for index, stream in enumerate((COMPUTE, _WAITING, *channels)):
-            self.threads[each.number, stream] = index
-            yield self._named(each, index, "thread_name", name=stream)
-            yield self._named(each, index, "thread_sort_index", sort_index=index)
+            self.threads[each.number, stream] = first + index
+            yield self._named(each, first + index, "thread_name", name=stream)
+            yield self._named(each, first + index, "thread_sort_index", sort_index=index)
 
     def _named(self, each: RankClass, thread: int, what: str, **args: object) -> Event:
         return {"ph": "M", "pid": each.number, "tid": thread, "ts": 0.0, "name": what, "args": args}
@@ -83,6 +85,7 @@ class _Writer:
     def events(self, each: RankClass) -> Iterator[Event]:
         """What a class does."""
         starts: dict[tuple[Operation, int], float] = {}
+        computing = self.threads[each.number, COMPUTE]
         for run in self.simulation.ops(each.number):
             yield self._slice(each, COMPUTE, run.op, category(run.op), run.start, run.end, run.part)
             if isinstance(run.op, StartOp):
@@ -96,7 +99,7 @@ class _Writer:
             yield from self._arrow(each, run, starts.get((run.traffic.op, run.part)))
         for held in self.held.over_time(each):
             now: Event = {"ts": held.time * _MICROSECONDS, "args": {"bytes": held.bytes}}
-            yield {"ph": "C", "pid": each.number, "tid": 0, "name": "memory", **now}
+            yield {"ph": "C", "pid": each.number, "tid": computing, "name": "memory", **now}
 
     def _slice(
         self, each: RankClass, stream: str, op: Operation, cat: str, start: float, end: float, part: int
@@ -125,9 +128,9 @@ class _Writer:
             if number in (run.traffic.ends[0].first, run.traffic.ends[1].first):
                 yield {**common, "ph": "s" if sends else "f", "id": first, "tid": thread, "ts": at, **ends}
         elif started is not None and number in run.taken:
-            identity = first + 1 + number
-            yield {**common, "ph": "s", "id": identity, "tid": 0, "ts": started * _MICROSECONDS}
-            yield {**common, "ph": "f", "id": identity, "tid": 0, "ts": run.taken[number] * _MICROSECONDS}
+            mine: Event = {**common, "id": first + 1 + number, "tid": self.threads[number, COMPUTE]}
+            yield {**mine, "ph": "s", "ts": started * _MICROSECONDS}
+            yield {**mine, "ph": "f", "ts": run.taken[number] * _MICROSECONDS}
 
     def _described(self, op: Operation, each: RankClass) -> Event:
         """What a click on a slice tells."""

@@ -70,6 +70,7 @@ def test_every_thread_has_a_name_and_every_arrow_two_ends(events: list[dict[str,
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert named >= {(e["pid"], e["tid"]) for e in events if e["ph"] in ("X", "s", "f")}
     assert {e["pid"] for e in events} == {each.number for each in simulation.classes}
+    assert len({thread for _, thread in named}) == len(named), "Perfetto tells threads of different processes by number"
     ends = {phase: sorted(e["id"] for e in events if e["ph"] == phase) for phase in "sf"}
     assert ends["s"] == ends["f"]
     assert len(set(ends["s"])) == len(ends["s"]) > 0
