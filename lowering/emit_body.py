@@ -35,9 +35,6 @@ from .emit_where import Where
 _UNUSED = "_"
 _TOTAL = "total"
 
-NO_OP = -1
-"""What a program that ticks says where no op of the step comes next."""
-
 LISTED = "list"
 """What becomes of a value of which all parts are kept."""
 
@@ -60,7 +57,7 @@ class Program:
     def tick(self, op: Operation | None = None) -> Iterator[str]:
         """Say that an op comes next, or that what comes is no op of the step."""
         if self.ticks is not None:
-            number = NO_OP if op is None else self.ticks.setdefault(op, len(self.ticks))
+            number = "" if op is None else self.ticks.setdefault(op, len(self.ticks))
             yield f"{INDENT}comm.tick({number})"
 
     def new_function(self, label: str, text: list[str]) -> str:

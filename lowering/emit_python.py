@@ -54,8 +54,8 @@ def emit_python(
         name: what the program is called in its docstring and plan.
         step_spec: where the runtime finds the model, as `package.module:function`, if anywhere.
         versions: the versions of what made the program, by package.
-        ticks: if given, the program says before each op that it comes next, as `comm.tick(number)`, with -1 where what
-            comes is no op of the step. The numbers of the ops are put here.
+        ticks: if given, the program says before each op that it comes next, as `comm.tick(number)`, and `comm.tick()`
+            where what comes is no op of the step. The numbers of the ops are put here.
 
     Raises:
         EmitError: something is left to decide, or the step does what a program cannot; the message says what.

@@ -143,8 +143,15 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
             raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
-        request = Request(mesh, samples, options.seconds, network=False, resume=options.resume)
-        return replace(request, rehearsals=wanted.rehearsals), Output(base.name, samples, base)
+        request = Request(
+            mesh,
+            samples,
+            options.seconds,
+            network=False,
+            resume=options.resume,
+            rehearsals=wanted.rehearsals,
+        )
+        return request, Output(base.name, samples, base)
     dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
     samples = family_samples(dtypes, quick=options.seconds < QUICK_SECONDS)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem

@@ -7,6 +7,7 @@ share cores, single calls say nothing: a call either has the core or has not.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -44,6 +45,10 @@ class Clock:
     def slowest(self, value: float) -> float:
         """The largest `value` of any rank."""
         return max(self.by_rank(value))
+
+    def mean(self, value: float) -> float:
+        """The mean `value` of the ranks."""
+        return statistics.fmean(self.by_rank(value))
 
     def share(self, value: object) -> object:
         """The `value` of rank 0, on all ranks; it is pickled."""

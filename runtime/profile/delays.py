@@ -40,7 +40,7 @@ class Delays:
 
     def measure(self) -> list[tuple[float, float]]:
         """By stretch, the seconds computed, and by how much a collective took longer: means over ranks."""
-        once = self._mean(self._clock.window(self._compute, _WINDOW / 4, 1))
+        once = self._clock.mean(self._clock.window(self._compute, _WINDOW / 4, 1))
         _, alone = self._alternating(0, _MOST)
         found: list[tuple[float, float]] = []
         for stretch in _STRETCHES:
@@ -61,7 +61,7 @@ class Delays:
             now = time.perf_counter()
             computing += done - begun
             communicating += now - done
-        return self._mean(computing / count), self._mean(communicating / count)
+        return self._clock.mean(computing / count), self._clock.mean(communicating / count)
 
     def _compute(self) -> None:
         torch.mm(self._x, self._x)
@@ -71,7 +71,3 @@ class Delays:
             self._comm.all_gather(self._value, 0, self._axes)
         else:
             self._comm.all_reduce(self._value, self._axes)
-
-    def _mean(self, value: float) -> float:
-        by_rank = self._clock.by_rank(value)
-        return sum(by_rank) / len(by_rank)

@@ -45,8 +45,8 @@ class Interference:
         spent = time.perf_counter() - start
         self._comm.wait(token)
         ratios = (max(spent / max(count, 1) / alone, 1.0), max(spent / sending, 1.0))
-        compute, communication = (self._clock.by_rank(ratio) for ratio in ratios)
-        return sum(compute) / len(compute), sum(communication) / len(communication)
+        compute, communication = map(self._clock.mean, ratios)
+        return compute, communication
 
     def _communication_alone(self) -> float:
         """The mean of some all-reduces, of the slowest rank."""

@@ -28,6 +28,7 @@ from ..plan import Value
 from ..requests import Pending, Request
 from ..stages import Stage, connect
 from .clock import Clock
+from .samples import REFUSALS
 
 _TURN_SECONDS = 0.2
 _LEAST_STEPS, _MOST_STEPS = 2, 50
@@ -36,11 +37,8 @@ _LEAST_STEPS, _MOST_STEPS = 2, 50
 _RATE = 1e-4
 """Of learning: so little that what is computed with stays what it was."""
 
-_NOTHING = -1
-"""What programs tick before what is no op of the step."""
-
-Tick: TypeAlias = "tuple[int, float]"
-"""The number of what came, and when."""
+Tick: TypeAlias = "tuple[int | None, float]"
+"""The number of what came, if it was an op of the step, and when."""
 
 _DEVIATION, _LEAST = 0.1, 0.5
 """Of parameters that are made up; what a square root is taken of is at least so much."""
@@ -76,8 +74,8 @@ class Rehearsed(Communicator):
         self.ticks: list[Tick] = []
         """What came, and when."""
 
-    def tick(self, number: int) -> None:
-        """Note that the op with that number comes next."""
+    def tick(self, number: int | None = None) -> None:
+        """Note that the op with that number comes next; without one, no op of the step."""
         self.ticks.append((number, time.perf_counter()))
 
     def _begin(self, group: Group, request: Request) -> Pending:
@@ -154,7 +152,7 @@ class Rehearsing:
         self._comm.meets, refusal = False, ""
         try:
             self._step()
-        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        except REFUSALS as error:
             refusal = str(error).splitlines()[0]
         self._comm.meets = True
         if told := next(filter(None, self._clock.everyone(refusal)), ""):
@@ -175,7 +173,7 @@ class Rehearsing:
         for _ in range(self._steps):
             self._clock.wait_for_all()
             self._step()
-            self._comm.tick(_NOTHING)
+            self._comm.tick()
         found = self._clock.everyone(mean_by_key(self._keys, self._comm.ticks))
         self._comm.ticks.clear()
         return by_rank(found)
@@ -199,7 +197,7 @@ def mean_by_key(keys: Sequence[str], ticks: Sequence[Tick]) -> dict[str, float]:
     """By key, the mean of the seconds from each tick of an op of that name to the next tick."""
     spent: dict[str, list[float]] = {}
     for (number, begun), (_, ended) in pairwise(ticks):
-        if number >= 0 and (key := keys[number]):
+        if number is not None and (key := keys[number]):
             spent.setdefault(key, []).append(ended - begun)
     return {key: statistics.fmean(each) for key, each in spent.items()}
 

@@ -10,6 +10,9 @@ import torch
 
 from ...ir.op_cost import OpWork
 
+REFUSALS = (RuntimeError, IndexError, TypeError, ValueError)
+"""What torch raises for operands that an op does not take."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:

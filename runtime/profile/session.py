@@ -29,7 +29,7 @@ from .interference import Interference
 from .journal import Journal, ProfileError
 from .others import Others
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
-from .samples import OpSample
+from .samples import REFUSALS, OpSample
 from .tasks import (
     LEAST_BYTES,
     MOST_BYTES,
@@ -288,7 +288,7 @@ class _Session:
             run = task.make()
             if warm and not task.together:
                 run()
-        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        except REFUSALS as error:
             if task.together:
                 raise
             refusal = str(error).splitlines()[0]

@@ -13,7 +13,7 @@ from shardwright.api.steps import find_step
 from shardwright.dialects.compute import ComputeOp
 from shardwright.lowering.emit_python import emit_python
 
-TICK = re.compile(r" *comm\.tick\((-?\d+)\)\n")
+TICK = re.compile(r" *comm\.tick\((\d*)\)\n")
 
 
 def emitted(module: ModuleOp, ticks: dict[Operation, int] | None) -> str:
@@ -38,7 +38,7 @@ def test_every_op_is_announced(module: ModuleOp):
     text = emitted(module, ticks)
     assert {op for op in module.walk() if isinstance(op, ComputeOp)} <= ticks.keys()
     assert set(ticks.values()) == set(range(len(ticks)))
-    assert {int(number) for number in TICK.findall(text)} == {-1, *ticks.values()}
+    assert set(TICK.findall(text)) == {"", *map(str, ticks.values())}
 
 
 def test_the_op_that_is_announced_comes_next():

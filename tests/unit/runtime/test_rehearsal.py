@@ -6,7 +6,7 @@ from shardwright.runtime.profile.rehearsal import by_rank, mean_by_key
 
 
 def test_an_op_takes_until_the_next_tick():
-    ticks = [(0, 0.0), (1, 1.0), (2, 4.0), (0, 5.0), (-1, 8.0), (1, 90.0), (-1, 91.0)]
+    ticks = [(0, 0.0), (1, 1.0), (2, 4.0), (0, 5.0), (None, 8.0), (1, 90.0), (None, 91.0)]
     assert mean_by_key(["mm", "", "relu"], ticks) == {"mm": 2.0, "relu": 1.0}
 
 
