@@ -27,7 +27,7 @@ from .topology_cost import topology_costs
 BackEnd: TypeAlias = Literal["analytic", "fitted", "table"]
 
 Algorithm: TypeAlias = Literal["flat", "padded", "grouped_broadcast", "hierarchical"]
-"""How a collective is carried out. `padded` is `flat`, with parts of one size."""
+"""How a collective is carried out. `padded` is `flat`, with parts of one size; a library may carry it out otherwise."""
 
 
 @dataclass(frozen=True)
@@ -232,13 +232,15 @@ class Cluster:
         """
         The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes.
 
-        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta.
+        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta. Where nothing
+        is known of padded parts, they take what even ones do.
         """
         axes = self._spatial(axes)
         alpha, beta = self.collective_costs(kind, axes, algorithm)
-        named = kind.value if algorithm in ("flat", "padded") else f"{kind.value}:{algorithm}"
+        names = {"flat": (kind.value,), "padded": (f"{kind.value}:padded", kind.value)}
         link = self.link("-".join(axes))
-        if link is None or not (curve := link.curve(named)):
+        curves = [] if link is None else map(link.curve, names.get(algorithm, (f"{kind.value}:{algorithm}",)))
+        if (curve := next(filter(None, curves), None)) is None:
             return alpha + beta * whole_bytes
         return interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
 

@@ -35,7 +35,7 @@ class Communication:
     kind: CollectiveKind
     axes: tuple[str, ...]
     whole_bytes: float
-    method: Method = "padded"
+    method: Method = "flat"
     packed: float = 0.0
     joined: float = 0.0
 
@@ -54,9 +54,7 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
         steps = [op.step(sharding_of(op.operand), mesh)]
     else:
         steps = [_started(op, index, mesh) for index in range(len(op.args))]
-    method: Method = "padded"
-    if op.method is not None and op.method.data in ("grouped_broadcast", "hierarchical"):
-        method = cast(Method, op.method.data)
+    method = "flat" if op.method is None else cast(Method, op.method.data)
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))

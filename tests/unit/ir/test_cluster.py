@@ -32,6 +32,13 @@ def test_measured_times_hold_and_the_power_law_between_them():
     assert known.collective_seconds(GATHER, ("gpu",), 1000, "grouped_broadcast") == pytest.approx(7e-3)
 
 
+def test_padded_parts_take_what_was_measured_of_them():
+    measured = Link("gpu", 1e-3, 1e-6, points=(*POINTS, ("all_gather:padded", 1000.0, 5e-3)))
+    known = cluster(Link("node", 1e-2, 1e-5), measured)
+    seconds = [known.collective_seconds(GATHER, ("gpu",), 1000, method) for method in ("flat", "padded")]
+    assert seconds == pytest.approx([2e-3, 5e-3])
+
+
 def test_a_start_takes_a_part_of_the_time_of_its_collective():
     starts = (("all_gather:start", 1000.0, 1e-3), ("all_gather:start", 4000.0, 9.0))
     started = Link("gpu", 1e-3, 1e-6, points=(*POINTS, *starts))

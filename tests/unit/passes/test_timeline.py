@@ -41,6 +41,19 @@ def test_compute_takes_its_roofline_time():
     assert (found.seconds, found.compute_seconds, found.exposed_seconds) == (4.0, 4.0, 0.0)
 
 
+@pytest.mark.parametrize(("method", "seconds"), [("flat", 3.0), ("padded", 5.0), ("grouped_broadcast", 7.0)])
+def test_a_collective_takes_what_was_measured_of_its_method(method: str, seconds: float):
+    points = {"all_gather": 3.0, "all_gather:padded": 5.0, "all_gather:grouped_broadcast": 7.0}
+    given = ", ".join(f'"{name}" = [(2000.0, {each})]' for name, each in points.items())
+    tp = '#spmd.link<"tp", alpha = 1.0, beta = 1.0e-3'
+    head = HEAD.replace(tp, f"{tp}, points = {{{given}}}")
+    gather = f'%a = spmd.all_gather [{{"tp"}}] %x out_sharding = <@mesh, [{{}}]> method = "{method}" : tensor<500xf32>'
+    arguments = '%x: tensor<500xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"tp"}]>}'
+    module = parse("\n".join([head, f"func.func @f({arguments}) {{", gather, "func.return", "}"]), context())
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    assert predict(func, cluster_of_module(module)).seconds == pytest.approx(seconds)
+
+
 def test_a_collective_holds_up_both_streams():
     found = timeline(f'%a = spmd.all_reduce [{{"dp"}}] %p {SUM}', f"%b = aten.relu %a {RELU}")
     assert found.communication_seconds == found.exposed_seconds == pytest.approx(3.0)
