@@ -14,7 +14,10 @@ import torch.distributed as dist
 from ..communicator import Communicator, Token
 from .clock import Clock
 
-_ELEMENTS = 1024 * 1024
+_MOST_ELEMENTS, _LEAST_ELEMENTS = 1024 * 1024, 16 * 1024
+_LONGEST = 0.05
+"""The seconds that what is communicated takes, at most, unless the least number of elements takes longer."""
+
 _MATRIX = 192
 _ALONE = 8
 """How often each is done alone, in turn with the other."""
@@ -24,14 +27,19 @@ class Interference:
     """
     Measures it; every rank must make one and call `measure` equally often.
 
-    What is computed are products of small matrices; what is communicated is an all-reduce of 4 MiB over all ranks.
+    What is computed are products of small matrices; what is communicated is an all-reduce over all ranks, of 4 MiB
+    where links are fast enough.
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
         self._comm, self._clock = comm, clock
         self._axes = tuple(axis.name for axis in comm.mesh.spatial if axis.size > 1)
-        self._value = torch.ones(_ELEMENTS, device=comm.device)
+        self._value = torch.ones(_MOST_ELEMENTS, device=comm.device)
         self._x = torch.rand(_MATRIX, _MATRIX, device=comm.device)
+        # The first one makes connections.
+        self._communicate()
+        once = clock.slowest(clock.calls(self._communicate, 1))
+        self._value = self._value[: max(int(_MOST_ELEMENTS * min(_LONGEST / once, 1.0)), _LEAST_ELEMENTS)].clone()
 
     def measure(self) -> tuple[float, float]:
         """How many times longer (compute, communication) took, the mean over ranks."""
@@ -51,7 +59,10 @@ class Interference:
     def _communication_alone(self) -> float:
         """The mean of some all-reduces, of the slowest rank."""
         self._clock.wait_for_all()
-        return self._clock.slowest(self._clock.calls(lambda: self._comm.wait(self._begin()), _ALONE))
+        return self._clock.slowest(self._clock.calls(self._communicate, _ALONE))
+
+    def _communicate(self) -> None:
+        self._comm.wait(self._begin())
 
     def _begin(self) -> Token:
         return self._comm.start("all_reduce", (self._value,), self._axes, donate=True)

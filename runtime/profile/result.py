@@ -140,23 +140,25 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[Fitted]]:
 
 def rising(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """
-    Times that never fall with the size: those that do are noise, and neighbours get their common geometric mean.
+    Times that never fall with the size: those that do are noise, and neighbours get the median of their logarithms.
 
-    It is the isotonic regression of the logarithms, by pooling adjacent violators (Ayer and others, 1955).
+    It is the isotonic regression by least absolute deviations, by pooling adjacent violators (Ayer and others, 1955);
+    so one slow measurement among small sizes does not lift them all.
     """
-    pools: list[tuple[float, int]] = []
+    pools: list[list[float]] = []
     for _, seconds in points:
-        mean, count = math.log(seconds), 1
-        while pools and pools[-1][0] > mean:
-            before, many = pools.pop()
-            mean, count = (before * many + mean * count) / (many + count), many + count
-        pools.append((mean, count))
-    means = [math.exp(mean) for mean, count in pools for _ in range(count)]
-    return [(size, mean) for (size, _), mean in zip(points, means, strict=True)]
+        pool = [math.log(seconds)]
+        while pools and statistics.median(pools[-1]) > statistics.median(pool):
+            pool = pools.pop() + pool
+        pools.append(pool)
+    middles = [math.exp(statistics.median(pool)) for pool in pools for _ in pool]
+    return [(size, middle) for (size, _), middle in zip(points, middles, strict=True)]
 
 
 def _link(name: str, lines: Mapping[str, Line], points: Sequence[tuple[str, float, float]]) -> Link:
-    plain = lines.get(TRANSFER) or lines.get("all_gather") or lines.get("all_reduce")
+    transfers = [line for name, line in lines.items() if name.partition(":")[0] == TRANSFER]
+    slowest = max(transfers, key=lambda line: line.beta, default=None)
+    plain = slowest or lines.get("all_gather") or lines.get("all_reduce")
     if plain is None:
         raise ProfileError(f"no collective along {name} was measured; measure longer, or go on with --resume")
     measured = tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,11 +51,14 @@ _LEAST_ROUNDS = 3
 _WINDOW = (0.004, 0.025)
 """The seconds that one measurement takes, at least and at most, where single calls are short."""
 
-_LEAST_CALLS = 16
-"""Of one measurement, where there is time: among processes that share cores, single calls vary by milliseconds."""
+_LEAST_CALLS, _LONG_WINDOW = 16, 0.1
+"""Of one measurement, unless they take more seconds: among processes that share cores, calls vary by milliseconds."""
 
 _SLOWEST_SHARE = 1 / 300
 """What a single call may take of the time that there is."""
+
+_FAIR = 2.0
+"""How many times the mean of all tasks one may have taken to be done again, so that slow ones leave time for others."""
 
 _INTERFERENCE_ROUNDS = 8
 _DELAY_ROUNDS = 5
@@ -183,7 +187,8 @@ class _Session:
     def __init__(self, request: Request, clock: Clock, journal: Journal, observe: Observer | None) -> None:
         self._request, self._clock, self._journal, self._observe = request, clock, journal, observe
         self._saved, self._began = 0.0, time.perf_counter()
-        self._begun = set[str]()
+        self._too_slow, self._spent = set[str](), defaultdict[str, float](float)
+        self._last_two: dict[str, tuple[float, float]] = {}
         self._others, self._watched, self._looked = Others(clock), list[str](), 0.0
         self._comm = Communicator(request.mesh, groups_of(request.mesh), clock.device)
         self._tasks = sorted(self._planned(), key=lambda task: not task.needed)
@@ -234,33 +239,38 @@ class _Session:
         return done
 
     def _round(self, number: int) -> None:
-        too_slow: set[str] = set()
         for index, task in enumerate(self._tasks):
             done = len(self._journal.seconds.get(task.name, ()))
-            if task.series in too_slow or task.name in self._journal.left_out or done > number:
+            if task.name in self._journal.left_out or done > number or (not done and task.series in self._too_slow):
                 continue
             now = self._elapsed()
             if now - self._looked > _WATCH_SECONDS:
                 self._look_around(now)
             if number and now > self._request.seconds:
                 return
+            if number and self._spent[task.name] > _FAIR * now / len(self._tasks):
+                continue
             self._tell(self._share(number, index), task.name)
-            if not self._measure(task):
-                too_slow.add(task.series)
+            self._measure(task)
 
-    def _measure(self, task: Task) -> bool:
-        """Measure a task once; False where it takes too long for the time that there is."""
+    def _measure(self, task: Task) -> None:
+        """Measure a task once, unless it takes too long for the time that there is."""
         clock, journal = self._clock, self._journal
-        before = journal.seconds.get(task.name)
+        before, most = journal.seconds.get(task.name), self._request.seconds * _SLOWEST_SHARE
+        shorter, last = self._last_two.get(task.series, (0.0, 0.0))
+        # It grows with the size, and the next size is four times as large.
+        if before is None and task.together and last > most / 2 and last > 2 * shorter > 0:
+            self._leave_out(task, f"one call of the size before takes {last:.2g} s", most)
+            return
         if (run := self._made(task, warm=before is None)) is None:
-            return True
+            return
         expected = _middle(before) if before is not None and not task.timed else self._first_look(run)
-        most = self._request.seconds * _SLOWEST_SHARE
-        if before is None and self._request.network and expected > most and task.series in self._begun:
-            journal.left_out[task.name] = f"one call takes {expected:.2g} s, of {most:.2g} s that there are for it"
-            return False
-        self._begun.add(task.series)
-        least = min(_LEAST_CALLS, int(most / expected)) if task.together else 1
+        if before is None and self._request.network and expected > most and last:
+            self._leave_out(task, f"one call takes {expected:.2g} s", most)
+            return
+        if before is None:
+            self._last_two[task.series] = (last, expected)
+        least = min(_LEAST_CALLS, int(_LONG_WINDOW / expected)) if task.together else 1
         count = max(round(self._window / expected), least, 1)
         clock.wait_for_all()
         if task.timed:
@@ -270,8 +280,13 @@ class _Session:
         else:
             spent = clock.window(run, self._window, max(count // 8, 1))
         journal.seconds.setdefault(task.name, []).append(clock.by_rank(spent))
+        self._spent[task.name] += count * expected
         self._watched.append(task.name)
-        return True
+
+    def _leave_out(self, task: Task, found: str, most: float) -> None:
+        """Leave out a task, and all larger ones of its series."""
+        self._journal.left_out[task.name] = f"{found}, of {most:.2g} s that there are for it"
+        self._too_slow.add(task.series)
 
     def _look_around(self, now: float) -> None:
         """Write down how busy others were while the last tasks were measured."""

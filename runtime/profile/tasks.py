@@ -26,7 +26,10 @@ _ELEMENT_BYTES = 4
 """Of float32, which is what travels."""
 
 TRANSFER = "send"
-"""A message from one rank to the next along an axis, at the same time between all such pairs."""
+"""A message from one rank to its neighbour along an axis and back, at the same time between all pairs."""
+
+SHIFTED = "shifted"
+"""In the place of a transfer's method: the other pairs of neighbours, of which the link may be another."""
 
 START = "start"
 """In the place of a method: the half of a collective that begins it, for so long as it keeps its caller."""
@@ -64,7 +67,7 @@ class Exchange:
     A collective by some method over some axes, or a transfer.
 
     Args:
-        method: empty for the backend's usual one; or `START`.
+        method: empty for the backend's usual one; or `START`; of a transfer, `SHIFTED`.
         whole: the bytes of the whole value: gathered, or not yet scattered; of an all-to-all, of a rank's operand.
     """
 
@@ -113,7 +116,8 @@ def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))
         found += [Exchange(kind, method, axes, size) for kind, method in kinds for size in whole]
         if len(axes) == 1:
-            found += [Exchange(TRANSFER, "", axes, size) for size in sizes]
+            pairings = ("", SHIFTED) if mesh.parts(axes) > 2 else ("",)
+            found += [Exchange(TRANSFER, pairing, axes, size) for pairing in pairings for size in sizes]
     return found
 
 
@@ -175,10 +179,11 @@ def _start(exchange: Exchange, comm: Communicator) -> Callable[[], float]:
 
 
 def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
-    """There and back again, between neighbours in pairs; one that has none waits for nobody."""
+    """There and back again, between neighbours in pairs, 0 and 1 or 1 and 2; one that has none waits for nobody."""
     ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
-    other = part ^ 1
-    if other >= len(ranks):
+    first = int(exchange.method == SHIFTED)
+    other = first + ((part - first) ^ 1)
+    if not first <= other < len(ranks):
         return lambda: None
     message = torch.ones(exchange.whole // _ELEMENT_BYTES, device=comm.device)
 

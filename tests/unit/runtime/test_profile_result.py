@@ -29,6 +29,17 @@ def test_the_links_are_those_that_the_times_were_made_of():
     assert seconds == pytest.approx(ALPHA + BETA * 65536)
 
 
+def test_a_link_is_as_slow_as_its_slowest_neighbours():
+    mesh = Mesh.of(node=2, gpu=3)
+    journal = made_up_journal(mesh, SAMPLES, [1.0] * 6)
+    for name, rounds in journal.seconds.items():
+        if name.startswith("send:shifted over gpu"):
+            journal.seconds[name] = [[8 * seconds for seconds in by_rank] for by_rank in rounds]
+    node, gpu, _ = Output("uneven", SAMPLES).profile(journal).cluster.links
+    assert not any(name.startswith("send:shifted over node") for name in journal.seconds)
+    assert (node.beta, gpu.beta) == (pytest.approx(BETA), pytest.approx(8 * BETA))
+
+
 def test_one_kind_of_device_and_its_rates():
     profile = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0, 1.1, 1.0, 1.1]))
     (device,) = profile.cluster.devices
@@ -112,6 +123,11 @@ def test_times_that_fall_with_the_size_are_noise():
     falling = [(1.0, 8.0), (2.0, 4.0), (4.0, 2.0)]
     assert [seconds for _, seconds in rising(falling)] == pytest.approx([4.0, 4.0, 4.0])
     assert rising([]) == []
+
+
+def test_one_slow_measurement_does_not_lift_its_neighbours():
+    points = [(1.0, 9.0), (4.0, 2.0), (16.0, 2.0), (64.0, 2.5)]
+    assert [seconds for _, seconds in rising(points)] == pytest.approx([2.0, 2.0, 2.0, 2.5])
 
 
 def test_delays_are_the_middle_of_the_rounds_where_there_are_any():
