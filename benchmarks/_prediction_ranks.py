@@ -1,4 +1,4 @@
-"""What each rank of a measurement does: steps of several programs in turn, or the lines of one program by the clock."""
+"""What each rank of a measurement does: steps of a program, or its lines, by the clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import itertools
 import math
 import os
-import random
 import resource
 import statistics
 import time
@@ -25,10 +24,10 @@ from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect
 
 _WARM = 1
-"""Steps before those that are timed when a program has its turn: the first finds cold caches."""
+"""Steps of a turn before those that are timed: the first finds cold caches."""
 
 _TURN_SECONDS = 0.2
-"""How long a program's turn is, at least: long enough for the counters of the system to see who worked."""
+"""How long a turn is, at least: long enough for the counters of the system to see who worked."""
 
 _LEAST_TURNS = 4
 
@@ -38,7 +37,7 @@ _CLOCK = "_line"
 @dataclass(frozen=True)
 class Turn:
     """
-    Some steps of one program in a row.
+    Some steps in a row.
 
     steps    the seconds of each, until the last rank is done
     wall     seconds of the turn
@@ -71,23 +70,18 @@ def executor(step: TrainingStep, text: str, name: str) -> Executor:
     return made
 
 
-def time_steps(
-    make: Callable[[], TrainingStep], programs: Sequence[tuple[str, str]], seconds: float
-) -> dict[str, list[Turn]]:
-    """Run the programs in turns, in random order, for about `seconds`; the turns of each, by name."""
+def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[Turn]:
+    """Run a program in turns for about `seconds`, and no fewer than four."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
-    sides = [executor(step, text, name) for name, text in programs]
-    counts = [_steps_of_turn(side, batch) for side in sides]
-    generator, order = random.Random(0), list(range(len(sides)))
-    turns: list[list[Turn]] = [[] for _ in sides]
+    side = executor(step, text, "timed")
+    count = _steps_of_turn(side, batch)
+    turns: list[Turn] = []
     start = time.perf_counter()
-    while _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
-        generator.shuffle(order)
-        for index in order:
-            turns[index].append(_turn(sides[index], batch, counts[index]))
-    return {name: each for (name, _), each in zip(programs, turns, strict=True)}
+    while len(turns) < _LEAST_TURNS or _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
+        turns.append(_turn(side, batch, count))
+    return turns
 
 
 def _steps_of_turn(side: Executor, batch: dict[str, Any]) -> int:

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Protocol
 
 import _netns
-from _prediction_cases import STEPS
 from _prediction_ranks import Turn, time_steps
+from _prediction_steps import STEPS
 
 from shardwright.runtime import run_ranks
 
 Turns = dict[str, list[Turn]]
-Program = tuple[str, str]
-"""The name and the text of a program."""
+"""The turns of programs, by name."""
 
 
 class Site(Protocol):
@@ -35,8 +34,8 @@ class Site(Protocol):
         """Run `shardwright profile WORDS` on so many ranks."""
         ...
 
-    def measure(self, step: str, ranks: int, programs: Sequence[Program], seconds: float) -> Turns:
-        """Time the programs of a step on so many ranks for about `seconds`."""
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
+        """Time a program of a step on so many ranks for about `seconds`."""
         ...
 
 
@@ -48,9 +47,9 @@ class Local:
         command = [sys.executable, *_PROFILE, "--nproc-per-node", str(ranks), *words]
         subprocess.run(command, check=True)
 
-    def measure(self, step: str, ranks: int, programs: Sequence[Program], seconds: float) -> Turns:
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
         """Over loopback."""
-        return run_ranks(time_steps, ranks, STEPS[step], programs, seconds, timeout=60 + 4 * seconds)[0]
+        return run_ranks(time_steps, ranks, STEPS[step], program, seconds, timeout=60 + 4 * seconds)[0]
 
 
 @dataclass(frozen=True)
@@ -78,19 +77,19 @@ class Emulated:
         with self._hosts(ranks) as names:
             _netns.launch(names, [*_PROFILE, *words])
 
-    def measure(self, step: str, ranks: int, programs: Sequence[Program], seconds: float) -> Turns:
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
         """Over the limited links."""
         with tempfile.TemporaryDirectory() as made, self._hosts(ranks) as names:
             folder = Path(made)
-            asked = {"step": step, "programs": programs, "seconds": seconds}
+            asked = {"step": step, "program": program, "seconds": seconds}
             (folder / _ASKED).write_text(json.dumps(asked))
             _netns.launch(names, [os.fspath(Path(__file__).resolve()), made])
-            return read_turns(folder / _FOUND)
+            return read_turns(folder / _FOUND)[step]
 
 
 _PROFILE = ("-m", "shardwright.tools.cli", "profile")
-_BURST = "64kb"
-"""Small: what passes beyond the rate after a pause would make links look faster to who measures with small messages."""
+_BURST = "16kb"
+"""Small: a link has no bucket, of which a pause would give back what programs pause more for than measurements do."""
 
 _ASKED, _FOUND = "asked.json", "found.json"
 
@@ -113,9 +112,9 @@ def _rank(folder: Path) -> None:
 
     dist.init_process_group("gloo")
     asked = json.loads((folder / _ASKED).read_text())
-    turns = time_steps(STEPS[asked["step"]], asked["programs"], asked["seconds"])
+    turns = time_steps(STEPS[asked["step"]], asked["program"], asked["seconds"])
     if dist.get_rank() == 0:
-        write_turns(folder / _FOUND, turns)
+        write_turns(folder / _FOUND, {asked["step"]: turns})
     dist.barrier()
     dist.destroy_process_group()
 

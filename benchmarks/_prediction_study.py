@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _prediction_cases import STEPS, Group, mesh_of, meshes, plan
+from _prediction_cases import Group, mesh_of, meshes, plan
 from _prediction_ranks import quiet_steps
-from _prediction_sites import Site, read_turns, write_turns
+from _prediction_sites import Site, Turns, read_turns, write_turns
+from _prediction_steps import STEPS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.universe import XDSL_UNIVERSE
@@ -37,7 +39,7 @@ class Study:
 
     Args:
         folder: where results are.
-        seconds: how long the plans of one group run.
+        seconds: how long each plan runs.
         profile_seconds: how long the cluster of a mesh is measured.
         table_seconds: how long the ops of its plans are.
     """
@@ -45,7 +47,7 @@ class Study:
     site: Site
     groups: Sequence[Group]
     folder: Path
-    seconds: float = 18.0
+    seconds: float = 6.0
     profile_seconds: float = 90.0
     table_seconds: float = 36.0
 
@@ -111,11 +113,16 @@ class Study:
         self.site.profile(parse_mesh(mesh).device_count, [str(word) for word in asked])
 
     def measure(self, group: Group, number: int) -> None:
-        """Run the plans of a group in turns."""
+        """Run the plans of a group one after the other, in an order of its own in every pass."""
         path = self._measured_path(group, number)
-        if not path.exists():
-            programs = [(form, (self.plan_path(group, form) / "program.py").read_text()) for form in group.forms]
-            write_turns(path, self.site.measure(group.step, group.ranks, programs, self.seconds / _PASSES))
+        if path.exists():
+            return
+        forms = random.Random(number).sample(group.forms, len(group.forms))
+        turns: Turns = {}
+        for form in forms:
+            program = (self.plan_path(group, form) / "program.py").read_text()
+            turns[form] = self.site.measure(group.step, group.ranks, program, self.seconds / _PASSES)
+        write_turns(path, turns)
 
     def _measured_path(self, group: Group, number: int) -> Path:
         return self.folder / "measured" / f"{group.name} {number}.json"

@@ -10,8 +10,8 @@ repeat what is there, so a run can be ended and taken up again:
 
 profile   a cluster file per mesh, by `shardwright profile`
 plan      the IR and the program of every plan
-measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and the plans of each group, in
-          the same processes and by turns, of a step the time until its last rank is done
+measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and steps of every plan in a job
+          of its own, of a step the time until its last rank is done
 predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen
 
 Only turns count in which no other process of the machine worked.
@@ -36,7 +36,7 @@ EMULATED: dict[str, Site] = {
     "two-hosts": Emulated(rates=("200mbit", "200mbit"), ranks_each=2),
     "three-hosts": Emulated(rates=("500mbit", "500mbit", "100mbit"), ranks_each=1),
 }
-SLOW_LINKS = 120.0
+SLOW_LINKS = 240.0
 """The seconds for which a network is profiled on which a large bucket takes half a second."""
 
 GOOD_CHOICE = 0.05
@@ -50,7 +50,7 @@ def study(name: str, options: argparse.Namespace) -> Study:
     chosen = [group for group in wanted if options.ranks is None or group.ranks in options.ranks]
     folder = RESULTS / f"prediction-{name}"
     if options.quick:
-        return Study(site, chosen, folder, 8.0, 15.0, 15.0)
+        return Study(site, chosen, folder, 3.0, 15.0, 15.0)
     return Study(site, chosen, folder) if name == LOCAL else Study(site, chosen, folder, profile_seconds=SLOW_LINKS)
 
 

@@ -17,9 +17,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from _prediction_cases import GROUPS, STEPS
+from _prediction_cases import GROUPS
 from _prediction_ranks import statements, time_lines
 from _prediction_sites import Local
+from _prediction_steps import STEPS
 from _prediction_study import Study
 from _report import RESULTS, publish
 

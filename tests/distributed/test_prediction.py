@@ -18,12 +18,11 @@ pytestmark = pytest.mark.distributed
 STEP = partial(mlp_step, (12, 32, 10), batch=8)
 
 
-def test_plans_run_in_turns_and_are_predicted_from_what_was_kept(tmp_path: Path) -> None:
+def test_a_plan_runs_in_turns_and_is_predicted_from_what_was_kept(tmp_path: Path) -> None:
     cluster = generic_cluster(2)
-    plans = {form: plan(STEP(), form, cluster) for form in ("dp", "zero3")}
-    programs = [(form, each.program) for form, each in plans.items()]
-    for turns in run_ranks(time_steps, 2, STEP, programs, 0.1):
-        assert list(turns) == list(plans)
-        assert all(turn.wall >= sum(turn.steps) > 0 for each in turns.values() for turn in each)
-    plans["dp"].save(tmp_path)
-    assert predicted(load_module(tmp_path / "step.mlir"), cluster).seconds == plans["dp"].report["predicted_step_s"]
+    made = plan(STEP(), "zero3", cluster)
+    for turns in run_ranks(time_steps, 2, STEP, made.program, 0.1):
+        assert len(turns) >= 4
+        assert all(turn.wall >= sum(turn.steps) > 0 for turn in turns)
+    made.save(tmp_path)
+    assert predicted(load_module(tmp_path / "step.mlir"), cluster).seconds == made.report["predicted_step_s"]
