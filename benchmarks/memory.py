@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from _prediction_cases import FORMS, STEPS, plan
+from _prediction_cases import FORMS, plan
+from _prediction_steps import STEPS
 from _report import RESULTS, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step, on_mesh

@@ -125,6 +125,11 @@ class Link:
         """The measured (bytes, seconds) of a collective, or `collective:algorithm`, ascending in bytes."""
         return self._curves.get(name, ())
 
+    def curve_by(self, algorithm: Algorithm, kind: CollectiveKind) -> Sequence[tuple[float, float]]:
+        """The same, of a collective by an algorithm; padded parts of which nothing is known take what even ones do."""
+        own = self.curve(f"{kind.value}:{algorithm}")
+        return own or (self.curve(kind.value) if algorithm in ("flat", "padded") else ())
+
 
 @dataclass(frozen=True)
 class Interference:
@@ -232,15 +237,12 @@ class Cluster:
         """
         The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes.
 
-        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta. Where nothing
-        is known of padded parts, they take what even ones do.
+        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta.
         """
         axes = self._spatial(axes)
         alpha, beta = self.collective_costs(kind, axes, algorithm)
-        names = {"flat": (kind.value,), "padded": (f"{kind.value}:padded", kind.value)}
         link = self.link("-".join(axes))
-        curves = [] if link is None else map(link.curve, names.get(algorithm, (f"{kind.value}:{algorithm}",)))
-        if (curve := next(filter(None, curves), None)) is None:
+        if link is None or not (curve := link.curve_by(algorithm, kind)):
             return alpha + beta * whole_bytes
         return interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
 
