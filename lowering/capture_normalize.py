@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._prims_common import get_computation_dtype
 
 from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
@@ -160,6 +161,19 @@ def normalise_attention(graph: torch.fx.Graph) -> None:
         node.target = function
         node.args = tuple(arguments[name] for name in names)
         node.kwargs = {}
+        if function is attention:
+            _correct_sums(node)
+
+
+def _correct_sums(node: torch.fx.Node) -> None:
+    """Give the logarithms of sums the dtype that attention computes in: torch 2.11 says float32, of float64 too."""
+    out, sums = node.meta["val"]
+    if sums.dtype == (computed := get_computation_dtype(out.dtype)):
+        return
+    node.meta["val"] = (out, sums.to(computed))
+    for user in node.users:
+        if user.target is operator.getitem and user.args[1] == 1:
+            user.meta["val"] = node.meta["val"][1]
 
 
 def normalise_grouped_products(graph: torch.fx.Graph) -> None:
