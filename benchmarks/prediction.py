@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", help="groups on so many processes")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="these groups, as in the tables")
     parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="the last phase")
-    parser.add_argument("--quick", action="store_true", help="measure for a third of the time")
+    parser.add_argument("--quick", action="store_true", help="measure for less time")
     options = parser.parse_args()
     try:
         for name in EMULATED if options.emulated else (LOCAL,):

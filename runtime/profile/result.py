@@ -156,7 +156,7 @@ def rising(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _link(name: str, lines: Mapping[str, Line], points: Sequence[tuple[str, float, float]]) -> Link:
-    transfers = [line for name, line in lines.items() if name.partition(":")[0] == TRANSFER]
+    transfers = [line for curve, line in lines.items() if curve.partition(":")[0] == TRANSFER]
     slowest = max(transfers, key=lambda line: line.beta, default=None)
     plain = slowest or lines.get("all_gather") or lines.get("all_reduce")
     if plain is None:

@@ -178,12 +178,18 @@ def _start(exchange: Exchange, comm: Communicator) -> Callable[[], float]:
     return seconds
 
 
-def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
-    """There and back again, between neighbours in pairs, 0 and 1 or 1 and 2; one that has none waits for nobody."""
-    ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
-    first = int(exchange.method == SHIFTED)
+def neighbour(part: int, parts: int, pairing: str) -> int | None:
+    """The part that a part exchanges messages with: of 0 and 1, 2 and 3; or, if `SHIFTED`, of 1 and 2, 3 and 4."""
+    first = int(pairing == SHIFTED)
     other = first + ((part - first) ^ 1)
-    if not first <= other < len(ranks):
+    return other if first <= other < parts else None
+
+
+def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
+    """There and back again, between neighbours in pairs; one that has none waits for nobody."""
+    ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
+    other = neighbour(part, len(ranks), exchange.method)
+    if other is None:
         return lambda: None
     message = torch.ones(exchange.whole // _ELEMENT_BYTES, device=comm.device)
 

@@ -11,7 +11,7 @@ from shardwright.ir.op_cost import op_seconds
 from shardwright.runtime.profile.journal import Journal, ProfileError
 from shardwright.runtime.profile.output import Output, profile_text
 from shardwright.runtime.profile.result import profile_of, rising
-from shardwright.runtime.profile.tasks import exchanges, groups_of, sizes_between
+from shardwright.runtime.profile.tasks import SHIFTED, exchanges, groups_of, neighbour, sizes_between
 
 MESH = Mesh.of(node=2, gpu=2)
 SAMPLES = tuple(each for each in family_samples(("float32",), quick=True) if each.work.bytes < 1e6)
@@ -38,6 +38,13 @@ def test_a_link_is_as_slow_as_its_slowest_neighbours():
     node, gpu, _ = Output("uneven", SAMPLES).profile(journal).cluster.links
     assert not any(name.startswith("send:shifted over node") for name in journal.seconds)
     assert (node.beta, gpu.beta) == (pytest.approx(BETA), pytest.approx(8 * BETA))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 5])
+def test_messages_pass_between_all_neighbours(parts: int):
+    pairs = [(part, neighbour(part, parts, pairing)) for pairing in ("", SHIFTED) for part in range(parts)]
+    met = {(part, other) for part, other in pairs if other is not None}
+    assert met == {(a, b) for a in range(parts) for b in range(parts) if abs(a - b) == 1}
 
 
 def test_one_kind_of_device_and_its_rates():
