@@ -97,19 +97,19 @@ GROUPS: tuple[Group, ...] = (
 """Fifty plans: each family once on two processes and once on four."""
 
 
+_FAMILIES = ("mlp", "gpt2", "vit", "vgg", "moe")
 EMULATED_GROUPS: dict[str, tuple[Group, ...]] = {
     "two-hosts": (
-        Group("mlp-small", 4, (*_PRESETS, "hybrid"), _HOSTS),
-        Group("gpt2-small", 4, (*_PRESETS, "hybrid"), _HOSTS),
-        Group("vit-small", 4, (*_PRESETS, "no overlap"), _HOSTS),
+        *(Group(f"{family}-small", 4, (*_PRESETS, "hybrid"), _HOSTS) for family in _FAMILIES),
+        *(Group(f"{family}-large", 4, (*_PRESETS, "no overlap"), _HOSTS) for family in _FAMILIES),
     ),
     "three-hosts": (
-        Group("mlp-small", 3, (*_PRESETS, "no overlap")),
-        Group("gpt2-small", 3, (*_PRESETS, "no overlap")),
-        Group("vgg-small", 3, (*_PRESETS, "no overlap")),
+        *(Group(f"{family}-small", 3, (*_PRESETS, "no overlap")) for family in _FAMILIES),
+        *(Group(f"{family}-large", 3, (*_PRESETS, "micro")) for family in _FAMILIES if family != "moe"),
+        Group("moe-large", 3, (*_PRESETS, "no overlap")),  # whose experts need the whole batch at once
     ),
 }
-"""Thirty plans, by the name of the emulated site."""
+"""Fifty plans for every emulated site, by its name: each family with a small and with a large model."""
 
 
 def mesh_of(group: Group, form: str) -> str:

@@ -4,9 +4,9 @@ Predicted against measured steps.
     python benchmarks/prediction.py [--ranks 2 4] [--only "mlp-small x2" ...] [--until plan] [--quick]
     sudo python benchmarks/prediction.py --emulated
 
-Fifty plans of five model families on two and on four gloo processes of this machine; with `--emulated`, plans on hosts
-that are network namespaces with limited links. Each phase keeps its results in `results/prediction-SITE` and does not
-repeat what is there, so a run can be ended and taken up again:
+Fifty plans of five model families on two and on four gloo processes of this machine; with `--emulated`, fifty at each
+of two sites whose hosts are network namespaces with limited links. Each phase keeps its results in
+`results/prediction-SITE` and does not repeat what is there, so a run can be ended and taken up again:
 
 profile   a cluster file per mesh, by `shardwright profile`
 plan      the IR and the program of every plan
@@ -38,6 +38,8 @@ EMULATED: dict[str, Site] = {
 }
 SLOW_LINKS = 240.0
 """The seconds for which a network is profiled on which a large bucket takes half a second."""
+ONE_MESH = 108.0
+"""The seconds for which ops are measured where all fifty plans are for one mesh."""
 
 GOOD_CHOICE = 0.05
 """By how much of the best step the chosen plan may be slower."""
@@ -51,7 +53,9 @@ def study(name: str, options: argparse.Namespace) -> Study:
     folder = RESULTS / f"prediction-{name}"
     if options.quick:
         return Study(site, chosen, folder, 3.0, 15.0, 15.0)
-    return Study(site, chosen, folder) if name == LOCAL else Study(site, chosen, folder, profile_seconds=SLOW_LINKS)
+    if name == LOCAL:
+        return Study(site, chosen, folder)
+    return Study(site, chosen, folder, profile_seconds=SLOW_LINKS, table_seconds=ONE_MESH)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:
