@@ -29,7 +29,11 @@ _WARM = 1
 _TURN_SECONDS = 0.2
 """How long a turn is, at least: long enough for the counters of the system to see who worked."""
 
-_LEAST_TURNS = 4
+_LEAST_TURNS = 2
+"""How many turns a job has, at least: steps of seconds need few, for they vary little."""
+
+_LEAST_QUIET = 4
+"""How many turns a figure is of, at least."""
 
 _CLOCK = "_line"
 
@@ -57,8 +61,8 @@ class Turn:
 def quiet_steps(turns: Sequence[Turn]) -> list[float]:
     """The seconds of the steps of quiet turns; where there are few, of the quietest."""
     quiet = [turn for turn in turns if turn.is_quiet]
-    if len(quiet) < _LEAST_TURNS:
-        quiet = sorted(turns, key=lambda turn: turn.others / turn.wall)[:_LEAST_TURNS]
+    if len(quiet) < _LEAST_QUIET:
+        quiet = sorted(turns, key=lambda turn: turn.others / turn.wall)[:_LEAST_QUIET]
     return [seconds for turn in quiet for seconds in turn.steps]
 
 
@@ -71,7 +75,7 @@ def executor(step: TrainingStep, text: str, name: str) -> Executor:
 
 
 def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[Turn]:
-    """Run a program in turns for about `seconds`, and no fewer than four."""
+    """Run a program in turns for about `seconds`, and no fewer than `_LEAST_TURNS`."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
