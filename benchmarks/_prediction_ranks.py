@@ -29,9 +29,6 @@ _WARM = 1
 _TURN_SECONDS = 0.2
 """How long a turn is, at least: long enough for the counters of the system to see who worked."""
 
-_LEAST_TURNS = 2
-"""How many turns a job has, at least: steps of seconds need few, for they vary little."""
-
 _LEAST_QUIET = 4
 """How many turns a figure is of, at least."""
 
@@ -75,7 +72,7 @@ def executor(step: TrainingStep, text: str, name: str) -> Executor:
 
 
 def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[Turn]:
-    """Run a program in turns for about `seconds`, and no fewer than `_LEAST_TURNS`."""
+    """Run a program in turns for about `seconds`, and at least one."""
     torch.set_num_threads(1)
     step = make()
     batch = batch_items(step.batch)
@@ -83,7 +80,7 @@ def time_steps(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
     count = _steps_of_turn(side, batch)
     turns: list[Turn] = []
     start = time.perf_counter()
-    while len(turns) < _LEAST_TURNS or _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
+    while not turns or _over_ranks(time.perf_counter() - start, dist.ReduceOp.MAX)[0] < seconds:
         turns.append(_turn(side, batch, count))
     return turns
 

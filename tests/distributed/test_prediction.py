@@ -22,7 +22,7 @@ def test_a_plan_runs_in_turns_and_is_predicted_from_what_was_kept(tmp_path: Path
     cluster = generic_cluster(2)
     made = plan(STEP(), "zero3", cluster)
     for turns in run_ranks(time_steps, 2, STEP, made.program, 0.1):
-        assert len(turns) >= 2
+        assert turns
         assert all(turn.wall >= sum(turn.steps) > 0 for turn in turns)
     made.save(tmp_path)
     assert predicted(load_module(tmp_path / "step.mlir"), cluster).seconds == made.report["predicted_step_s"]
