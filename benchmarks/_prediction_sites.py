@@ -110,13 +110,13 @@ def _rank(folder: Path) -> None:
     """One rank of an emulated host."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    from shardwright.runtime.launch import process_group
+
     asked = json.loads((folder / _ASKED).read_text())
-    turns = time_steps(STEPS[asked["step"]], asked["program"], asked["seconds"])
-    if dist.get_rank() == 0:
-        write_turns(folder / _FOUND, {asked["step"]: turns})
-    dist.barrier()
-    dist.destroy_process_group()
+    with process_group("prediction"):
+        turns = time_steps(STEPS[asked["step"]], asked["program"], asked["seconds"])
+        if dist.get_rank() == 0:
+            write_turns(folder / _FOUND, {asked["step"]: turns})
 
 
 if __name__ == "__main__":
