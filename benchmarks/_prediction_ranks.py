@@ -30,7 +30,7 @@ _TURN_SECONDS = 0.2
 """How long a turn is, at least: long enough for the counters of the system to see who worked."""
 
 _LEAST_QUIET = 4
-"""How many turns a figure is of, at least."""
+"""Of how many turns a figure is, at least, if there are so many: of the quietest, where fewer are quiet."""
 
 _CLOCK = "_line"
 

@@ -14,7 +14,7 @@ measure   three times in turn: the ops of all plans, by `shardwright profile --o
           of its own, of a step the time until its last rank is done
 predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen
 
-Only turns count in which no other process of the machine worked.
+Where enough turns are so, only those count in which no other process of the machine worked.
 """
 
 from __future__ import annotations
