@@ -116,6 +116,16 @@ class SearchStrategyPass(ModulePass):
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
     buffers of collectives, which are decided later; never more than what `fit-memory` has left of it (`spmd.room`)."""
 
+    parameters: int | float = 1.0
+    """The weight of the seconds of gathers of parameters and reductions of gradients, which run beside compute."""
+
+    activations: int | float = 1.0
+    """The weight of the seconds of all other collectives."""
+
+    @property
+    def _weights(self) -> Weights:
+        return Weights(parameters=float(self.parameters), activations=float(self.activations))
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         try:
@@ -128,7 +138,7 @@ class SearchStrategyPass(ModulePass):
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
             try:
-                found.setdefault(view.func, []).append(search(view, cluster, pins, self.algorithm, self.memory))
+                found.setdefault(view.func, []).append(search(view, cluster, pins, self.algorithm, self.memory, self._weights))
             except PinError as error:
                 fail(view.func, str(error))
         for func, stages in found.items():
@@ -147,11 +157,16 @@ class SearchStrategyPass(ModulePass):
 
 
 def search(
-    view: StepView, cluster: Cluster, pins: Sequence[Pin], algorithm: Algorithm, memory: float | None = None
+    view: StepView,
+    cluster: Cluster,
+    pins: Sequence[Pin],
+    algorithm: Algorithm,
+    memory: float | None = None,
+    weights: Weights = Weights(),
 ) -> Found:
     """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
     constraints = apply_pins(pins, view)
-    weights = _FIXED if algorithm == "fixed" else Weights()
+    weights = _FIXED if algorithm == "fixed" else weights
     found = solve_within(
         view,
         cluster,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue, Use
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
@@ -62,8 +62,12 @@ class StrategyProblem:
 
 
 @dataclass
-class _Tables:
-    """Everything that equal uses share, by identity."""
+class Tables:
+    """
+    Everything that equal uses share, by identity, on one cluster.
+
+    Problems that differ in weights or constraints alone may share it too, also those of copies of a step.
+    """
 
     costs: ReshardCosts
     signatures: dict[object, tuple[Signature, ...]] = field(
@@ -90,28 +94,45 @@ class _Tables:
             self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
         return self.unions[key]
 
-    def table(self, value: SSAValue, splits: Splits, sources: Port, targets: Port) -> Costs | None:
-        """Resharding seconds between two ports of a value; None where every pair is free."""
+    def table(
+        self, value: SSAValue, splits: Splits, sources: Port, targets: Port, weight: float
+    ) -> Costs | None:
+        """Weighted resharding seconds between two ports of a value; None where every pair is free."""
         size = element_bytes(value)
-        key = (splits, size, id(sources), id(targets))
+        key = (splits, size, id(sources), id(targets), weight)
         if key not in self.tables:
             distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
-            small = self.costs.matrix(splits, size, distinct_s, distinct_t)
-            rows = [distinct_s.index(s) for s in sources]
-            columns = [distinct_t.index(t) for t in targets]
-            table = np.ascontiguousarray(small[np.ix_(rows, columns)])
+            rows, columns = (positions(distinct, port) for distinct, port in ((distinct_s, sources), (distinct_t, targets)))
+            table = weight * self.costs.matrix(splits, size, distinct_s, distinct_t)[np.ix_(rows, columns)]
+            table = np.ascontiguousarray(table)
             table.flags.writeable = False
             self.tables[key] = table
         table = self.tables[key]
         return table if table.any() else None
 
 
+def positions(distinct: Sequence[Sharding], port: Port) -> list[int]:
+    """Where each sharding of a port stands among distinct ones."""
+    at = {sharding: index for index, sharding in enumerate(distinct)}
+    return [at[sharding] for sharding in port]
+
+
 @dataclass(frozen=True)
 class Weights:
-    """What the objective counts: seconds of contractions and of all other ops are multiplied by these."""
+    """
+    What the objective counts: seconds are multiplied by these.
+
+    contractions  of contractions
+    others        of all other ops
+    parameters    of collectives that bring parameters to where they are used, and take gradients from where they
+                  are made: they run beside compute, so that part of their time may cost nothing
+    activations   of all other collectives, which hold up what comes next
+    """
 
     contractions: float = 1.0
     others: float = 1.0
+    parameters: float = 1.0
+    activations: float = 1.0
 
 
 def build_problem(
@@ -120,23 +141,33 @@ def build_problem(
     constraints: Constraints,
     weights: Weights = Weights(),
     prices: Prices = Prices(),
+    tables: Tables | None = None,
 ) -> StrategyProblem:
     """
     The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`.
+
+    Args:
+        tables: those of earlier problems on the same cluster.
     """
-    return _Builder(view, cluster, constraints, weights, prices).build()
+    return _Builder(view, cluster, constraints, weights, prices, tables).build()
 
 
 class _Builder:
     """Collects nodes and edges; one use."""
 
     def __init__(
-        self, view: StepView, cluster: Cluster, constraints: Constraints, weights: Weights, prices: Prices
+        self,
+        view: StepView,
+        cluster: Cluster,
+        constraints: Constraints,
+        weights: Weights,
+        prices: Prices,
+        tables: Tables | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
         self.prices, self.lifetimes = prices, Lifetimes(view)
         self.factors = Factors(view, ratios_of(view.func, view.mesh))
-        self.tables = _Tables(ReshardCosts(cluster))
+        self.tables = tables if tables is not None else Tables(ReshardCosts(cluster))
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
         self.decisions: list[Decision] = []
@@ -183,15 +214,22 @@ class _Builder:
             tables.kept.append(rule)
         states = tables.signatures[key]
         held = self._held_results(op)
-        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held)
+        weight = self.weights.contractions if is_contraction(op) else self.weights.others
+        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight)
         if cost_key not in tables.unary:
-            weight = self.weights.contractions if is_contraction(op) else self.weights.others
-            costs = weight * np.array(seconds_by_signature(op, states, self.cluster))
+            costs = weight * self._seconds(op, states)
             for index, price in held:
                 costs += price * self._bytes(op.outs[index], tables.port(states, True, index))
             costs.flags.writeable = False
             tables.unary[cost_key] = costs
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key])
+
+    def _seconds(self, op: ComputeOp, states: tuple[Signature, ...]) -> Costs:
+        """The seconds of an op with each of its signatures."""
+        key = ("seconds", id(states), op.name, dtype_of((op.args or op.outs)[0]))
+        if key not in self.tables.unary:
+            self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster))
+        return self.tables.unary[key]
 
     def _op_splits(self, op: ComputeOp) -> Splits | None:
         """How the factors of an op are divided; None for evenly, so that what is equal is seen to be."""
@@ -221,7 +259,7 @@ class _Builder:
 
     def _home(self, argument: BlockArgument) -> None:
         states = self._homes(argument)
-        key = ("home", id(states), dtype_of(argument))
+        key = ("home", id(states), dtype_of(argument), self.prices.total)
         if key not in self.tables.unary:
             self.tables.unary[key] = self.prices.total * self._bytes(argument, states)
         self.home_nodes[argument.index] = self._node(Decision(argument, states), self.tables.unary[key])
@@ -295,11 +333,12 @@ class _Builder:
         """
         Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both.
         """
+        weight = self._weight(value)
         if options == (False,) and not held:
-            return self._table(value, port, forms)
-        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept)
+            return self._table(value, port, forms, weight)
+        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept, weight)
         if key not in self.tables.tables:
-            once = self._table(value, port, forms)
+            once = self._table(value, port, forms, weight)
             once = once if once is not None else np.zeros((len(port), len(forms)))
             other = np.array([[a != b for b in forms] for a in port])
             home, form = self._bytes(value, port)[:, None], self._bytes(value, forms)[None, :]
@@ -323,15 +362,22 @@ class _Builder:
         return self.tables.port(self._states(self.op_nodes[id(op)]), False, use.index)
 
     def _demand(self, value: SSAValue, node: int, port: Port, use: Use) -> None:
-        self._edge(value, node, port, self.op_nodes[id(use.operation)], self._port(use))
+        self._edge(value, node, port, self.op_nodes[id(use.operation)], self._port(use), use.operation)
 
-    def _edge(self, value: SSAValue, u: int, sources: Port, v: int, targets: Port) -> None:
-        table = self._table(value, sources, targets)
+    def _edge(
+        self, value: SSAValue, u: int, sources: Port, v: int, targets: Port, to: Operation | None = None
+    ) -> None:
+        table = self._table(value, sources, targets, self._weight(value, to))
         if table is not None and u != v:
             self.edges.append(Edge(u, v, table))
 
-    def _table(self, value: SSAValue, sources: Port, targets: Port) -> Costs | None:
-        return self.tables.table(value, self.factors.of_value(value), sources, targets)
+    def _table(self, value: SSAValue, sources: Port, targets: Port, weight: float) -> Costs | None:
+        return self.tables.table(value, self.factors.of_value(value), sources, targets, weight)
+
+    def _weight(self, value: SSAValue, to: Operation | None = None) -> float:
+        """The weight of changes of a value's sharding, made for the op `to`: see `Weights`."""
+        beside_compute = isinstance(value, BlockArgument) or isinstance(to, train.TrainOp)
+        return self.weights.parameters if beside_compute else self.weights.activations
 
     def _results(self) -> None:
         """New values go back to their argument's home; the loss is replicated."""
@@ -342,10 +388,10 @@ class _Builder:
             port = self.tables.port(self._states(node), True, value.index)
             if (target := self.view.updated.get(index)) is not None:
                 argument = self.view.func.body.block.args[target]
-                self._edge(value, node, port, self.home_nodes[target], self._homes(argument))
+                self._edge(value, node, port, self.home_nodes[target], self._homes(argument), value.op)
             elif train.LOSS in self.view.result_attributes(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
-                table = self._table(value, port, whole)
+                table = self._table(value, port, whole, self.weights.activations)
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
 
@@ -355,6 +401,6 @@ class _Builder:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
                 port = self.tables.port(self._states(node), True, value.index)
-                table = self._table(value, port, self._homes(value))
+                table = self._table(value, port, self._homes(value), self.weights.activations)
                 if table is not None:
                     self.unary[node] = self.unary[node] + table.min(axis=1)
