@@ -22,12 +22,13 @@ from xdsl.dialects.builtin import ModuleOp
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
+from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch
 from ..passes.add_cluster import add_cluster
 from ..passes.pipeline import run_pipeline
 from ..runtime.initialize import drawn_alike
 from .comparison import StepValues, Worst, largest, measure
-from .compile import CompiledStep, PlanOptions, import_training_step, lower, on_mesh
+from .compile import CompiledStep, PlanOptions, import_training_step, lower
 from .local_cluster import GENERIC
 from .pin_file import is_pin_text, pin_file
 from .reference import EagerRun, vary_batch, with_optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -19,8 +19,6 @@ from ..dialects.ratios import ratios_of
 from ..dialects.step import SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
-from ..ir.mesh import Mesh
-from ..ir.submesh import kept_links
 from ..lowering.calling import batch_items
 from ..lowering.capture import capture_step
 from ..lowering.capture_trace import collector_paused
@@ -124,26 +122,6 @@ def import_training_step(
     """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
     captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=dtype)
     return import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
-
-
-def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
-    """
-    The cluster's devices and links on another mesh, for checks and what-ifs, under another name if one is given.
-
-    Devices, and the hosts that they are in, are repeated or cut to the number of ranks. Links stay where axes do; where
-    the cluster has no hosts, a new axis takes the slowest link.
-    """
-    links, topology = kept_links(cluster, mesh), cluster.topology
-    if topology is not None:
-        topology = topology.resized(mesh.device_count)
-    else:
-        slowest = max(cluster.links, key=lambda link: link.beta)
-        known = {link.axis for link in links}
-        links += tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
-    placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
-    return replace(
-        cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology
-    )
 
 
 def compile_step(

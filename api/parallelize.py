@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
+from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch, batch_items
 from ..lowering.load_program import load_text
 from ..runtime.batches import LocalRows, batch_rows, no_rows
@@ -27,7 +28,7 @@ from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.sampler import ShareSampler
 from ..runtime.stages import Stage, connect
-from .compile import CompiledStep, PlanOptions, compile_step, on_mesh
+from .compile import CompiledStep, PlanOptions, compile_step
 from .pin_file import pin_file
 from .training_step import TrainingStep
 

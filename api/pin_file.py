@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PRESETS = ("dp", "tp", "zero3")
+PRESETS = ("dp", "zero1", "zero2", "zero3", "tp")
 
 
 def is_pin_text(pins: Path | str) -> bool:

@@ -93,3 +93,23 @@ def _any(mesh: Mesh, first: int, parts: int) -> Iterator[tuple[int, ...]]:
     for count in range(1, left - parts + 2):
         if submesh(mesh, first, count, "part") is not None:
             yield from ((count, *rest) for rest in _any(mesh, first + count, parts - 1))
+
+
+def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
+    """
+    The cluster's devices and links on another mesh, for checks and what-ifs, under another name if one is given.
+
+    Devices, and the hosts that they are in, are repeated or cut to the number of ranks. Links stay where axes do; where
+    the cluster has no hosts, a new axis takes the slowest link.
+    """
+    links, topology = kept_links(cluster, mesh), cluster.topology
+    if topology is not None:
+        topology = topology.resized(mesh.device_count)
+    else:
+        slowest = max(cluster.links, key=lambda link: link.beta)
+        known = {link.axis for link in links}
+        links += tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
+    placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
+    return replace(
+        cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology
+    )

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from .pipeline import run_pipeline
+from .pipeline import replace_module, run_pipeline
 from .shares.prediction import predicted_seconds
 
 _CLOSE = 1e-9
@@ -82,15 +82,4 @@ class FixedPointPass(ModulePass):
             if seconds >= least * (1.0 - _CLOSE):
                 break
             best, least = op.clone(), seconds
-        _replace(op, best)
-
-
-def _replace(module: ModuleOp, other: ModuleOp) -> None:
-    """Give a module the ops and attributes of another, which is used up."""
-    for each in list(module.ops):
-        each.detach()
-        each.erase(safe_erase=False)
-    for each in list(other.ops):
-        each.detach()
-        module.body.block.add_op(each)
-    module.attributes = other.attributes
+        replace_module(op, best)

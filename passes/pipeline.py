@@ -74,6 +74,17 @@ def run_pipeline(
     )
 
 
+def replace_module(module: ModuleOp, other: ModuleOp) -> None:
+    """Give a module the ops and attributes of another, which is used up."""
+    for each in list(module.ops):
+        each.detach()
+        each.erase(safe_erase=False)
+    for each in list(other.ops):
+        each.detach()
+        module.body.block.add_op(each)
+    module.attributes = other.attributes
+
+
 def _apply(ctx: Context, module: ModuleOp, each: ModulePass) -> None:
     try:
         each.apply(ctx, module)

@@ -7,33 +7,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, UnitAttr, i64
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, BlockArgument, OpResult
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.compute import SIGNATURE, ComputeOp
-from ..dialects.pipe import TransferOp
-from ..dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from ..dialects.compute import ComputeOp
 from ..dialects.step import (
     FRUGAL,
-    REGATHER,
     ROOM,
     SEARCH,
-    SHARDING,
-    WORKING,
-    merge_argument_attributes,
-    set_working_copies,
-    sharding_of,
 )
 from ..ir.cluster import Cluster
 from .errors import fail
-from .search.memory import Strategy
+from .search.decided import write_strategy
+from .search.objective import Weights
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
-from .search.strategy import StrategyProblem, Weights, build_problem
+from .search.strategy import StrategyProblem, build_problem
 from .search.within_memory import Found, solve_within
 from .strip_resharding import strip_resharding
 
@@ -174,7 +166,7 @@ def search(
         lambda problem, allowance: _solved(problem, algorithm, allowance),
         _room(view.func, cluster, memory),
     )
-    _write(view, found.strategy)
+    write_strategy(view, found.strategy)
     return found
 
 
@@ -204,23 +196,3 @@ def _subject_name(problem: StrategyProblem, node: int) -> str:
     if isinstance(subject, ComputeOp):
         return f"'{subject.name}' {value_label(subject.outs[0]) if subject.outs else ''}".strip()
     return value_label(subject)
-
-
-def _write(view: StepView, strategy: Strategy) -> None:
-    """Write the chosen signatures, homes and working placements into the IR."""
-    mesh = view.mesh.name
-    arguments: dict[int, dict[str, Attribute | None]] = {}
-    for op, signature in strategy.ops.items():
-        for name in (WORKING, REGATHER):
-            op.attributes.pop(name, None)
-        op.attributes[SIGNATURE] = SignatureAttr.of(mesh, signature)
-    for value, home in strategy.homes.items():
-        if isinstance(value, OpResult):
-            assert isinstance(value.op, TransferOp)
-            value.op.out_sharding = ShardingAttr.of(mesh, home)
-        elif isinstance(value, BlockArgument):
-            arguments[value.index] = {SHARDING: ShardingAttr.of(mesh, home), WORKING: None, REGATHER: None}
-    merge_argument_attributes(view.func, arguments)
-    set_working_copies(view.func, mesh, {v: c for v, c in strategy.copies.items() if c[0] != sharding_of(v)})
-    if strategy.is_frugal:
-        view.func.attributes[FRUGAL] = UnitAttr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
@@ -18,6 +19,23 @@ from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
 from ...ir.sharding import Sharding, largest_local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
+
+
+@dataclass(frozen=True)
+class Turns:
+    """
+    How often an op runs in a step whose batch is cut into parts.
+
+    Args:
+        count: as often.
+        factor: the factor of its rule of which it has one part in each turn; None where it has all of it.
+    """
+
+    count: int = 1
+    factor: str | None = None
+
+
+ONCE = Turns()
 
 _UPDATES = {
     name: OpSpec(name, (), "() -> ()", flops=flops, family="update")
@@ -65,22 +83,32 @@ def _costed(op: ComputeOp) -> OpSpec:
 
 
 def op_work(
-    op: ComputeOp, signature: Signature, mesh: Mesh, rank: int | None = None, *, keyed: bool = True
+    op: ComputeOp,
+    signature: Signature,
+    mesh: Mesh,
+    rank: int | None = None,
+    *,
+    keyed: bool = True,
+    turns: Turns = ONCE,
 ) -> OpWork:
     """
-    What the op does on `rank` with its own part; None: on the device with the largest share.
+    What the op does on `rank` with its own part, in one turn; None: on the device with the largest share.
 
     Args:
         keyed: whether to name it, for measured times.
     """
-    return _work(counts_of(op), signature, mesh, rank, keyed)
+    return _work(counts_of(op), signature, mesh, rank, keyed, turns)
 
 
-def _work(counts: OpCounts, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool) -> OpWork:
+def _work(
+    counts: OpCounts, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
+) -> OpWork:
     if not counts.moved and not keyed:
         return counts.work({}, keyed=False)
     rule = counts.rule
     sizes = local_sizes(rule, signature, mesh) if rank is None else rank_sizes(rule, signature, mesh, rank)
+    if turns.factor is not None:
+        sizes[turns.factor] = -(-sizes[turns.factor] // turns.count)
     return counts.work(sizes, keyed=keyed)
 
 
@@ -93,24 +121,27 @@ def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
     return seconds_by_signature(op, (signature,), cluster)[0]
 
 
-def seconds_by_signature(op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster) -> list[float]:
-    """The times of an op with each of several signatures; see `op_seconds`."""
+def seconds_by_signature(
+    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE
+) -> list[float]:
+    """The times of an op with each of several signatures, all turns together; see `op_seconds`."""
     counts, devices = counts_of(op), cluster.kinds_used
     keyed = has_tables(devices)
     seconds: list[float] = []
     for signature in signatures:
         if is_uneven(signature):
-            seconds.append(max(rank_seconds(op, signature, cluster)))
+            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns)))
         else:
-            work = _work(counts, signature, cluster.mesh, None, keyed)
-            seconds.append(max(op_cost.op_seconds(device, work) for device in devices))
+            work = _work(counts, signature, cluster.mesh, None, keyed, turns)
+            seconds.append(turns.count * max(op_cost.op_seconds(device, work) for device in devices))
     return seconds
 
 
-def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> list[float]:
-    """The time of each rank, with its own part on its own device; a rank without a part takes none."""
+def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE) -> list[float]:
+    """The time of one turn on each rank, with its own part on its own device; a rank without a part takes none."""
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
-    works = (op_work(op, signature, mesh, rank, keyed=keyed) for rank in range(mesh.device_count))
+    ranks = range(mesh.device_count)
+    works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns) for rank in ranks)
     return [op_cost.op_seconds(cluster.device(rank), work) for rank, work in enumerate(works)]
 
 

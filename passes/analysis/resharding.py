@@ -142,7 +142,7 @@ class ReshardCosts:
         return self.prices.weighted(step, global_bytes) + _STEP_SECONDS
 
     def streams(
-        self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
+        self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding
     ) -> dict[Axes, float]:
         """
         By the axes that they are over, the seconds of the steps of `path`, without the factors of the pricing.
@@ -160,7 +160,7 @@ class ReshardCosts:
     def matrix(
         self,
         value: Splits | tuple[int, ...],
-        element_bytes: int,
+        element_bytes: float,
         sources: Sequence[Sharding],
         targets: Sequence[Sharding],
     ) -> Matrix:
@@ -213,7 +213,7 @@ class ReshardCosts:
                 best = np.minimum(best, leaving[:, i] + self.step_seconds(step, size))
         return best
 
-    def cheapest_reduced(self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding) -> Sharding:
+    def cheapest_reduced(self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding) -> Sharding:
         """The sharding without partial spatial axes that takes least to reach from `source`."""
         splits, time = _splits(value), source.over_time(self.mesh)
         graph = self._graph(splits, time)
@@ -224,7 +224,7 @@ class ReshardCosts:
         return graph.states[min(reduced, key=lambda i: float(seconds[i]))]
 
     def path(
-        self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
+        self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:
         """
         The steps of a cheapest way from `source` to `target`; ValueError where there is none.
@@ -237,7 +237,7 @@ class ReshardCosts:
             self._ways[key] = self._way(splits, element_bytes, source, target)
         return self._ways[key]
 
-    def _way(self, splits: Splits, element_bytes: int, source: Sharding, target: Sharding) -> tuple[Step, ...]:
+    def _way(self, splits: Splits, element_bytes: float, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         time = source.over_time(self.mesh)
         if time == target.over_time(self.mesh):
             return self._in_space(splits, element_bytes, source, target, time)
@@ -266,7 +266,7 @@ class ReshardCosts:
         return None
 
     def _in_space(
-        self, splits: Splits, element_bytes: int, source: Sharding, target: Sharding, time: Sharding
+        self, splits: Splits, element_bytes: float, source: Sharding, target: Sharding, time: Sharding
     ) -> tuple[Step, ...]:
         """The steps of a cheapest way over spatial axes; `time` is what both shardings say of the temporal ones."""
         if source == target:
@@ -325,7 +325,7 @@ class ReshardCosts:
         """The graph of a value; even ones of one rank share theirs, whatever their sizes."""
         return _graph(self.mesh, time, None if splits.is_even(self.mesh) else splits)
 
-    def _solved(self, splits: Splits, element_bytes: int, time: Sharding) -> _Paths:
+    def _solved(self, splits: Splits, element_bytes: float, time: Sharding) -> _Paths:
         """The cheapest ways between the shardings that fit the shape; what differs in its shape alone shares them."""
         key = (splits, element_bytes, time)
         if key not in self._shapes:

@@ -120,7 +120,7 @@ class StageCosts:
 
     def _of_micro_batch(self, op: ComputeOp) -> OpWork:
         """What an op does for a micro-batch: its part of the whole."""
-        work = op_work(op, _whole(op), Mesh(()), keyed=False)
+        work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
         return replace(work, flops=work.flops / self.micro_batches, bytes=work.bytes / self.micro_batches)
 
 
@@ -175,7 +175,8 @@ def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
     return route.latency, 1.0 / route.bandwidth
 
 
-def _whole(op: ComputeOp) -> Signature:
+def whole_signature(op: ComputeOp) -> Signature:
+    """The signature of an op that is not split."""
     shardings = (tuple(Sharding.replicated(len(shape_of(v))) for v in values) for values in (op.args, op.outs))
     return Signature(*shardings)
 

@@ -7,12 +7,14 @@ value = "h.*.weight"              # a glob over parameters, states (h.0.weight.e
 sharding = '[{"gpu"}, {}]'        # gradients (h.0.weight.grad) and batch inputs (batch.0)
 
 [[pin]]
-preset = "dp"                     # or "tp", "zero3"
+preset = "dp"                     # or "zero1", "zero2", "zero3", "tp"
 axes = ["gpu"]                    # the axes it speaks of; all by default
 ```
 
-`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero3` does the
-same with parameters, gradients and states split and gathered anew for every use; `tp` keeps the batch whole
+`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero1` does the same with
+the states of the optimizer split, each device updating its part of every parameter (a gradient is reduced straight to
+the parts that are updated, so `zero2`, which splits gradients too, is the same program); `zero3` splits parameters as
+well and gathers them anew for every use; `tp` keeps the batch whole
 and every matrix of a matrix product split where it is used (Megatron's layouts are the cheapest completions
 of that).
 """
@@ -40,7 +42,15 @@ from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
 
-PRESETS = ("dp", "tp", "zero3")
+PRESETS = ("dp", "zero1", "zero2", "zero3", "tp")
+
+_SPLIT_ROLES: dict[str, frozenset[str]] = {
+    "dp": frozenset(),
+    "zero1": frozenset({train.STATE}),
+    "zero2": frozenset({train.STATE}),
+    "zero3": frozenset({train.STATE, train.PARAM}),
+}
+"""The roles of arguments that presets of data parallelism split."""
 
 
 class PinError(ValueError):
@@ -248,24 +258,24 @@ def _apply_preset(pin: Pin, view: StepView, constraints: Constraints) -> None:
     if pin.preset == "tp":
         _tensor_parallel(axes, view, constraints)
     else:
-        _data_parallel(axes, view, constraints, split_parameters=pin.preset == "zero3")
+        _data_parallel(axes, view, constraints, _SPLIT_ROLES[pin.preset])
 
 
-def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints, *, split_parameters: bool) -> None:
-    """Ops follow the batch; parameters and states are whole, or split at home and whole in use."""
+def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints, split: frozenset[str]) -> None:
+    """Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home."""
     batch, parts = ("S", 0), view.mesh.parts(axes)
     for given in view.inputs:
         shape = shape_of(given.argument)
         dim = None
         if given.role == train.BATCH:
             dim = 0 if shape and shape[0] >= parts else None
-        elif split_parameters and given.role in (train.PARAM, train.STATE):
+        elif given.role in split:
             dim = split_dim(shape, parts)
         where: Placement = ("S", dim) if dim is not None else "R"
         _limit_axes(constraints.arguments, given.argument.index, axes, where)
         if given.role == train.PARAM:
             _limit_axes(constraints.copies, given.argument, axes, "R")
-            if split_parameters and dim is not None:
+            if dim is not None:
                 constraints.regathered.add(given.argument.index)
     found: Propagation = propagate_batch(view, axes, batch)
     for transfer in view.arrivals:
@@ -273,7 +283,7 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
     for op in view.ops:
         if isinstance(op, train.TrainOp):
             shape = shape_of(op.args[0])
-            dim = split_dim(shape, parts) if split_parameters else None
+            dim = split_dim(shape, parts) if split else None
             where = ("S", dim) if dim is not None else "R"
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
         else:

@@ -18,7 +18,7 @@ equal layers cost one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue, Use
@@ -29,17 +29,17 @@ from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
-from ...ir.signatures import Signature, signatures
-from ..analysis.compute import is_contraction, local_bytes, seconds_by_signature
+from ...ir.signatures import Signature, local_sizes, signatures
+from ..analysis.compute import ONCE, Turns, is_contraction, local_bytes, seconds_by_signature
 from ..analysis.factors import Factors
-from ..analysis.resharding import ReshardCosts, all_shardings
+from ..analysis.resharding import all_shardings
+from ..analysis.step_prices import Pricing
 from .memory import Lifetimes, Prices, owns_memory
+from .objective import Loop, Price, Weights
 from .pins import Constraints
-from .problem import Costs, Edge, Problem
+from .problem import Costs, Edge, Problem, States
+from .shared_tables import Port, Tables
 from .step_view import StepView
-
-Port = tuple[Sharding, ...]
-"""The sharding of one operand or result in each state of a decision."""
 
 
 @dataclass(frozen=True)
@@ -53,86 +53,45 @@ class Decision:
     """For a copy, by state: whether it is made again for backward."""
 
 
+@dataclass(frozen=True)
+class Sums:
+    """
+    What a strategy comes to, in seconds, each as if nothing ran beside it.
+
+    compute     of all ops on the device that takes longest
+    beside      of collectives that travel beside compute: see `Weights.parameters`
+    blocking    of all others
+    """
+
+    compute: float
+    beside: float
+    blocking: float
+
+
 @dataclass
 class StrategyProblem:
-    """The problem of one step, with the subject of every node."""
+    """
+    The problem of one step, with the subject of every node.
+
+    Args:
+        seconds: by node, those of the op by state, unweighted; None for what is no op.
+        traffic: by edge, whether it travels beside compute, and the seconds of the pair, unweighted, in full buckets if
+            so; None where memory is charged.
+    """
 
     problem: Problem
     decisions: list[Decision]
+    seconds: list[Costs | None]
+    traffic: list[tuple[bool, Costs | None]]
 
-
-@dataclass
-class Tables:
-    """
-    Everything that equal uses share, by identity, on one cluster.
-
-    Problems that differ in weights or constraints alone may share it too, also those of copies of a step.
-    """
-
-    costs: ReshardCosts
-    signatures: dict[object, tuple[Signature, ...]] = field(
-        default_factory=dict[object, tuple[Signature, ...]]
-    )
-    unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
-    ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
-    unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])
-    homes: dict[object, Port] = field(default_factory=dict[object, Port])
-    tables: dict[tuple[object, ...], Costs] = field(default_factory=dict[tuple[object, ...], Costs])
-    kept: list[object] = field(default_factory=list[object])
-
-    def port(self, states: tuple[Signature, ...], result: bool, index: int) -> Port:
-        """The shardings of one operand or result over the signatures."""
-        key = (id(states), result, index)
-        if key not in self.ports:
-            self.ports[key] = tuple((s.results if result else s.operands)[index] for s in states)
-        return self.ports[key]
-
-    def union(self, ports: Sequence[Port]) -> Port:
-        """All shardings of several ports, once each, in order of appearance."""
-        key = tuple(dict.fromkeys(map(id, ports)))
-        if key not in self.unions:
-            self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
-        return self.unions[key]
-
-    def table(
-        self, value: SSAValue, splits: Splits, sources: Port, targets: Port, weight: float
-    ) -> Costs | None:
-        """Weighted resharding seconds between two ports of a value; None where every pair is free."""
-        size = element_bytes(value)
-        key = (splits, size, id(sources), id(targets), weight)
-        if key not in self.tables:
-            distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
-            rows, columns = (positions(distinct, port) for distinct, port in ((distinct_s, sources), (distinct_t, targets)))
-            table = weight * self.costs.matrix(splits, size, distinct_s, distinct_t)[np.ix_(rows, columns)]
-            table = np.ascontiguousarray(table)
-            table.flags.writeable = False
-            self.tables[key] = table
-        table = self.tables[key]
-        return table if table.any() else None
-
-
-def positions(distinct: Sequence[Sharding], port: Port) -> list[int]:
-    """Where each sharding of a port stands among distinct ones."""
-    at = {sharding: index for index, sharding in enumerate(distinct)}
-    return [at[sharding] for sharding in port]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """
-    What the objective counts: seconds are multiplied by these.
-
-    contractions  of contractions
-    others        of all other ops
-    parameters    of collectives that bring parameters to where they are used, and take gradients from where they
-                  are made: they run beside compute, so that part of their time may cost nothing
-    activations   of all other collectives, which hold up what comes next
-    """
-
-    contractions: float = 1.0
-    others: float = 1.0
-    parameters: float = 1.0
-    activations: float = 1.0
+    def sums(self, assignment: States) -> Sums:
+        """What an assignment comes to."""
+        compute = sum(float(costs[x]) for costs, x in zip(self.seconds, assignment, strict=True) if costs is not None)
+        found = {True: 0.0, False: 0.0}
+        for edge, (beside, seconds) in zip(self.problem.edges, self.traffic, strict=True):
+            if seconds is not None:
+                found[beside] += float(seconds[assignment[edge.u], assignment[edge.v]])
+        return Sums(compute, found[True], found[False])
 
 
 def build_problem(
@@ -142,14 +101,16 @@ def build_problem(
     weights: Weights = Weights(),
     prices: Prices = Prices(),
     tables: Tables | None = None,
+    loop: Loop | None = None,
 ) -> StrategyProblem:
     """
     The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`.
 
     Args:
         tables: those of earlier problems on the same cluster.
+        loop: the parts into which the batch will be cut, if it will.
     """
-    return _Builder(view, cluster, constraints, weights, prices, tables).build()
+    return _Builder(view, cluster, constraints, weights, prices, tables, loop).build()
 
 
 class _Builder:
@@ -163,13 +124,16 @@ class _Builder:
         weights: Weights,
         prices: Prices,
         tables: Tables | None,
+        loop: Loop | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
         self.prices, self.lifetimes = prices, Lifetimes(view)
         self.factors = Factors(view, ratios_of(view.func, view.mesh))
-        self.tables = tables if tables is not None else Tables(ReshardCosts(cluster))
+        self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
+        self.traffic: list[tuple[bool, Costs | None]] = []
+        self.seconds: list[Costs | None] = []
         self.decisions: list[Decision] = []
         self.op_nodes: dict[int, int] = {}
         self.home_nodes: dict[int, int] = {}
@@ -192,11 +156,13 @@ class _Builder:
                 self._uses(result, node, self.tables.port(self._states(node), True, index))
         self._results()
         self._departures()
-        return StrategyProblem(Problem(tuple(self.unary), tuple(self.edges)), self.decisions)
+        problem = Problem(tuple(self.unary), tuple(self.edges))
+        return StrategyProblem(problem, self.decisions, self.seconds, self.traffic)
 
-    def _node(self, decision: Decision, unary: Costs) -> int:
+    def _node(self, decision: Decision, unary: Costs, seconds: Costs | None = None) -> int:
         self.decisions.append(decision)
         self.unary.append(unary)
+        self.seconds.append(seconds)
         return len(self.unary) - 1
 
     def _states(self, node: int) -> tuple[Signature, ...]:
@@ -204,31 +170,37 @@ class _Builder:
 
     def _op(self, op: ComputeOp) -> None:
         rule = op.rule()
+        turns = self.loop.turns_of(op) if self.loop is not None else ONCE
         limits, splits = self.constraints.of_op(op), self._op_splits(op)
-        key = (id(rule), splits, limits)
+        key = (id(rule), splits, limits, turns)
         tables = self.tables
         if key not in tables.signatures:
-            every = signatures(rule, self.view.mesh, splits)
+            every = (s for s in signatures(rule, self.view.mesh, splits) if self._can_turn(op, s, turns))
             allowed = tuple(s for s in every if self.constraints.allows(s, limits))
             tables.signatures[key] = allowed or self.constraints.refuse_op(op)
             tables.kept.append(rule)
         states = tables.signatures[key]
         held = self._held_results(op)
         weight = self.weights.contractions if is_contraction(op) else self.weights.others
-        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight)
+        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight, turns)
         if cost_key not in tables.unary:
-            costs = weight * self._seconds(op, states)
+            costs = weight * self._seconds(op, states, turns)
             for index, price in held:
                 costs += price * self._bytes(op.outs[index], tables.port(states, True, index))
             costs.flags.writeable = False
             tables.unary[cost_key] = costs
-        self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key])
+        seconds = self._seconds(op, states, turns)
+        self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
 
-    def _seconds(self, op: ComputeOp, states: tuple[Signature, ...]) -> Costs:
+    def _can_turn(self, op: ComputeOp, given: Signature, turns: Turns) -> bool:
+        """Whether the part of each device can be cut into as many as there are turns."""
+        return turns.factor is None or local_sizes(op.rule(), given, self.view.mesh)[turns.factor] >= turns.count
+
+    def _seconds(self, op: ComputeOp, states: tuple[Signature, ...], turns: Turns) -> Costs:
         """The seconds of an op with each of its signatures."""
-        key = ("seconds", id(states), op.name, dtype_of((op.args or op.outs)[0]))
+        key = ("seconds", id(states), op.name, dtype_of((op.args or op.outs)[0]), turns)
         if key not in self.tables.unary:
-            self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster))
+            self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster, turns))
         return self.tables.unary[key]
 
     def _op_splits(self, op: ComputeOp) -> Splits | None:
@@ -312,9 +284,11 @@ class _Builder:
         )
         kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
-        table = self._copy_table(value, port, forms, options, held, kept)
+        price = self._price(value)
+        table = self._copy_table(value, port, forms, options, held, kept, price)
         if table is not None:
-            self.edges.append(Edge(node, copy, table))
+            plain = self._table(value, port, forms, _plain(price)) if options == (False,) and not held else None
+            self._join(node, copy, table, price, plain)
         for use in shared:
             self._demand(value, copy, states, use)
 
@@ -329,23 +303,23 @@ class _Builder:
         options: tuple[bool, ...],
         held: tuple[float, ...],
         kept: float,
+        price: Price,
     ) -> Costs | None:
         """
         Seconds from each home to each copy: resharding once, or twice if regathered, and the bytes of both.
         """
-        weight = self._weight(value)
         if options == (False,) and not held:
-            return self._table(value, port, forms, weight)
-        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept, weight)
+            return self._table(value, port, forms, price)
+        key = (self.factors.of_value(value), element_bytes(value), id(port), id(forms), options, held, kept, price)
         if key not in self.tables.tables:
-            once = self._table(value, port, forms, weight)
+            once = self._table(value, port, forms, price)
             once = once if once is not None else np.zeros((len(port), len(forms)))
             other = np.array([[a != b for b in forms] for a in port])
             home, form = self._bytes(value, port)[:, None], self._bytes(value, forms)[None, :]
             blocks: list[Costs] = []
-            for option, price in zip(options, held or (0.0,) * len(options), strict=True):
+            for option, charge in zip(options, held or (0.0,) * len(options), strict=True):
                 # A value of its own op lives on as its copy; with regather, and for arguments, home stays as well.
-                stored = kept * (home if option else form) + price * form * other * (option or not kept)
+                stored = kept * (home if option else form) + charge * form * other * (option or not kept)
                 blocks.append(once * (2.0 if option else 1.0) + stored)
             self.tables.tables[key] = np.ascontiguousarray(np.concatenate(blocks, axis=1))
         return self.tables.tables[key]
@@ -367,17 +341,24 @@ class _Builder:
     def _edge(
         self, value: SSAValue, u: int, sources: Port, v: int, targets: Port, to: Operation | None = None
     ) -> None:
-        table = self._table(value, sources, targets, self._weight(value, to))
+        price = self._price(value, to)
+        table = self._table(value, sources, targets, price)
         if table is not None and u != v:
-            self.edges.append(Edge(u, v, table))
+            self._join(u, v, table, price, self._table(value, sources, targets, _plain(price)))
 
-    def _table(self, value: SSAValue, sources: Port, targets: Port, weight: float) -> Costs | None:
-        return self.tables.table(value, self.factors.of_value(value), sources, targets, weight)
+    def _join(self, u: int, v: int, table: Costs, price: Price, plain: Costs | None) -> None:
+        self.edges.append(Edge(u, v, table))
+        self.traffic.append((price.beside, plain))
 
-    def _weight(self, value: SSAValue, to: Operation | None = None) -> float:
-        """The weight of changes of a value's sharding, made for the op `to`: see `Weights`."""
-        beside_compute = isinstance(value, BlockArgument) or isinstance(to, train.TrainOp)
-        return self.weights.parameters if beside_compute else self.weights.activations
+    def _table(self, value: SSAValue, sources: Port, targets: Port, price: Price) -> Costs | None:
+        return self.tables.table(value, self.factors.of_value(value), sources, targets, price)
+
+    def _price(self, value: SSAValue, to: Operation | None = None) -> Price:
+        """The price of changes of a value's sharding, made for the op `to`: see `Weights`."""
+        if isinstance(value, BlockArgument) or isinstance(to, train.TrainOp):
+            return self.weights.parameter_price
+        parts = self.loop.parts_of(value) if self.loop is not None else 1
+        return replace(self.weights.activation_price, turns=parts)
 
     def _results(self) -> None:
         """New values go back to their argument's home; the loss is replicated."""
@@ -391,7 +372,7 @@ class _Builder:
                 self._edge(value, node, port, self.home_nodes[target], self._homes(argument), value.op)
             elif train.LOSS in self.view.result_attributes(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
-                table = self._table(value, port, whole, self.weights.activations)
+                table = self._table(value, port, whole, self._price(value))
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
 
@@ -401,6 +382,11 @@ class _Builder:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
                 port = self.tables.port(self._states(node), True, value.index)
-                table = self._table(value, port, self._homes(value), self.weights.activations)
+                table = self._table(value, port, self._homes(value), self._price(value))
                 if table is not None:
                     self.unary[node] = self.unary[node] + table.min(axis=1)
+
+
+def _plain(price: Price) -> Price:
+    """The price at which seconds count as they are, in full buckets where they travel in any."""
+    return replace(price, weight=1.0, pricing=Pricing(bucketed=price.beside))

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.exceptions import PassFailedException
 
-from ...dialects.compute import ComputeOp
 from ...ir.cluster import Cluster
 from ...ir.sharding import Sharding
-from ...ir.signatures import Signature
 from ..analysis.compute import local_bytes
+from .decided import strategy_of
 from .memory import Prices, Strategy, StrategyMemory
 from .problem import Solution
 from .step_view import StepView
@@ -170,7 +169,7 @@ def _found(
     solution: Solution,
     bound: float | None,
 ) -> Found:
-    strategy = _strategy(problem, solution, is_frugal=problem is not free)
+    strategy = strategy_of(problem, solution, is_frugal=problem is not free)
     ops, held = memory.over_time(strategy)
     at = int(held.max(axis=1).argmax())
     cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)
@@ -194,24 +193,6 @@ def unpriced_cost(priced: StrategyProblem, free: StrategyProblem, solution: Solu
         if again and not any(plain.regather):
             total += float(edge.table[states[edge.u], states[edge.v]])
     return total
-
-
-def _strategy(problem: StrategyProblem, solution: Solution, is_frugal: bool) -> Strategy:
-    ops: dict[ComputeOp, Signature] = {}
-    homes: dict[SSAValue, Sharding] = {}
-    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
-    for decision, state in zip(problem.decisions, solution.assignment, strict=True):
-        chosen, subject = decision.states[int(state)], decision.subject
-        if isinstance(subject, ComputeOp):
-            assert isinstance(chosen, Signature)
-            ops[subject] = chosen
-        else:
-            assert isinstance(chosen, Sharding)
-            if decision.copy:
-                copies[subject] = (chosen, decision.regather[int(state)])
-            else:
-                homes[subject] = chosen
-    return Strategy(ops, homes, copies, is_frugal)
 
 
 def _size(count: float) -> str:

@@ -6,11 +6,12 @@ import pytest
 from ir_files import context
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
 
-from shardwright.api.compile import import_training_step, on_mesh
+from shardwright.api.compile import import_training_step
 from shardwright.api.pin_file import pin_file
 from shardwright.dialects.step import FRUGAL, SEARCH
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.submesh import on_mesh
 from shardwright.models import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory

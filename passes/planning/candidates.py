@@ -1,0 +1,133 @@
+"""What a plan is chosen from: layouts over devices and time, and on each of them a way to find a strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ...ir.mesh import Mesh
+from ..schedule.pipelines import Policy
+from ..search.objective import Weights
+from ..search.pins import Pin
+
+Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """
+    How a step is laid out over devices and over time.
+
+    Args:
+        mesh: of all devices.
+        mode: the batch whole; in parts one after the other; in two parts that take turns; or through stages.
+        parts: into how many the batch is cut.
+        stages: of a pipeline.
+        schedule: of a pipeline; None while it does not matter yet.
+        fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
+    """
+
+    mesh: Mesh
+    mode: Mode = "whole"
+    parts: int = 1
+    stages: int = 1
+    schedule: Policy | None = None
+    fused: bool = False
+
+    @property
+    def name(self) -> str:
+        """The layout in words: `4x16`, `4x16 in 8 parts`, `4 stages of 4x16, 8 micro-batches, 1f1b`."""
+        sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
+        kept = ", fused batch-norm" if self.fused else ""
+        match self.mode:
+            case "whole":
+                return sizes + kept
+            case "accumulate":
+                return f"{sizes} in {self.parts} parts{kept}"
+            case "duplex":
+                return f"{sizes} duplex{kept}"
+            case "pipeline":
+                order = f", {self.schedule}" if self.schedule is not None else ""
+                return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{kept}"
+
+    @property
+    def without_time(self) -> Layout:
+        """What it shares with the layouts that differ in micro-batches and their schedule alone."""
+        return replace(self, mode="pipeline" if self.stages > 1 else "whole", parts=1, schedule=None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """
+    How the strategy on a layout is found.
+
+    Args:
+        name: of a preset, or how it is searched.
+        pins: what it must obey.
+        weights: of the objective.
+        balanced: whether devices have shares by their speed.
+        fits: whether memory is charged until the strategy fits.
+    """
+
+    name: str
+    pins: tuple[Pin, ...] = ()
+    weights: Weights = field(default_factory=Weights)
+    balanced: bool = False
+    fits: bool = False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with a way to find its strategy."""
+
+    layout: Layout
+    choice: Choice
+
+    @property
+    def name(self) -> str:
+        """What to call it in reports."""
+        shares = ", shares by speed" if self.choice.balanced else ""
+        return f"{self.choice.name} on {self.layout.name}{shares}"
+
+
+COMPLETED = Weights(contractions=1.0, others=0.0, bucketed=True)
+"""
+Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing and
+compute everything everywhere.
+"""
+
+
+def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
+    """A preset, or several on axes of their own, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
+    names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]
+    return Choice(", ".join(names), tuple(Pin(preset=name, axes=axes) for name, axes in parts), COMPLETED)
+
+
+def searched(parameters: float, activations: float, *, bucketed: bool = True) -> Choice:
+    """
+    The optimum where collectives count in part: `parameters` of those that travel beside compute, `activations` of
+    those that hold it up.
+
+    Args:
+        bucketed: whether the former pay for latency by their bytes, as in full buckets, or each by itself.
+    """
+    weights = Weights(parameters=parameters, activations=activations, bucketed=bucketed)
+    each = "" if bucketed else ", apart"
+    return Choice(f"search({parameters:g}, {activations:g}{each})", (), weights)
+
+
+DATA_PARALLEL = ("dp", "zero1", "zero3")
+"""The presets of data parallelism; zero2 is the program of zero1 here."""
+
+
+def presets(mesh: Mesh) -> list[Choice]:
+    """What people write by hand on a mesh of one or two axes: data parallelism, with tensor parallelism inside."""
+    axes = tuple(axis.name for axis in mesh.spatial if axis.size > 1)
+    found = [preset((name, axes)) for name in DATA_PARALLEL]
+    if len(axes) == 2:
+        outer, inner = axes[:1], axes[1:]
+        found.append(preset(("dp", outer), ("zero3", inner)))
+        found += [preset((name, outer), ("tp", inner)) for name in DATA_PARALLEL]
+    if axes:
+        found.append(preset(("tp", axes)))
+    return found

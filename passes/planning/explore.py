@@ -1,0 +1,229 @@
+"""The search over candidates: which are tried, in which order, and which are not worth it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from ...ir.cluster import Cluster
+from ...ir.mesh import Mesh
+from ..search.layers import find_layers
+from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
+from .layouts import Fixed, accumulations, meshes, pipelines
+from .workbench import Finished, Refused, Workbench
+
+LOG = logging.getLogger("shardwright.plan")
+
+FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0))
+"""How every layout is searched."""
+
+MORE = (
+    searched(0.25, 1.0),
+    searched(0.1, 1.0, bucketed=False),
+    searched(0.5, 1.0, bucketed=False),
+    searched(0.5, 0.7),
+    searched(0.05, 0.7, bucketed=False),
+    searched(0.25, 0.5, bucketed=False),
+)
+"""How the best layouts are searched again."""
+
+WORK = 150_000
+"""How many ops may be gone through by default, each solved or finished program counting all of its own."""
+
+REFINED = 2
+"""How many layouts are searched with more weights."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """
+    What became of a candidate.
+
+    Args:
+        seconds: of its step: simulated, or, where it was not finished, at the least by an estimate.
+        why: it was not chosen; empty for those that were the best when they were tried.
+        exposed: of these, how many the stage that computes longest does not; None where it was not finished.
+        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
+        fits: whether that is enough.
+    """
+
+    candidate: Candidate
+    seconds: float | None
+    why: str
+    exposed: float | None = None
+    peak_bytes: int | None = None
+    fits: bool = False
+
+
+@dataclass
+class Allowance:
+    """What the search may spend: ops gone through, and seconds where the user limits them."""
+
+    work: float
+    seconds: float | None = None
+    began: float = field(default_factory=perf_counter)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more may be begun."""
+        late = self.seconds is not None and perf_counter() - self.began > self.seconds
+        return late or self.work <= 0
+
+
+class Explorer:
+    """Tries candidates on a workbench and keeps the fastest that fits; one use."""
+
+    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance) -> None:
+        self.bench, self.fixed, self.allowance = bench, fixed, allowance
+        self.notes: list[Note] = []
+        self.best: Finished | None = None
+        self.tried: set[Candidate] = set()
+        self.strategies: dict[object, str] = {}
+
+    @property
+    def cluster(self) -> Cluster:
+        """What the plan is for."""
+        return self.bench.cluster
+
+    @property
+    def meshes(self) -> list[Mesh]:
+        """Those that the devices may form."""
+        if self.fixed.mesh is not None:
+            return [self.fixed.mesh]
+        return [self.bench.own_mesh] if self.bench.pins else meshes(self.cluster)
+
+    def run(self) -> Finished | None:
+        """Try what is worth it, in an order that does not depend on how long anything takes."""
+        for candidate in self._candidates():
+            if self.allowance.is_spent and self.best is not None:
+                break
+            self.consider(candidate)
+        return self.best
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """All phases one after the other; each looks at what the ones before it found."""
+        own = Layout(self.meshes[0])
+        yield Candidate(own, preset(("dp", _axes(own.mesh))))
+        yield from self._searches([own])
+        yield from (Candidate(own, preset((name, _axes(own.mesh)))) for name in DATA_PARALLEL[1:])
+        yield from self._searches(Layout(mesh) for mesh in self.meshes[1:])
+        yield from self._balanced()
+        yield from self._over_time()
+        yield from self._refinements()
+        for mesh in self.meshes:
+            yield from (Candidate(Layout(mesh), choice) for choice in presets(mesh))
+        yield from self._within_memory()
+
+    def _searches(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
+        for layout in layouts:
+            yield from (Candidate(layout, choice) for choice in FIRST)
+
+    def _over_time(self) -> Iterator[Candidate]:
+        """The batch in parts: stages, accumulation, duplex."""
+        own, rows = self.meshes[0], self.bench.rows
+        if self.bench.cut_refusal() is None:
+            layers = min(len(find_layers(view).names) for view in self.bench.views)
+            yield from self._hopeful(pipelines(own, rows, layers))
+            yield from self._hopeful(accumulations(own, rows))
+        if self.bench.cut_refusal(unrolled=True) is None:
+            yield from self._hopeful([Layout(own, "duplex", 2)])
+
+    def _hopeful(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
+        """The layouts in the order of the least that they can take, with one search each."""
+        least = {layout: self.bench.least_seconds(layout) for layout in layouts}
+        for layout in sorted(least, key=least.__getitem__):
+            candidate = Candidate(layout, FIRST[0])
+            if self._is_worse(least[layout]):
+                self._note(candidate, least[layout], "even with ideal shares and no communication")
+            else:
+                yield candidate
+
+    def _balanced(self) -> Iterator[Candidate]:
+        """Shares by speed, for the layouts that did best with equal ones and for data parallelism."""
+        if len(self.cluster.kinds_used) > 1:
+            yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
+            own = self.meshes[0]
+            yield Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=True))
+
+    def _refinements(self) -> Iterator[Candidate]:
+        """The best layouts with other weights."""
+        for leader in self._leaders(REFINED):
+            for choice in (*FIRST, *MORE):
+                yield replace(leader, choice=replace(choice, balanced=leader.choice.balanced))
+
+    def _leaders(self, count: int) -> list[Candidate]:
+        """The fastest candidates of different layouts that fit, the fastest first."""
+        fitting = [(note.seconds, note.candidate) for note in self.notes if note.fits and note.seconds is not None]
+        leaders: dict[Layout, Candidate] = {}
+        for _, candidate in sorted(fitting, key=lambda each: each[0]):
+            if len(leaders) < count:
+                leaders.setdefault(candidate.layout, candidate)
+        return list(leaders.values())
+
+    def _within_memory(self) -> Iterator[Candidate]:
+        """Where nothing fits, strategies that pay for memory."""
+        if self.best is None:
+            own, rows = self.meshes[0], self.bench.rows
+            layouts = [Layout(own)]
+            if self.bench.cut_refusal() is None:
+                layouts += accumulations(own, rows)
+            yield from (
+                Candidate(layout, replace(FIRST[0], name="search within memory", fits=True)) for layout in layouts
+            )
+
+    def consider(self, candidate: Candidate) -> None:
+        """Solve a candidate and, if it may be the best, finish it."""
+        if candidate in self.tried or not self.fixed.allows(candidate.layout):
+            return
+        self.tried.add(candidate)
+        try:
+            self.allowance.work -= self.bench.size
+            solved = self.bench.solve(candidate)
+            if self._is_worse(solved.hopeful_seconds):
+                self._note(candidate, solved.hopeful_seconds, "by an estimate")
+                return
+            if (same := self.strategies.setdefault(solved.fingerprint, candidate.name)) != candidate.name:
+                self._note(candidate, None, f"the same as {same}")
+                return
+            self.allowance.work -= 2 * self.bench.size * max(1, candidate.layout.stages // 2)
+            for finished in self.bench.finish(solved):
+                self._take(finished)
+        except Refused as error:
+            self._note(candidate, None, str(error))
+
+    def _take(self, finished: Finished) -> None:
+        """Keep a program if it is the fastest that fits. How much it holds is of interest only if it may be that."""
+        self.tried.add(finished.candidate)
+        if self._is_worse(finished.seconds) and finished.candidate.layout.mode == "pipeline":
+            self._note(finished.candidate, finished.seconds, "slower", exposed=finished.exposed)
+            return
+        peak, fits = finished.tightest[0], finished.fits
+        better = fits and not self._is_worse(finished.seconds)
+        why = "" if better else "slower" if fits else "does not fit"
+        if better:
+            self.best = finished
+        self._note(finished.candidate, finished.seconds, why, exposed=finished.exposed, peak_bytes=peak, fits=fits)
+
+    def _is_worse(self, least: float) -> bool:
+        return self.best is not None and least >= self.best.seconds
+
+    def _note(
+        self,
+        candidate: Candidate,
+        seconds: float | None,
+        why: str,
+        *,
+        exposed: float | None = None,
+        peak_bytes: int | None = None,
+        fits: bool = False,
+    ) -> None:
+        self.notes.append(Note(candidate, seconds, why, exposed, peak_bytes, fits))
+        best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
+        took = f"{seconds * 1e3:.4g} ms" if seconds is not None else "refused"
+        LOG.info("candidate %d, %s: %s %s; best %s", len(self.notes), candidate.name, took, why, best)
+
+
+def _axes(mesh: Mesh) -> tuple[str, ...]:
+    return tuple(axis.name for axis in mesh.spatial)

@@ -1,0 +1,88 @@
+"""The layouts that a plan may have: factorisations of the devices, stages, and parts of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...ir.cluster import Cluster
+from ...ir.mesh import Axis, Mesh
+from ...ir.submesh import divisions
+from .candidates import Layout
+
+MOST_PARTS = 64
+"""Into how many parts a batch is cut at most."""
+
+_AXES = ("outer", "inner")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """
+    What the user has decided; None is left to the search.
+
+    Args:
+        mesh: the sizes of the axes.
+        stages: how many, 1 for no pipeline.
+        micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
+        duplex: whether two parts take turns.
+    """
+
+    mesh: Mesh | None = None
+    stages: int | None = None
+    micro_batches: int | None = None
+    duplex: bool | None = None
+
+    def allows(self, layout: Layout) -> bool:
+        """Whether a layout is as was decided."""
+        if self.stages is not None and layout.stages != self.stages:
+            return False
+        if self.duplex is not None and (layout.mode == "duplex") != self.duplex:
+            return False
+        parts = 1 if layout.mode == "duplex" else layout.parts
+        return self.micro_batches is None or parts == self.micro_batches
+
+
+def meshes(cluster: Cluster) -> list[Mesh]:
+    """
+    The factorisations of the devices into one or two axes, the cluster's own mesh first.
+
+    What was measured, was measured along the axes that there are: a cluster with measured links keeps its mesh. So does
+    one of several axes whose hosts are not known, since nobody knows what is between which ranks.
+    """
+    own = Mesh(cluster.mesh.spatial, cluster.mesh.name)
+    count, names = own.device_count, own.names
+    if any(link.points for link in cluster.links) or (cluster.topology is None and len(own.axes) > 1) or count == 1:
+        return [own]
+    pair = names if len(names) == 2 else _AXES
+    found = [own, Mesh((Axis(names[-1], count),), own.name)]
+    found += [Mesh((Axis(pair[0], a), Axis(pair[1], count // a)), own.name) for a in divisors(count) if 1 < a < count]
+    by_sizes: dict[tuple[int, ...], Mesh] = {}
+    for mesh in found:
+        by_sizes.setdefault(tuple(axis.size for axis in mesh.axes), mesh)
+    return list(by_sizes.values())
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, ascending."""
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def cuts(rows: int) -> list[int]:
+    """Into how many parts, each of as many rows, a batch may be cut: powers of two, else the least divisors."""
+    usual = [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS and parts & (parts - 1) == 0]
+    return usual or [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS][:4]
+
+
+def accumulations(mesh: Mesh, rows: int) -> Iterator[Layout]:
+    """The batch in parts, one after the other, on all devices."""
+    yield from (Layout(mesh, "accumulate", parts) for parts in cuts(rows))
+
+
+def pipelines(mesh: Mesh, rows: int, layers: int, most_stages: int = 64) -> Iterator[Layout]:
+    """Stages of about as many devices each, with once to eight times as many micro-batches as stages."""
+    count = mesh.device_count
+    for stages in range(2, min(count, layers, most_stages) + 1):
+        if (count % stages and count > 8) or not divisions(mesh, stages):
+            continue
+        yield from (Layout(mesh, "pipeline", parts, stages) for parts in cuts(rows) if stages <= parts <= 8 * stages)

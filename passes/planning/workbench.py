@@ -1,0 +1,306 @@
+"""Making candidates: a strategy on a layout, the program that the passes make of it, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ...dialects import train
+from ...dialects.compute import SIGNATURE, shape_of
+from ...dialects.step import REGATHER, WORKING
+from ...ir.cluster import Cluster
+from ...ir.mesh import Mesh
+from ...ir.op_cost import op_seconds
+from ...ir.submesh import on_mesh
+from ..accumulate import AccumulatePass
+from ..add_cluster import add_cluster
+from ..analysis.compute import op_work
+from ..analysis.memory import peak_memory
+from ..analysis.simulation.results import Simulation
+from ..analysis.simulation.simulate import simulate_module
+from ..analysis.stage_costs import whole_signature
+from ..balance_ratios import BalanceRatiosPass
+from ..duplex import DuplexPass
+from ..insert_resharding import InsertReshardingPass
+from ..overlap import OverlapPass
+from ..partition_stages import PartitionStagesPass
+from ..plan_transfers import PlanTransfersPass
+from ..schedule_pipeline import SchedulePipelinePass
+from ..search.decided import strategy_of, write_strategy
+from ..search.eliminate import LimitReached, Limits, solve
+from ..search.objective import Loop
+from ..search.pins import Pin, PinError, apply_pins
+from ..search.problem import Infeasible
+from ..search.shared_tables import Tables
+from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
+from ..search.strategy import Sums, build_problem
+from ..search.within_memory import solve_within
+from ..search_strategy import HEADROOM
+from ..select_collectives import SelectCollectivesPass
+from ..split_batch import SplitBatchPass
+from ..time.batch_parts import Batch, find_parts
+from .candidates import Candidate, Layout
+
+AXIS = "micro"
+"""The temporal axis along which a batch is cut."""
+
+LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
+"""What solving one candidate may take: candidates need be good, and bounds are found apart."""
+
+
+_GOOD_ENOUGH = 0.01
+"""How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
+
+
+class Refused(ValueError):
+    """A candidate that cannot be: the message says why."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """
+    A candidate with its strategy in the IR.
+
+    Args:
+        sums: by stage.
+        fingerprint: equal for equal strategies on one layout.
+    """
+
+    candidate: Candidate
+    module: ModuleOp
+    sums: tuple[Sums, ...]
+    fingerprint: object
+
+    @property
+    def hopeful_seconds(self) -> float:
+        """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
+        stages = [max(each.compute + _HIDDEN_AT_BEST * each.blocking, each.beside) for each in self.sums]
+        rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
+        return max(stages) + _BUBBLE_AT_BEST * rest
+
+
+_HIDDEN_AT_BEST = 0.6
+"""The part of blocking collectives that counts in a hopeful estimate."""
+
+_BUBBLE_AT_BEST = 0.6
+"""The part of a pipeline's filling and draining that counts in a hopeful estimate: weights' gradients may fill it."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """
+    A candidate as a program.
+
+    Args:
+        seconds: of the simulated step.
+        compute, exposed: seconds in which the stage that computes longest works, and does not.
+    """
+
+    candidate: Candidate
+    module: ModuleOp = field(repr=False)
+    seconds: float
+    compute: float
+    exposed: float
+    simulation: Simulation = field(repr=False)
+
+    @cached_property
+    def tightest(self) -> tuple[int, float]:
+        """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
+        found: list[tuple[int, float]] = []
+        for view, cluster in step_views(self.module):
+            limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
+            peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
+            found.append((peak.bytes, limits[peak.rank]))
+        return max(found, key=lambda each: each[0] - each[1])
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has the memory that it needs."""
+        peak, memory = self.tightest
+        return peak <= memory
+
+
+class Workbench:
+    """
+    Makes candidates of one step on one cluster.
+
+    Args:
+        module: with the cluster, and without decisions.
+        pins: what every candidate must obey.
+    """
+
+    def __init__(self, module: ModuleOp, cluster: Cluster, pins: Sequence[Pin] = ()) -> None:
+        self.module, self.cluster, self.pins = module, cluster, tuple(pins)
+        self.ctx = Context()
+        self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(module)]
+        self.size = sum(len(view.ops) for view in self.views)
+        self._laid_out: dict[Layout, ModuleOp] = {}
+        self._tables: dict[Cluster, Tables] = {}
+        self._cannot: dict[Layout, str] = {}
+
+    @property
+    def rows(self) -> int:
+        """The rows of the batch; 1 where it has no dim to cut."""
+        shapes = (shape_of(i.argument) for view in self.views for i in view.inputs if i.role == train.BATCH)
+        return next((shape[0] for shape in shapes if shape), 1)
+
+    @property
+    def own_mesh(self) -> Mesh:
+        """The mesh of the cluster, as it was given."""
+        return self.views[0].mesh
+
+    def least_seconds(self, layout: Layout) -> float:
+        """
+        The least that a step of a layout computes for: every op in as many parts as there are devices of a stage, and
+        what a pipeline needs to fill and to drain.
+        """
+        devices = [self.cluster.device(rank) for rank in range(self.cluster.mesh.device_count)]
+        kinds = {device: devices.count(device) for device in devices}
+        shares = layout.parts * len(devices) / layout.stages
+        found = self._loop(layout, self.views)
+        total, known = 0.0, dict[object, float]()
+        for view in self.views:
+            for op in view.ops:
+                turns = found.turns_of(op).count if found is not None else 1
+                key = (op.use_key(), turns)
+                if key not in known:
+                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+                    part = shares if turns > 1 else shares / layout.parts
+                    part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
+                    speed = sum(count / max(op_seconds(each, part_work), 1e-12) for each, count in kinds.items())
+                    known[key] = turns * len(devices) / speed
+                total += known[key]
+        stage = total / layout.stages
+        return stage * (1.0 + _BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
+
+    def cut_refusal(self, *, unrolled: bool = False) -> str | None:
+        """Why the batch cannot be cut into parts; None where it can."""
+        for view in self.views:
+            try:
+                find_parts(list(view.func.body.block.ops), view.inputs, Batch(self.rows, AXIS, 2, unrolled))
+            except PassFailedException as error:
+                return str(error)
+        return None
+
+    def solve(self, candidate: Candidate) -> Solved:
+        """Find the strategy of a candidate and write it into a copy of the step; Refused where there is none."""
+        module = self._module(candidate.layout.without_time).clone()
+        try:
+            sums = self._strategies(candidate, module)
+            if candidate.choice.balanced:
+                BalanceRatiosPass().apply(self.ctx, module)
+                sums = self._strategies(candidate, module)
+                BalanceRatiosPass().apply(self.ctx, module)
+        except (PassFailedException, PinError, Infeasible, LimitReached) as error:
+            raise Refused(str(error)) from error
+        return Solved(candidate, module, sums, (candidate.layout, _fingerprint(module)))
+
+    def finish(self, solved: Solved) -> list[Finished]:
+        """The programs of a solved candidate, one of each schedule; the solved module is used up."""
+        layout = solved.candidate.layout
+        try:
+            module = solved.module
+            for each in _shared_passes(layout):
+                each.apply(self.ctx, module)
+            return [self._judged(solved.candidate, variant, made) for variant, made in self._variants(layout, module)]
+        except PassFailedException as error:
+            raise Refused(str(error)) from error
+
+    def _variants(self, layout: Layout, module: ModuleOp) -> Iterator[tuple[Layout, ModuleOp]]:
+        if layout.mode != "pipeline":
+            yield layout, module
+            return
+        schedules = (layout.schedule,) if layout.schedule is not None else ("1f1b", "eager-1f1b", "gpipe")
+        for schedule in schedules:
+            made = module.clone()
+            for each in (SchedulePipelinePass(schedule), PlanTransfersPass()):
+                each.apply(self.ctx, made)
+            yield replace(layout, schedule=schedule), made
+
+    def _judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
+        simulations = simulate_module(module)
+        busiest = [
+            max((simulation.compute_seconds(each.number), each.number) for each in simulation.classes)
+            for simulation in simulations
+        ]
+        seconds, compute = sum(each.seconds for each in simulations), sum(each for each, _ in busiest)
+        return Finished(replace(candidate, layout=layout), module, seconds, compute, seconds - compute, simulations[0])
+
+    def _module(self, layout: Layout) -> ModuleOp:
+        """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""
+        if layout in self._cannot:
+            raise Refused(self._cannot[layout])
+        if layout not in self._laid_out:
+            module = self.module.clone()
+            add_cluster(module, on_mesh(self.cluster, layout.mesh))
+            if layout.stages > 1:
+                try:
+                    PartitionStagesPass(layout.stages, micro_batches=4 * layout.stages).apply(self.ctx, module)
+                except PassFailedException as error:
+                    self._cannot[layout] = str(error)
+                    raise Refused(str(error)) from error
+            self._laid_out[layout] = module
+        return self._laid_out[layout]
+
+    def _strategies(self, candidate: Candidate, module: ModuleOp) -> tuple[Sums, ...]:
+        views = step_views(module)
+        loop = self._loop(candidate.layout, [view for view, _ in views])
+        return tuple(self._strategy(candidate, view, cluster, loop) for view, cluster in views)
+
+    def _strategy(self, candidate: Candidate, view: StepView, cluster: Cluster, loop: Loop | None) -> Sums:
+        choice = candidate.choice
+        constraints = apply_pins((*choice.pins, *self.pins), view)
+        tables = self._tables.setdefault(cluster, Tables(cluster))
+        if choice.fits:
+            found = solve_within(
+                view,
+                cluster,
+                lambda prices: build_problem(view, cluster, constraints, choice.weights, prices, tables, loop),
+                lambda problem, allowance: solve(problem.problem, limits=replace(LIMITS, allowance=allowance)),
+                (1.0 - HEADROOM) * cluster.memory,
+            )
+            problem, solution, strategy = found.problem, found.solution, found.strategy
+        else:
+            problem = build_problem(view, cluster, constraints, choice.weights, tables=tables, loop=loop)
+            least = sum(float(costs.min()) for costs in problem.problem.unary)
+            solution = solve(problem.problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
+            strategy = strategy_of(problem, solution, is_frugal=False)
+        write_strategy(view, strategy)
+        return problem.sums(solution.assignment)
+
+    def _loop(self, layout: Layout, views: Sequence[StepView]) -> Loop | None:
+        if layout.parts == 1 or not views:
+            return None
+        batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
+        whole = views[0].whole
+        return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+
+
+def _fingerprint(module: ModuleOp) -> int:
+    """A number that is the same for copies of a step with the same decisions."""
+    found: list[object] = []
+    for func in step_functions(module):
+        found.append(func.arg_attrs)
+        found += [
+            (op.attributes.get(SIGNATURE), op.attributes.get(WORKING), op.attributes.get(REGATHER))
+            for op in func.body.block.ops
+        ]
+    return hash(tuple(found))
+
+
+def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
+    """The passes that make a program of a strategy, up to the schedule of a pipeline."""
+    if layout.parts > 1:
+        yield SplitBatchPass(layout.parts, AXIS, unrolled=layout.mode == "duplex")
+    yield from (InsertReshardingPass(), SelectCollectivesPass())
+    if layout.mode == "accumulate":
+        yield AccumulatePass()
+    elif layout.mode == "duplex":
+        yield DuplexPass()
+    yield OverlapPass()

@@ -1,0 +1,64 @@
+"""A solution as decisions on a step, and these in its IR."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+
+from ...dialects.compute import SIGNATURE, ComputeOp
+from ...dialects.pipe import TransferOp
+from ...dialects.sharding_attrs import ShardingAttr, SignatureAttr
+from ...dialects.step import (
+    FRUGAL,
+    REGATHER,
+    SHARDING,
+    WORKING,
+    merge_argument_attributes,
+    set_working_copies,
+    sharding_of,
+)
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature
+from .memory import Strategy
+from .problem import Solution
+from .step_view import StepView
+from .strategy import StrategyProblem
+
+
+def strategy_of(problem: StrategyProblem, solution: Solution, is_frugal: bool) -> Strategy:
+    """What a solution decides."""
+    ops: dict[ComputeOp, Signature] = {}
+    homes: dict[SSAValue, Sharding] = {}
+    copies: dict[SSAValue, tuple[Sharding, bool]] = {}
+    for decision, state in zip(problem.decisions, solution.assignment, strict=True):
+        chosen, subject = decision.states[int(state)], decision.subject
+        if isinstance(subject, ComputeOp):
+            assert isinstance(chosen, Signature)
+            ops[subject] = chosen
+        else:
+            assert isinstance(chosen, Sharding)
+            if decision.copy:
+                copies[subject] = (chosen, decision.regather[int(state)])
+            else:
+                homes[subject] = chosen
+    return Strategy(ops, homes, copies, is_frugal)
+
+
+def write_strategy(view: StepView, strategy: Strategy) -> None:
+    """Write the chosen signatures, homes and working placements into the IR."""
+    mesh = view.mesh.name
+    arguments: dict[int, dict[str, Attribute | None]] = {}
+    for op, signature in strategy.ops.items():
+        for name in (WORKING, REGATHER):
+            op.attributes.pop(name, None)
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh, signature)
+    for value, home in strategy.homes.items():
+        if isinstance(value, OpResult):
+            assert isinstance(value.op, TransferOp)
+            value.op.out_sharding = ShardingAttr.of(mesh, home)
+        elif isinstance(value, BlockArgument):
+            arguments[value.index] = {SHARDING: ShardingAttr.of(mesh, home), WORKING: None, REGATHER: None}
+    merge_argument_attributes(view.func, arguments)
+    set_working_copies(view.func, mesh, {v: c for v, c in strategy.copies.items() if c[0] != sharding_of(v)})
+    if strategy.is_frugal:
+        view.func.attributes[FRUGAL] = UnitAttr()

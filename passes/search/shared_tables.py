@@ -1,0 +1,79 @@
+"""What equal decisions of one step, and of several problems of it, have in common: found once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from ...dialects.compute import element_bytes
+from ...ir.cluster import Cluster
+from ...ir.ratios import Splits
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature
+from ..analysis.resharding import ReshardCosts
+from ..analysis.step_prices import Pricing
+from .objective import Price
+from .problem import Costs
+
+Port = tuple[Sharding, ...]
+"""The sharding of one operand or result in each state of a decision."""
+
+
+@dataclass
+class Tables:
+    """
+    Everything that equal uses share, by identity, on one cluster.
+
+    Problems that differ in weights or constraints alone may share it too, also those of copies of a step.
+    """
+
+    cluster: Cluster
+    costs: dict[Pricing, ReshardCosts] = field(default_factory=dict[Pricing, ReshardCosts])
+    signatures: dict[object, tuple[Signature, ...]] = field(
+        default_factory=dict[object, tuple[Signature, ...]]
+    )
+    unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
+    ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
+    unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])
+    homes: dict[object, Port] = field(default_factory=dict[object, Port])
+    tables: dict[tuple[object, ...], Costs] = field(default_factory=dict[tuple[object, ...], Costs])
+    kept: list[object] = field(default_factory=list[object])
+
+    def port(self, states: tuple[Signature, ...], result: bool, index: int) -> Port:
+        """The shardings of one operand or result over the signatures."""
+        key = (id(states), result, index)
+        if key not in self.ports:
+            self.ports[key] = tuple((s.results if result else s.operands)[index] for s in states)
+        return self.ports[key]
+
+    def union(self, ports: Sequence[Port]) -> Port:
+        """All shardings of several ports, once each, in order of appearance."""
+        key = tuple(dict.fromkeys(map(id, ports)))
+        if key not in self.unions:
+            self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
+        return self.unions[key]
+
+    def table(
+        self, value: SSAValue, splits: Splits, sources: Port, targets: Port, price: Price
+    ) -> Costs | None:
+        """Resharding seconds between two ports of a value, at a price; None where every pair is free."""
+        key = (splits, element_bytes(value), id(sources), id(targets), price)
+        if key not in self.tables:
+            distinct_s, distinct_t = tuple(dict.fromkeys(sources)), tuple(dict.fromkeys(targets))
+            costs = self.costs.setdefault(price.pricing, ReshardCosts(self.cluster, price.pricing))
+            small = costs.matrix(splits, element_bytes(value) / price.turns, distinct_s, distinct_t)
+            table = small[np.ix_(positions(distinct_s, sources), positions(distinct_t, targets))]
+            table = np.ascontiguousarray(price.weight * price.turns * table)
+            table.flags.writeable = False
+            self.tables[key] = table
+        table = self.tables[key]
+        return table if table.any() else None
+
+
+def positions(distinct: Sequence[Sharding], port: Port) -> list[int]:
+    """Where each sharding of a port stands among distinct ones."""
+    at = {sharding: index for index, sharding in enumerate(distinct)}
+    return [at[sharding] for sharding in port]
