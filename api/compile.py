@@ -28,19 +28,21 @@ from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.timeline import longest, predict, predict_pipeline
 from ..passes.pipeline import run_pipeline
+from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
 from .files import write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{strategy},insert-resharding,select-collectives,overlap,{fit}"
-    "check-memory,insert-frees"
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{plan},check-order,check-memory,insert-frees"
 )
-"""What `plan` runs; `strategy` stands for the passes that decide on strategy and ratios, `fit` for a further search."""
+"""What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
-_FIT = 'fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap"},'
+_FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit}"
+"""What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
+
+_FIT = ',fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap"}'
 """Where nothing is pinned and shares are even; others say what they want, or find limits of memory themselves."""
-
 
 _SEARCH = "search-strategy{algorithm=eliminate}"
 
@@ -57,7 +59,8 @@ class PlanOptions:
     What a user can ask of a plan.
 
     Args:
-        algorithm: of `search-strategy`; by default `fixed` where there are pins, else `eliminate`.
+        algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
+            `search-strategy`, on the cluster's own mesh with the batch whole. ``fixed`` where a preset is pinned.
         pins: a pin file.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
@@ -66,6 +69,7 @@ class PlanOptions:
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
+        mesh, stages, micro_batches, duplex, budget: what `search-plan` is not to decide, and its seconds; see there.
     """
 
     algorithm: str | None = None
@@ -76,17 +80,38 @@ class PlanOptions:
     ratios: str = "auto"
     random: Literal["exact", "independent"] = "exact"
     probe: bool = True
+    mesh: str | None = None
+    stages: int | None = None
+    micro_batches: int | None = None
+    duplex: Literal["auto", "yes", "no"] = "auto"
+    budget: float | None = None
 
     def passes(self, cluster: Cluster) -> str:
         """The pipeline string, for a plan on `cluster`."""
         if self.pipeline is not None:
             return self.pipeline
         first = "draw-independently," if self.random == "independent" else ""
-        strategy = self._strategy(cluster)
-        return first + PIPELINE.format(strategy=strategy, fit=_FIT if strategy == _SEARCH else "")
+        return first + PIPELINE.format(plan=self._plan(cluster))
 
-    def _strategy(self, cluster: Cluster) -> str:
-        algorithm = self.algorithm or ("fixed" if self.pins else "eliminate")
+    def _plan(self, cluster: Cluster) -> str:
+        """The passes that decide."""
+        has_preset = self.pins is not None and any(pin.preset for pin in load_pins(self.pins))
+        given_shares = self.ratios not in ("auto", "even", "balanced")
+        algorithm = self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")
+        if algorithm == "auto":
+            return f"search-plan{{{' '.join(self._decided())}}}"
+        strategy = self._strategy(cluster, algorithm)
+        return _FLAT.format(strategy=strategy, fit=_FIT if strategy == _SEARCH else "")
+
+    def _decided(self) -> list[str]:
+        """The options of `search-plan`."""
+        quoted = {"mesh": self.mesh, "pins": self.pins}
+        plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
+        found = [f'{name}="{value}"' for name, value in quoted.items() if value is not None]
+        found += [f"{name}={value}" for name, value in plain.items() if value is not None]
+        return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]
+
+    def _strategy(self, cluster: Cluster, algorithm: str) -> str:
         pins = f' pins="{self.pins}"' if self.pins else ""
         search = f"search-strategy{{algorithm={algorithm}{pins}}}"
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):

@@ -44,6 +44,12 @@ On a function: the bytes per device that the next search may use, where what fol
 SEARCH = "spmd.search"
 """On a function: what the search reports (algorithm, cost and lower bound in seconds, ...)."""
 
+PLAN = "spmd.plan"
+"""
+On a function: what search-plan reports: the chosen candidate, the seconds of its step, and what became of all
+candidates.
+"""
+
 BALANCE = "spmd.balance"
 """
 On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).

@@ -130,7 +130,8 @@ class SearchStrategyPass(ModulePass):
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
             try:
-                found.setdefault(view.func, []).append(search(view, cluster, pins, self.algorithm, self.memory, self._weights))
+                stage = search(view, cluster, pins, self.algorithm, self.memory, self._weights)
+                found.setdefault(view.func, []).append(stage)
             except PinError as error:
                 fail(view.func, str(error))
         for func, stages in found.items():

@@ -29,8 +29,11 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 150_000
-"""How many ops may be gone through by default, each solved or finished program counting all of its own."""
+WORK = 60_000
+"""How many ops may be gone through by default: those of each problem that is solved, twice those of each program."""
+
+LEAST_WORK = 800
+"""What any problem or program counts at least."""
 
 REFINED = 2
 """How many layouts are searched with more weights."""
@@ -46,7 +49,7 @@ class Note:
         why: it was not chosen; empty for those that were the best when they were tried.
         exposed: of these, how many the stage that computes longest does not; None where it was not finished.
         peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
-        fits: whether that is enough.
+        memory_bytes: what that rank has.
     """
 
     candidate: Candidate
@@ -54,7 +57,12 @@ class Note:
     why: str
     exposed: float | None = None
     peak_bytes: int | None = None
-    fits: bool = False
+    memory_bytes: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known that every rank has the memory that it needs."""
+        return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
 
 
 @dataclass
@@ -73,10 +81,17 @@ class Allowance:
 
 
 class Explorer:
-    """Tries candidates on a workbench and keeps the fastest that fits; one use."""
+    """
+    Tries candidates on a workbench and keeps the fastest that fits; one use.
 
-    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance) -> None:
+    Args:
+        shares: whether devices that differ may have shares by their speed.
+    """
+
+    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, shares: bool = True) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
+        self.shares = shares and len(bench.cluster.kinds_used) > 1
+        self.size = max(bench.size, LEAST_WORK)
         self.notes: list[Note] = []
         self.best: Finished | None = None
         self.tried: set[Candidate] = set()
@@ -109,9 +124,10 @@ class Explorer:
         yield from self._searches([own])
         yield from (Candidate(own, preset((name, _axes(own.mesh)))) for name in DATA_PARALLEL[1:])
         yield from self._searches(Layout(mesh) for mesh in self.meshes[1:])
-        yield from self._balanced()
         yield from self._over_time()
+        yield from self._balanced()
         yield from self._refinements()
+        yield from self._fused()
         for mesh in self.meshes:
             yield from (Candidate(Layout(mesh), choice) for choice in presets(mesh))
         yield from self._within_memory()
@@ -136,13 +152,13 @@ class Explorer:
         for layout in sorted(least, key=least.__getitem__):
             candidate = Candidate(layout, FIRST[0])
             if self._is_worse(least[layout]):
-                self._note(candidate, least[layout], "even with ideal shares and no communication")
+                self._log(Note(candidate, least[layout], "even with ideal shares and no communication"))
             else:
                 yield candidate
 
     def _balanced(self) -> Iterator[Candidate]:
         """Shares by speed, for the layouts that did best with equal ones and for data parallelism."""
-        if len(self.cluster.kinds_used) > 1:
+        if self.shares:
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
             own = self.meshes[0]
             yield Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=True))
@@ -152,6 +168,11 @@ class Explorer:
         for leader in self._leaders(REFINED):
             for choice in (*FIRST, *MORE):
                 yield replace(leader, choice=replace(choice, balanced=leader.choice.balanced))
+
+    def _fused(self) -> Iterator[Candidate]:
+        """The best layouts with batch-norms as single ops."""
+        if self.bench.has_batch_norm:
+            yield from (replace(each, layout=replace(each.layout, fused=True)) for each in self._leaders(REFINED))
 
     def _leaders(self, count: int) -> list[Candidate]:
         """The fastest candidates of different layouts that fit, the fastest first."""
@@ -179,50 +200,42 @@ class Explorer:
             return
         self.tried.add(candidate)
         try:
-            self.allowance.work -= self.bench.size
+            self.allowance.work -= self.size
             solved = self.bench.solve(candidate)
             if self._is_worse(solved.hopeful_seconds):
-                self._note(candidate, solved.hopeful_seconds, "by an estimate")
+                self._log(Note(candidate, solved.hopeful_seconds, "by an estimate"))
                 return
             if (same := self.strategies.setdefault(solved.fingerprint, candidate.name)) != candidate.name:
-                self._note(candidate, None, f"the same as {same}")
+                self._log(Note(candidate, None, f"the same as {same}"))
                 return
-            self.allowance.work -= 2 * self.bench.size * max(1, candidate.layout.stages // 2)
+            self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
             for finished in self.bench.finish(solved):
                 self._take(finished)
         except Refused as error:
-            self._note(candidate, None, str(error))
+            self._log(Note(candidate, None, str(error)))
 
     def _take(self, finished: Finished) -> None:
-        """Keep a program if it is the fastest that fits. How much it holds is of interest only if it may be that."""
+        """Keep a program if it is the fastest that fits. How much a pipeline holds is of interest only if it may be."""
         self.tried.add(finished.candidate)
-        if self._is_worse(finished.seconds) and finished.candidate.layout.mode == "pipeline":
-            self._note(finished.candidate, finished.seconds, "slower", exposed=finished.exposed)
+        candidate, seconds, exposed = finished.candidate, finished.seconds, finished.exposed
+        if self._is_worse(seconds) and candidate.layout.mode == "pipeline":
+            self._log(Note(candidate, seconds, "slower", exposed))
             return
-        peak, fits = finished.tightest[0], finished.fits
-        better = fits and not self._is_worse(finished.seconds)
-        why = "" if better else "slower" if fits else "does not fit"
+        better = finished.fits and not self._is_worse(seconds)
         if better:
             self.best = finished
-        self._note(finished.candidate, finished.seconds, why, exposed=finished.exposed, peak_bytes=peak, fits=fits)
+        why = "" if better else "slower" if finished.fits else "does not fit"
+        self._log(Note(candidate, seconds, why, exposed, *finished.tightest))
 
     def _is_worse(self, least: float) -> bool:
         return self.best is not None and least >= self.best.seconds
 
-    def _note(
-        self,
-        candidate: Candidate,
-        seconds: float | None,
-        why: str,
-        *,
-        exposed: float | None = None,
-        peak_bytes: int | None = None,
-        fits: bool = False,
-    ) -> None:
-        self.notes.append(Note(candidate, seconds, why, exposed, peak_bytes, fits))
+    def _log(self, note: Note) -> None:
+        """Keep a note, and say it."""
+        self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
-        took = f"{seconds * 1e3:.4g} ms" if seconds is not None else "refused"
-        LOG.info("candidate %d, %s: %s %s; best %s", len(self.notes), candidate.name, took, why, best)
+        took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
+        LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

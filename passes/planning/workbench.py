@@ -9,6 +9,9 @@ from functools import cached_property
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
+from xdsl.transforms.canonicalize import CanonicalizePass
+from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
@@ -26,10 +29,12 @@ from ..analysis.simulation.results import Simulation
 from ..analysis.simulation.simulate import simulate_module
 from ..analysis.stage_costs import whole_signature
 from ..balance_ratios import BalanceRatiosPass
+from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
 from ..overlap import OverlapPass
 from ..partition_stages import PartitionStagesPass
+from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import strategy_of, write_strategy
@@ -46,6 +51,8 @@ from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
 from ..time.batch_parts import Batch, find_parts
 from .candidates import Candidate, Layout
+
+BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 
 AXIS = "micro"
 """The temporal axis along which a batch is cut."""
@@ -136,8 +143,12 @@ class Workbench:
     """
 
     def __init__(self, module: ModuleOp, cluster: Cluster, pins: Sequence[Pin] = ()) -> None:
-        self.module, self.cluster, self.pins = module, cluster, tuple(pins)
+        self.fused, self.cluster, self.pins = module, cluster, tuple(pins)
         self.ctx = Context()
+        self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
+        self.module = module.clone()
+        if self.has_batch_norm:
+            run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._laid_out: dict[Layout, ModuleOp] = {}
@@ -237,7 +248,7 @@ class Workbench:
         if layout in self._cannot:
             raise Refused(self._cannot[layout])
         if layout not in self._laid_out:
-            module = self.module.clone()
+            module = (self.fused if layout.fused else self.module).clone()
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             if layout.stages > 1:
                 try:
@@ -280,6 +291,11 @@ class Workbench:
         batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
         whole = views[0].whole
         return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+
+
+def _decompositions() -> list[ModulePass]:
+    """What writes batch-norms as sums over the batch, so that it can be split."""
+    return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
 
 
 def _fingerprint(module: ModuleOp) -> int:

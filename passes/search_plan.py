@@ -1,0 +1,192 @@
+"""The pass `search-plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ..dialects.step import PLAN
+from ..ir.cluster import Cluster
+from ..ir.mesh import Mesh, parse_mesh
+from .analysis.memory import size_text
+from .errors import fail
+from .pipeline import replace_module
+from .planning.explore import WORK, Allowance, Explorer, Note
+from .planning.layouts import Fixed
+from .planning.workbench import Workbench
+from .search.pins import PinError, load_pins
+from .search.step_view import cluster_of_module, step_functions
+from .strip_resharding import strip_resharding
+
+
+@dataclass(frozen=True)
+class SearchPlanPass(ModulePass):
+    """
+    Decide on everything, and leave the program of the plan whose simulated step is the shortest.
+
+    A plan is a layout and a strategy on it. Layouts are factorisations of the devices into a mesh, stages of a
+    pipeline with their schedule, and parts of the batch: one after the other, or two in turns. Strategies are those
+    that people write by hand (data parallelism, ZeRO, tensor parallelism, and these inside one another), and those that
+    are optimal where collectives count in part, for what runs beside compute may cost nothing. Each candidate is
+    finished by the passes that make a program of it, and simulated; what an estimate shows to be slower than the best
+    is not finished. Where devices differ they have shares by their speed. Of what fits in memory the fastest is kept.
+
+    Requires: a `spmd.mesh` and a `spmd.cluster`; a step without stages. Run it after `decompose-mean`; a batch-norm is
+    decomposed if that pays.
+    Ensures: what `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`, `select-collectives`,
+    `accumulate`, `duplex`, `overlap`, `schedule-pipeline` and `plan-transfers` ensure, as far as they were of use. The
+    mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate, its seconds, and
+    what became of all others. The same for the same input, on any machine, unless `budget` ends the search.
+
+    Before:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%x: tensor<64x32xf32> {train.batch = "0"}) -> tensor<64x32xf32> {
+      %y = aten.relu %x : (tensor<64x32xf32>) -> tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
+    #link = #spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>
+    #rows = #spmd.sharding<@mesh, [{"gpu"}, {}]>
+    spmd.mesh @mesh = <["gpu"=2]>
+    spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
+    func.func @step(%x: tensor<64x32xf32> {train.batch = "0", spmd.sharding = #rows})
+        -> (tensor<64x32xf32> {spmd.sharding = #rows}) {
+      %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}, {}])>}
+        : (tensor<64x32xf32>) -> tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
+    }
+    ```
+
+    Source: DESIGN of this project; AMP (stages), HAP (shares), HiDup (two parts in turns), AutoDDL (judged by cost).
+    """
+
+    name = "search-plan"
+
+    mesh: str | None = None
+    """The sizes of the mesh, as `4x16`, or its named axes; by default the search decides."""
+
+    stages: int | None = None
+    """How many stages; 1 for no pipeline."""
+
+    micro_batches: int | None = None
+    """Into how many parts the batch is cut, by stages or by accumulation; 1 for none."""
+
+    duplex: Literal["auto", "yes", "no"] = "auto"
+    """Whether two parts of the batch take turns."""
+
+    ratios: Literal["auto", "even"] = "auto"
+    """Whether devices that differ may have shares by their speed."""
+
+    pins: str | None = None
+    """A TOML file of pins, which every candidate obeys; they keep the mesh, whose axes they refer to."""
+
+    budget: int | float | None = None
+    """Seconds after which no further candidate is begun, and the best so far is the plan."""
+
+    work: int = WORK
+    """How many ops the search may go through, where no seconds limit it: its length, by the same count everywhere."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on the whole module, which has one step function."""
+        cluster = cluster_of_module(op)
+        funcs = step_functions(op)
+        for func in funcs:
+            strip_resharding(func)
+        try:
+            pins = load_pins(self.pins) if self.pins is not None else ()
+            fixed = self._fixed(cluster)
+        except (PinError, ValueError) as error:
+            raise PassFailedException(str(error)) from error
+        work = float("inf") if self.budget is not None else float(self.work)
+        bench = Workbench(op, cluster, pins)
+        explorer = Explorer(bench, fixed, Allowance(work, self.budget), shares=self.ratios == "auto")
+        best = explorer.run()
+        if best is None:
+            fail(funcs[0], _why_none(explorer.notes))
+        replace_module(op, best.module)
+        for func in step_functions(op):
+            func.attributes[PLAN] = _summary(best.candidate.name, best.seconds, explorer.notes)
+
+    def _fixed(self, cluster: Cluster) -> Fixed:
+        duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
+        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex)
+
+    def _mesh(self, cluster: Cluster) -> Mesh | None:
+        """The mesh that is asked for; its axes are called as the cluster's where there are as many."""
+        if self.mesh is None:
+            return None
+        asked, own = parse_mesh(self.mesh), cluster.mesh
+        if asked.device_count != own.device_count:
+            raise ValueError(
+                f"mesh {self.mesh} has {asked.device_count} devices, cluster {cluster.name!r} {own.device_count}; the"
+                " sizes of the axes must multiply to that"
+            )
+        if "=" not in self.mesh and len(asked.axes) == len(own.spatial):
+            sizes = (axis.size for axis in asked.axes)
+            return Mesh.of(**dict(zip((axis.name for axis in own.spatial), sizes, strict=True)))
+        return asked
+
+
+def _why_none(notes: list[Note]) -> str:
+    """Why there is no plan: what came closest to fitting, else the first reason."""
+    tight = [note for note in notes if note.peak_bytes is not None]
+    if tight:
+        least = min(tight, key=lambda note: note.peak_bytes or 0)
+        return (
+            f"no plan fits: of {len(notes)} candidates {least.candidate.name} needs the least,"
+            f" {size_text(least.peak_bytes or 0)} on a device that has {size_text(least.memory_bytes)}; use more"
+            " devices, a smaller batch or a smaller model"
+        )
+    first = next((note for note in notes if note.why), None)
+    return f"no plan obeys what was asked: {first.candidate.name}: {first.why}" if first is not None else "has no plan"
+
+
+def _summary(chosen: str, seconds: float, notes: list[Note]) -> DictionaryAttr:
+    """What `spmd.plan` says."""
+    listed = ArrayAttr([_entry(note) for note in notes])
+    return DictionaryAttr({"chosen": StringAttr(chosen), "step": FloatAttr(seconds, 64), "candidates": listed})
+
+
+def _entry(note: Note) -> DictionaryAttr:
+    found: dict[str, Attribute] = {"name": StringAttr(note.candidate.name), "why": StringAttr(note.why)}
+    for name, value in (("step", note.seconds), ("exposed", note.exposed)):
+        if value is not None:
+            found[name] = FloatAttr(value, 64)
+    if note.peak_bytes is not None:
+        found["peak_bytes"] = IntegerAttr(note.peak_bytes, i64)
+    return DictionaryAttr(found)
+
+
+def read_candidates(func: FuncOp) -> list[Mapping[str, object]]:
+    """What `spmd.plan` of a function says of each candidate, as plain values."""
+    given = func.attributes.get(PLAN)
+    listed = given.data.get("candidates") if isinstance(given, DictionaryAttr) else None
+    if not isinstance(listed, ArrayAttr):
+        return []
+    return [_plain(each) for each in listed.data if isinstance(each, DictionaryAttr)]
+
+
+def _plain(entry: DictionaryAttr) -> Mapping[str, object]:
+    found: dict[str, object] = {}
+    for name, value in entry.data.items():
+        if isinstance(value, StringAttr):
+            found[name] = value.data
+        elif isinstance(value, FloatAttr | IntegerAttr):
+            found[name] = value.value.data
+    return found
