@@ -11,8 +11,7 @@ Where a collective was measured at some sizes, those times hold, and beyond them
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +20,7 @@ from typing import Literal, TypeAlias
 from .collectives import CollectiveKind
 from .mesh import Mesh
 from .op_cost import OpRate
+from .time_by_size import TimeBySize
 from .topology import Route, Topology
 from .topology_cost import topology_costs
 
@@ -184,6 +184,12 @@ class Cluster:
     _known: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = field(
         default_factory=dict[tuple[str, tuple[str, ...]], tuple[float, float]], init=False, repr=False, compare=False
     )
+    _times: dict[tuple[CollectiveKind, tuple[str, ...], Algorithm], TimeBySize] = field(
+        default_factory=dict[tuple[CollectiveKind, tuple[str, ...], Algorithm], TimeBySize],
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     def __post_init__(self) -> None:
         if len(self.placement) != self.mesh.device_count:
@@ -237,14 +243,21 @@ class Cluster:
         """
         The time of one collective over `axes` on a value of which a device handles `whole_bytes` bytes.
 
-        Measured times hold where there are any: see `interpolated`, whose line is that of alpha and beta.
+        Measured times hold where there are any: see `TimeBySize`.
         """
-        axes = self._spatial(axes)
-        alpha, beta = self.collective_costs(kind, axes, algorithm)
-        link = self.link("-".join(axes))
-        if link is None or not (curve := link.curve_by(algorithm, kind)):
-            return alpha + beta * whole_bytes
-        return interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
+        return self.collective_time(kind, tuple(axes), algorithm).seconds(whole_bytes)
+
+    def collective_time(
+        self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"
+    ) -> TimeBySize:
+        """The same, by the bytes that a device handles."""
+        if (known := self._times.get((kind, axes, algorithm))) is None:
+            spatial = self._spatial(axes)
+            link = self.link("-".join(spatial))
+            points = tuple(link.curve_by(algorithm, kind)) if link is not None else ()
+            known = TimeBySize(*self.collective_costs(kind, spatial, algorithm), points)
+            self._times[kind, axes, algorithm] = known
+        return known
 
     def start_seconds(self, kind: CollectiveKind, axes: Iterable[str], whole_bytes: float) -> float:
         """
@@ -255,8 +268,7 @@ class Cluster:
         link = self.link("-".join(axes))
         if link is None or not (curve := link.curve(f"{kind.value}:start")):
             return 0.0
-        alpha, beta = self.collective_costs(kind, axes)
-        seconds = interpolated(curve, whole_bytes, lambda size: alpha + beta * size)
+        seconds = TimeBySize(*self.collective_costs(kind, axes), tuple(curve)).seconds(whole_bytes)
         return min(seconds, self.collective_seconds(kind, axes, whole_bytes))
 
     def collective_costs(
@@ -337,23 +349,6 @@ class Cluster:
         """Those of `axes` that are over space, in the mesh's order."""
         asked = set(axes)
         return tuple(axis.name for axis in self.mesh.spatial if axis.name in asked)
-
-
-def interpolated(curve: Sequence[tuple[float, float]], size: float, line: Callable[[float], float]) -> float:
-    """
-    The seconds at `size` bytes: on the power law between its neighbours in `curve`; below all in proportion to `line`;
-    above all as steeply as between the last two, if that is more than in proportion to `line`.
-    """
-    above = bisect_right(curve, size, key=lambda point: point[0])
-    if above in (0, len(curve)):
-        at, seconds = curve[max(above - 1, 0)]
-        scaled = seconds * line(size) / line(at) if line(at) else seconds
-        if above < 2:
-            return scaled
-        before, earlier = curve[above - 2]
-        return max(scaled, seconds + (size - at) * (seconds - earlier) / (at - before))
-    (small, low), (large, high) = curve[above - 1], curve[above]
-    return low * (high / low) ** (math.log(size / small) / math.log(large / small))
 
 
 def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:

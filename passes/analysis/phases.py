@@ -20,7 +20,7 @@ from ...dialects.ratios import segment_of
 from ...dialects.spmd import ReshardOp
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, Device
-from ...ir.collective_cost import Method, is_gather_or_scatter, step_costs
+from ...ir.collective_cost import Method, is_gather_or_scatter, step_seconds
 from ...ir.collectives import CollectiveKind, Step, single_step
 from ...ir.mesh import Mesh
 from ...ir.op_cost import OpWork, op_rate, op_seconds
@@ -146,8 +146,7 @@ class PhaseModel:
                 others = (max(shares_of(ratios, name, mesh)) for name in dim.axes if name != axis)
                 return math.prod(others) * (share if axis in dim.axes else 1.0)
 
-            fixed, per_byte = step_costs(self.cluster, event.step, method, part)
-            return fixed + per_byte * event.bytes
+            return step_seconds(self.cluster, event.step, method, event.bytes, part)
 
         return seconds(0.0), seconds(1.0) - seconds(0.0)
 

@@ -2,10 +2,10 @@
 What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL
 4.3).
 
-The shardings of a value are the nodes of a graph, single collectives its edges, weighted by the cluster's
-alpha-beta costs. For evenly split values of one rank (number of dims) the graph is the same up to the bytes, so
-its edges are kept as two matrices, seconds and seconds per byte of the global value, and all pairs are solved at
-once per shape. Where shares are not even, or some elements must stay together, shapes have graphs of their own.
+The shardings of a value are the nodes of a graph, single collectives its edges, weighted by what they cost on the
+cluster. For evenly split values of one rank (number of dims) the graph is the same, and many of its edges cost the
+same at any size: they are priced once per size, and all pairs are solved at once. Where shares are not even, or some
+elements must stay together, shapes have graphs of their own.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import handled_share, methods_of, step_costs
+from ...ir.collective_cost import handled_share, has_methods
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
-from ...ir.op_cost import COPY, op_rate
 from ...ir.ratios import Splits
 from ...ir.sharding import Reduction, Sharding, major, with_dim
+from .step_prices import Axes, Pricing, StepPrices, stream_of
 
 Matrix = NDArray[np.float64]
-
-_MUCH = 1e8
-"""Bytes that no cache holds, by which the cost of a byte is told."""
 
 _STEP_SECONDS = 1e-9
 """Added to every step, so that among equal paths the shorter one wins."""
@@ -78,18 +76,43 @@ class _Graph:
     """
     All shardings that a value can have, and the single steps between them.
 
-    `seconds` and `per_byte` have one matrix per way to carry a step out.
+    samples  one step of every sort, which all cost the same
+    sorts    by source and target the number of its step's sort; where there is no step, that of samples
     """
 
     states: tuple[Sharding, ...]
     index: dict[Sharding, int]
     splits: Splits | None
-    seconds: Matrix
-    per_byte: Matrix
+    samples: tuple[Step, ...]
+    sorts: NDArray[np.int32]
 
-    def at(self, size: float) -> Matrix:
-        """Seconds of each step for a value of `size` bytes."""
-        return (self.seconds + self.per_byte * size).min(axis=0)
+
+@lru_cache(maxsize=128)
+def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _Graph:
+    """The graph of a value that is divided as `splits` has it, or evenly."""
+    states = even_shardings(len(time.dims), mesh, time=time)
+    if splits is not None:
+        states = all_shardings(splits, mesh, time=time)
+    index = {state: i for i, state in enumerate(states)}
+    sorts: dict[object, tuple[int, Step]] = {}
+    edges: list[tuple[int, int, int]] = []
+    for i, state in enumerate(states):
+        for step in steps_from(state, mesh, splits):
+            if (j := index.get(step.target)) is not None:
+                number, _ = sorts.setdefault(_sort(step, mesh), (len(sorts), step))
+                edges.append((i, j, number))
+    found = np.full((len(states), len(states)), len(sorts), np.int32)
+    for i, j, number in edges:
+        found[i, j] = number
+    return _Graph(states, index, splits, tuple(step for _, step in sorts.values()), found)
+
+
+def _sort(step: Step, mesh: Mesh) -> object:
+    """What the cost of a step depends on, but for the bytes of the value."""
+    shares = [handled_share(step, mesh)]
+    if has_methods(step):
+        shares.append(handled_share(step, mesh, "grouped_broadcast"))
+    return (step.kind, step.axes, *shares)
 
 
 @dataclass(frozen=True)
@@ -107,24 +130,32 @@ class ReshardCosts:
     Values are given by how their dims are divided (`Splits`), or just by shape, where that is evenly.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, pricing: Pricing = Pricing()) -> None:
         self.cluster, self.mesh = cluster, cluster.mesh
-        self._graphs: dict[tuple[Sharding, Splits | None], _Graph] = {}
-        self._paths: dict[tuple[Splits, int, Sharding], _Paths] = {}
+        self.prices = StepPrices(cluster, pricing)
+        self._shapes: dict[tuple[Splits, int, Sharding], _Paths] = {}
+        self._solutions: dict[tuple[Sharding, Splits | None, float, tuple[int, ...]], _Paths] = {}
         self._ways: dict[tuple[Splits, int, Sharding, Sharding], tuple[Step, ...]] = {}
-        self._copying = _copy_costs(cluster)
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
-        """The time of one collective on a value of `global_bytes` bytes, carried out in the cheapest way."""
-        return min(fixed + per_byte * global_bytes for fixed, per_byte in self._step_costs(step))
+        """What one collective on a value of `global_bytes` bytes costs, carried out in the cheapest way."""
+        return self.prices.weighted(step, global_bytes) + _STEP_SECONDS
 
-    def _step_costs(self, step: Step) -> list[tuple[float, float]]:
-        """(seconds, seconds per byte of the global value) of one step, for each way to carry it out."""
-        if step.kind is CollectiveKind.PARTIAL:
-            fixed, per_byte = self._copying
-            return [(_STEP_SECONDS + fixed, per_byte * handled_share(step, self.mesh))]
-        costs = [step_costs(self.cluster, step, method) for method in methods_of(self.cluster, step)]
-        return [(fixed + _STEP_SECONDS, per_byte) for fixed, per_byte in costs]
+    def streams(
+        self, value: Splits | tuple[int, ...], element_bytes: int, source: Sharding, target: Sharding
+    ) -> dict[Axes, float]:
+        """
+        By the axes that they are over, the seconds of the steps of `path`, without the factors of the pricing.
+
+        What a device does by itself is under `()`.
+        """
+        splits = _splits(value)
+        size = float(math.prod(splits.sizes) * element_bytes)
+        found: dict[Axes, float] = {}
+        for step in self.path(splits, element_bytes, source, target):
+            stream = stream_of(step)
+            found[stream] = found.get(stream, 0.0) + self.prices.seconds(step, size)
+        return found
 
     def matrix(
         self,
@@ -292,49 +323,36 @@ class ReshardCosts:
 
     def _graph(self, splits: Splits, time: Sharding) -> _Graph:
         """The graph of a value; even ones of one rank share theirs, whatever their sizes."""
-        dims = None if splits.is_even(self.mesh) else splits
-        key = (time, dims)
-        if key not in self._graphs:
-            states = even_shardings(len(time.dims), self.mesh, time=time)
-            if dims is not None:
-                states = all_shardings(dims, self.mesh, time=time)
-            index = {state: i for i, state in enumerate(states)}
-            seconds = np.full((2, len(states), len(states)), np.inf)
-            per_byte = np.zeros_like(seconds)
-            for i, state in enumerate(states):
-                for step in steps_from(state, self.mesh, dims):
-                    if (j := index.get(step.target)) is not None:
-                        for way, costs in enumerate(self._step_costs(step)):
-                            seconds[way, i, j], per_byte[way, i, j] = costs
-            self._graphs[key] = _Graph(states, index, dims, seconds, per_byte)
-        return self._graphs[key]
+        return _graph(self.mesh, time, None if splits.is_even(self.mesh) else splits)
 
     def _solved(self, splits: Splits, element_bytes: int, time: Sharding) -> _Paths:
-        """Floyd and Warshall's algorithm over the shardings that fit the shape."""
+        """The cheapest ways between the shardings that fit the shape; what differs in its shape alone shares them."""
         key = (splits, element_bytes, time)
-        if key not in self._paths:
-            graph = self._graph(splits, time)
-            count = len(graph.states)
-            seconds = graph.at(float(math.prod(splits.sizes) * element_bytes))
-            unfit = [i for i, state in enumerate(graph.states) if not fits(state, splits.sizes, self.mesh)]
-            seconds[unfit, :] = np.inf
-            seconds[:, unfit] = np.inf
-            np.fill_diagonal(seconds, 0.0)
-            following = np.tile(np.arange(count), (count, 1))
-            for k in range(count):
-                through = seconds[:, k, None] + seconds[None, k, :]
-                shorter = through < seconds
-                seconds = np.where(shorter, through, seconds)
-                following = np.where(shorter, following[:, k, None], following)
-            self._paths[key] = _Paths(seconds, following)
-        return self._paths[key]
+        if key not in self._shapes:
+            graph, size = self._graph(splits, time), float(math.prod(splits.sizes) * element_bytes)
+            states = enumerate(graph.states)
+            unfit = tuple(i for i, state in states if not fits(state, splits.sizes, self.mesh))
+            solution = (time, graph.splits, size, unfit)
+            if solution not in self._solutions:
+                costs = np.array([*(self.step_seconds(step, size) for step in graph.samples), np.inf])
+                self._solutions[solution] = _cheapest_paths(costs[graph.sorts], unfit)
+            self._shapes[key] = self._solutions[solution]
+        return self._shapes[key]
 
 
-def _copy_costs(cluster: Cluster) -> tuple[float, float]:
-    """(seconds, seconds per byte) of writing memory, on the device that is slowest at it where there is much."""
-    rates = [op_rate(device, COPY, "float32") for device in cluster.kinds_used]
-    slowest = max(rates, key=lambda rate: rate.seconds(0.0, _MUCH))
-    return slowest.launch, (slowest.seconds(0.0, _MUCH) - slowest.launch) / _MUCH
+def _cheapest_paths(seconds: Matrix, unfit: Sequence[int]) -> _Paths:
+    """Floyd and Warshall's algorithm over single steps, none of which may pass `unfit`."""
+    count = len(seconds)
+    seconds[unfit, :] = np.inf
+    seconds[:, unfit] = np.inf
+    np.fill_diagonal(seconds, 0.0)
+    following = np.tile(np.arange(count), (count, 1))
+    for k in range(count):
+        through = seconds[:, k, None] + seconds[None, k, :]
+        shorter = through < seconds
+        seconds = np.where(shorter, through, seconds)
+        following = np.where(shorter, following[:, k, None], following)
+    return _Paths(seconds, following)
 
 
 def _splits(value: Splits | tuple[int, ...]) -> Splits:

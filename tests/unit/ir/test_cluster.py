@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.ir.cluster import Cluster, Device, Interference, Link, interpolated, restricted
+from shardwright.ir.cluster import Cluster, Device, Interference, Link, restricted
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpRate
@@ -53,14 +53,6 @@ def test_beyond_what_was_measured_times_follow_the_line():
     line = [1e-3 + 1e-6 * size / 2 for size in (4000, 8000)]
     assert known.collective_seconds(GATHER, ("gpu",), 8000) == pytest.approx(4e-3 * line[1] / line[0])
     assert known.collective_seconds(GATHER, ("gpu",), 0) == pytest.approx(2e-3 * 1e-3 / 1.5e-3)
-    assert interpolated([(8.0, 3.0)], 16.0, lambda _: 0.0) == 3.0
-
-
-def test_beyond_what_was_measured_times_rise_as_steeply_as_they_last_did():
-    bucket_runs_dry = [(1.0, 1.0), (4.0, 2.0), (16.0, 14.0)]
-    assert interpolated(bucket_runs_dry, 64.0, lambda size: 1.0 + size) == pytest.approx(14.0 + 48.0)
-    falling = [(1.0, 3.0), (4.0, 2.0)]
-    assert interpolated(falling, 8.0, lambda size: size) == pytest.approx(4.0)
 
 
 def test_points_are_of_their_collective_and_axes_alone():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import networkx
 import numpy as np
@@ -13,7 +14,7 @@ from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind, find_step, steps_from
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import Sharding, parse_sharding
-from shardwright.passes.analysis.resharding import ReshardCosts, even_shardings, fits
+from shardwright.passes.analysis.resharding import Pricing, ReshardCosts, even_shardings, fits
 
 MESH = Mesh.of(node=2, gpu=2)
 
@@ -137,3 +138,46 @@ def test_all_pairs_are_asked_for_often_and_solved_once():
     first = COSTS.matrix(SHAPE, 4, EVEN, EVEN)
     for source, target in itertools.islice(itertools.product(EVEN, EVEN), 20):
         assert COSTS.matrix(SHAPE, 4, [source], [target])[0, 0] == first[EVEN.index(source), EVEN.index(target)]
+
+
+WEIGHTS = Pricing(weights=((("gpu",), 0.25), ((), 3.0)), weight=0.5)
+
+
+@pytest.mark.parametrize(
+    "pricing", [WEIGHTS, replace(WEIGHTS, bucketed=True), replace(WEIGHTS, latency_free=True)], ids=str
+)
+def test_what_a_change_costs_is_the_weighted_sum_of_its_streams(pricing: Pricing):
+    costs = ReshardCosts(COSTS.cluster, pricing)
+    table = costs.matrix(SHAPE, 1000, ALL, ALL)
+    for (i, source), (j, target) in itertools.product(enumerate(ALL), repeat=2):
+        streams = costs.streams(SHAPE, 1000, source, target)
+        steps = len(costs.path(SHAPE, 1000, source, target))
+        assert sum(pricing.factor(axes) * each for axes, each in streams.items()) + 1e-9 * steps == pytest.approx(
+            table[i, j], rel=1e-9
+        )
+
+
+def test_free_of_latency_is_less_than_in_buckets_which_is_less_than_alone():
+    bound, shared, alone = (
+        ReshardCosts(COSTS.cluster, pricing).matrix(SHAPE, 10, EVEN, EVEN)
+        for pricing in (Pricing(latency_free=True), Pricing(bucketed=True), Pricing())
+    )
+    for less, more in ((bound, shared), (shared, alone)):
+        assert (less <= more + 1e-15).all()
+        assert (less < more).any()
+
+
+def test_bytes_are_dearer_in_a_bucket_by_an_eighth():
+    step = find_step(CollectiveKind.ALL_REDUCE, parse_sharding('[{}], unreduced={"gpu"}'), Sharding.replicated(1), MESH)
+    assert step is not None
+    bound, shared = (
+        ReshardCosts(COSTS.cluster, pricing).prices.seconds(step, 1000.0)
+        for pricing in (Pricing(latency_free=True), Pricing(bucketed=True))
+    )
+    assert bound == pytest.approx(1e-9 * 1000)
+    assert shared == pytest.approx(9 / 8 * bound)
+
+
+def test_prices_are_of_one_sort():
+    with pytest.raises(ValueError, match="not both"):
+        Pricing(bucketed=True, latency_free=True)
