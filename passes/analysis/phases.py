@@ -194,7 +194,7 @@ def _linear(
     here, rate = work(shares[axis]), op_rate(device, counts.family, counts.dtype)
     if not (here.flops or here.bytes):
         return 0.0, 0.0
-    computes = here.flops / rate.flops > here.bytes / rate.bandwidth
+    computes = rate.seconds(here.flops, 0.0) > rate.seconds(0.0, here.bytes)
 
     def seconds(share: float) -> float:
         done = work(share)
