@@ -24,7 +24,8 @@ class DeviceAttr(Data[Device]):
 
     There may follow the bytes of which tensors take whole multiples, `block = 512.0`, and where it was profiled the
     fixed seconds of a step, `overhead = 1.0e-3`; fitted rates,
-    `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`;
+    `rates = [<"contractions", "float32", flops = 1.0e10, bandwidth = 1.0e10, launch = 0.0, curve = [(1.0e6, 0.5)]>]`
+    and `moving_curve = ...` in bytes;
     and measured seconds, `table = {"mm(float32[64x32], float32[32x16])" = 1.0e-5}`.
     """
 
@@ -251,19 +252,21 @@ def _rate(parser: AttrParser) -> OpRate:
         parser.parse_punctuation(",")
         dtype = parser.parse_str_literal()
         flops, bandwidth, launch = (_field(parser, name) for name in ("flops", "bandwidth", "launch"))
-        curve: list[tuple[float, float]] = []
-        if parser.parse_optional_punctuation(",") is not None:
-            _keyword_and_equals(parser, "curve")
-            curve = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
-    return OpRate(family, dtype, flops, bandwidth, launch, tuple(curve))
+        curves: dict[str, tuple[tuple[float, float], ...]] = {}
+        while parser.parse_optional_punctuation(",") is not None:
+            name = _named(parser, "curve", "moving_curve")
+            pairs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+            curves[name] = tuple(pairs)
+    return OpRate(family, dtype, flops, bandwidth, launch, **curves)
 
 
 def _rate_text(rate: OpRate) -> str:
     numbers = (rate.flops, rate.bandwidth, rate.launch)
     names = ("flops", "bandwidth", "launch")
     fields = ", ".join(f"{name} = {float_text(number)}" for name, number in zip(names, numbers, strict=True))
-    curve = f", curve = {_pairs_text(rate.curve)}" if rate.curve else ""
-    return f"<{_quoted(rate.family)}, {_quoted(rate.dtype)}, {fields}{curve}>"
+    curves = {"curve": rate.curve, "moving_curve": rate.moving_curve}
+    given = "".join(f", {name} = {_pairs_text(curve)}" for name, curve in curves.items() if curve)
+    return f"<{_quoted(rate.family)}, {_quoted(rate.dtype)}, {fields}{given}>"
 
 
 def _timed(parser: AttrParser) -> tuple[str, float]:

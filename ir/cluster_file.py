@@ -2,7 +2,7 @@
 Cluster files: the TOML form of a cluster. `docs/cluster-files.md` has every field.
 
 ```toml
-version = 2
+version = 3
 name = "two-nodes"
 mesh = ["node=2", "gpu=4"]            # major to minor; may be left out
 
@@ -100,7 +100,7 @@ def cluster_toml(cluster: Cluster) -> str:
     """
     if cluster.topology is not None and cluster.topology.first:
         raise ValueError(f"cluster @{cluster.name} begins inside another; write that one")
-    lines = ["version = 2", f"name = {_text(cluster.name)}"]
+    lines = ["version = 3", f"name = {_text(cluster.name)}"]
     lines.append("mesh = [" + ", ".join(f'"{a.name}={a.size}"' for a in cluster.mesh.spatial) + "]")
     for device in cluster.devices:
         lines += ["", *_device_lines(device)]
@@ -133,6 +133,8 @@ def _device_lines(device: Device) -> Iterator[str]:
         yield from (f"{field} = {getattr(rate, field)!r}" for field in ("flops", "bandwidth", "launch"))
         if rate.curve:
             yield f"curve = {_pairs(rate.curve)}"
+        if rate.moving_curve:
+            yield f"moving_curve = {_pairs(rate.moving_curve)}"
     if device.table:
         yield from ("", f"[{section}.table]")
         yield from (f"{_text(key)} = {seconds!r}" for key, seconds in device.table)

@@ -9,10 +9,10 @@ from .cluster import Cluster, Device, Interference, Link
 from .cluster_fields import BANDWIDTH, BYTES, FLOPS, SECONDS, Section
 from .collectives import CollectiveKind
 from .mesh import Axis, Mesh
-from .op_cost import OpRate
+from .op_cost import MULTIPLYING, OpRate
 from .topology import Host, Level, Switch, Topology
 
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
 _MOST_DEVICES = 2**20
 _FIELDS = ("version", "name", "mesh", "device", "place", "link")
 _FIELDS_OF_2 = ("host", "level", "switch", "interference")
@@ -23,12 +23,12 @@ def read_cluster(file: Section) -> Cluster:
     """The cluster that a file describes; ClusterFileError where it describes none."""
     version = file.table.get("version", 1)
     if version not in VERSIONS:
-        raise file.fail("version", f"is {version!r}, this release reads versions {' and '.join(map(str, VERSIONS))}")
+        raise file.fail("version", f"is {version!r}, this release reads versions {', '.join(map(str, VERSIONS))}")
     file.only((*_FIELDS, *_FIELDS_OF_2), "of a cluster file")
     for name in _FIELDS_OF_2:
         if version == 1 and name in file.table:
-            raise file.fail(name, "is of version 2 of this format; write version = 2")
-    devices = [_device(section) for section in file.sections("device").values()]
+            raise file.fail(name, "is not of version 1 of this format; write version = 3")
+    devices = [_device(section, version) for section in file.sections("device").values()]
     if not devices:
         raise file.fail("device", "missing; describe at least one kind of device, as [device.a100]")
     topology = _topology(file)
@@ -73,7 +73,7 @@ def _mesh_of_hosts(topology: Topology) -> Mesh:
     return Mesh(tuple(axis for axis in axes if axis.size > 1 or axis.name == "gpu"))
 
 
-def _device(section: Section) -> Device:
+def _device(section: Section, version: int) -> Device:
     section.only(("flops", "memory_bandwidth", "memory", "launch", "overhead", "block", "rate", "table"))
     if not isinstance(section.table.get("flops"), dict) or not section.table["flops"]:
         raise section.fail("flops", 'missing; expected FLOP/s by dtype, as { float32 = "19.5TFLOP/s" }')
@@ -84,22 +84,28 @@ def _device(section: Section) -> Device:
         section.number("memory_bandwidth", BANDWIDTH),
         section.number("memory", BYTES),
         launch,
-        tuple(_rate(each, launch) for each in section.listed("rate")),
+        tuple(_rate(each, launch, version) for each in section.listed("rate")),
         tuple(section.numbers("table", SECONDS, positive=False).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
         section.number("block", BYTES, default=1.0),
     )
 
 
-def _rate(section: Section, launch: float) -> OpRate:
-    section.only(("family", "dtype", "flops", "bandwidth", "launch", "curve"))
+def _rate(section: Section, launch: float, version: int) -> OpRate:
+    section.only(("family", "dtype", "flops", "bandwidth", "launch", "curve", "moving_curve"))
+    family, curve = section.text("family"), section.pairs("curve", "[[1e6, 0.2], [1e9, 0.9]]")
+    moving = section.pairs("moving_curve", "[[1e6, 0.2], [1e9, 0.9]]")
+    if version < 3 and family not in MULTIPLYING:
+        # One curve had the sizes of both terms, and of ops that go over memory nearly all were in bytes.
+        moving = moving or curve
     return OpRate(
-        section.text("family"),
+        family,
         section.text("dtype"),
         section.number("flops", FLOPS),
         section.number("bandwidth", BANDWIDTH),
         section.number("launch", SECONDS, default=launch, positive=False),
-        section.pairs("curve", "[[1e6, 0.2], [1e9, 0.9]]"),
+        curve,
+        moving,
     )
 
 

@@ -65,6 +65,8 @@ def methods_of(cluster: Cluster, step: Step) -> tuple[Method, ...]:
     """The ways to carry out a step."""
     if has_methods(step):
         return ("padded", "grouped_broadcast")
+    if step.kind is CollectiveKind.ALL_TO_ALL and has_offsets(step):
+        return ("padded",)
     levels = step.kind is CollectiveKind.ALL_REDUCE and cluster.has_levels(step.axes)
     return ("flat", "hierarchical") if levels else ("flat",)
 
@@ -72,6 +74,11 @@ def methods_of(cluster: Cluster, step: Step) -> tuple[Method, ...]:
 def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float, methods: Iterable[Method]) -> Method:
     """That of `methods` which takes least for a value of `whole_bytes` bytes; the first of equals."""
     return min(methods, key=lambda method: step_seconds(cluster, step, method, whole_bytes))
+
+
+def has_offsets(step: Step) -> bool:
+    """Whether a dim has boundaries of its own before or after a step."""
+    return any(dim.offsets is not None for spread in (step.source, step.target) for dim in spread.dims)
 
 
 def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:

@@ -2,8 +2,8 @@
 What an op costs on one device: a measured time, a fitted roofline of its family, or the plain roofline.
 
 The plain roofline of a kind of device takes `max(flops / rate, bytes / bandwidth) + launch`. A fitted one has rates of
-its own for a family of ops and a dtype, and says what part of them is reached at which size: a batch of 32 does not
-cost 32 batches of 1. Units are SI.
+its own for a family of ops and a dtype, and says what part of each is reached at which number of FLOPs, or bytes: a
+batch of 32 does not cost 32 batches of 1. Units are SI.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class OpRate:
     """
     The fitted roofline of one family and dtype on a kind of device.
 
-    family     the class of cost; empty: all others
-    dtype      by name; empty: all others
-    flops      FLOP/s where ops are large
-    bandwidth  bytes/s where ops are large
-    launch     the fixed seconds of an op
-    curve      (size, efficiency), ascending in size: in FLOPs where operations are the larger term, else in bytes.
-               Linear in the logarithm of the size between, constant beyond. It exceeds 1 where caches help.
+    family        the class of cost; empty: all others
+    dtype         by name; empty: all others
+    flops         FLOP/s where ops are large
+    bandwidth     bytes/s where ops are large
+    launch        the fixed seconds of an op
+    curve         (FLOPs, the part of `flops` that is reached), ascending. Linear in the logarithm of the size between,
+                  constant beyond
+    moving_curve  (bytes, the part of `bandwidth`), likewise. It exceeds 1 where caches help
     """
 
     family: str
@@ -70,12 +71,18 @@ class OpRate:
     bandwidth: float
     launch: float
     curve: tuple[tuple[float, float], ...] = ()
+    moving_curve: tuple[tuple[float, float], ...] = ()
 
     def seconds(self, flops: float, moved: float) -> float:
         """The time of an op of so many operations that reads and writes `moved` bytes."""
-        computing, moving = flops / self.flops, moved / self.bandwidth
-        size = flops if computing > moving else moved
-        return max(computing, moving) / efficiency(self.curve, size) + self.launch
+        computing = _at_full_rate(self.curve, flops) / self.flops
+        moving = _at_full_rate(self.moving_curve, moved) / self.bandwidth
+        return max(computing, moving) + self.launch
+
+
+def _at_full_rate(curve: Sequence[tuple[float, float]], size: float) -> float:
+    """The size that takes as long at the full rate; where a curve rises so steeply that more were faster, as long."""
+    return max([size / efficiency(curve, size), *(at / part for at, part in curve if at < size)])
 
 
 def efficiency(curve: Sequence[tuple[float, float]], size: float) -> float:

@@ -1,7 +1,8 @@
 """
 Fitting the roofline of a family of ops to measured times.
 
-The model is `max(flops / F, bytes / B) / efficiency(size) + launch` (`OpRate`). Errors are of logarithms, for times
+The model is `max(flops / F / efficiency(flops), bytes / B / efficiency(bytes)) + launch` (`OpRate`), with a curve of
+efficiency for each of the two terms. Errors are of logarithms, for times
 span orders of magnitude, and so are the parameters, which keeps them above zero. Measurements that no rate explains (a
 process was taken off its core) count less: Huber's loss, by iteratively reweighted least squares, with the steps of
 Levenberg and Marquardt.
@@ -9,10 +10,12 @@ Levenberg and Marquardt.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from .op_cost import MULTIPLYING, VIEWS, OpRate, OpWork
 from .robust_fit import solved
@@ -86,11 +89,13 @@ def fit_rate(
     straight = [_fitted(start, samples) for start in _starts(samples, dearest)]
     plain = min(straight, key=lambda model: _loss(model, samples))
     bent = [_fitted(start, samples) for start in _with_curves(plain, samples)]
-    best = min(bent, key=lambda model: _loss(model, samples), default=plain)
-    if _loss(plain, samples) - _loss(best, samples) < _WORTH * len(best.knots):
-        best = plain
+    best = min((plain, *bent), key=lambda model: _loss(model, samples) + _WORTH * sum(map(len, model.knots)))
     rate = _rate(family, dtype, best, samples)
     return rate, tuple(rate.seconds(flops, moved) / seconds - 1.0 for flops, moved, seconds in samples)
+
+
+_Curve: TypeAlias = tuple[float, ...]
+"""Of some knots, the logarithms of sizes, or of efficiencies."""
 
 
 @dataclass(frozen=True)
@@ -98,53 +103,74 @@ class _Model:
     """
     The logarithms of what is fitted: seconds per FLOP, per byte and of a launch, and efficiencies at the knots.
 
-    The last knot's is held at 0: the largest ops reach the rates. A byte costs no more than `dearest`.
+    There is a curve for FLOPs and one for bytes. The last knot's efficiency is held at 0: the largest ops reach the
+    rates. A byte costs no more than `dearest`.
     """
 
     constants: tuple[float, float, float]
     dearest: float
-    knots: tuple[float, ...] = ()
-    heights: tuple[float, ...] = ()
+    knots: tuple[_Curve, _Curve] = ((), ())
+    heights: tuple[_Curve, _Curve] = ((), ())
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """By curve, the number of the parameter that is its first height."""
+        return (3, 3 + max(len(self.knots[0]) - 1, 0))
+
+    @property
+    def parameters(self) -> int:
+        """How many there are."""
+        return self.first[1] + max(len(self.knots[1]) - 1, 0)
 
     def moved_by(self, step: Sequence[float]) -> _Model:
         """With a step added to all that is fitted, nothing by more than a factor of e: further off it is not linear."""
         step = [min(max(value, -1.0), 1.0) for value in step]
         flop, byte, launch = (c + s for c, s in zip(self.constants, step[:3], strict=True))
-        heights = (h + s for h, s in zip(self.heights, [*step[3:], 0.0], strict=False))
-        return replace(self, constants=(flop, min(byte, self.dearest), launch), heights=tuple(heights))
+        computing, moving = (
+            tuple(h + s for h, s in zip(heights, [*step[at : at + len(heights) - 1], 0.0], strict=True))
+            if heights
+            else ()
+            for at, heights in zip(self.first, self.heights, strict=True)
+        )
+        return replace(self, constants=(flop, min(byte, self.dearest), launch), heights=(computing, moving))
 
     def explain(self, sample: Sample) -> tuple[float, dict[int, float]]:
         """The error of the logarithm of a sample's time, and its derivatives by number of parameter."""
-        flops, moved, seconds = sample
-        flop, byte, launch = map(math.exp, self.constants)
-        term = 0 if flops * flop > moved * byte else 1
-        shares = self._shares(math.log(sample[term])) if self.knots else {}
-        reached = sum(share * math.exp(self.heights[k]) for k, share in shares.items()) or 1.0
-        working = max(flops * flop, moved * byte) / reached
-        total = working + launch
+        shares = [self._shares(term, sample[term]) for term in (0, 1)]
+        reached = [
+            sum(share * math.exp(self.heights[term][k]) for k, share in shares[term].items()) or 1.0 for term in (0, 1)
+        ]
+        times = [sample[term] * math.exp(self.constants[term]) / reached[term] for term in (0, 1)]
+        term, launch = (0 if times[0] > times[1] else 1), math.exp(self.constants[2])
+        working, total = times[term], times[term] + launch
         slopes = {term: working / total, 2: launch / total}
-        for k, share in shares.items():
-            if k < len(self.heights) - 1:
-                slopes[3 + k] = -working / total * share * math.exp(self.heights[k]) / reached
-        return math.log(total / seconds), slopes
+        for k, share in shares[term].items():
+            if k < len(self.heights[term]) - 1:
+                height = math.exp(self.heights[term][k])
+                slopes[self.first[term] + k] = -working / total * share * height / reached[term]
+        return math.log(total / sample[2]), slopes
 
-    def _shares(self, size: float) -> dict[int, float]:
-        """By number of knot, its part in the efficiency at a size (a logarithm)."""
-        if size <= self.knots[0]:
+    def _shares(self, term: int, amount: float) -> dict[int, float]:
+        """By number of knot, its part in the efficiency of so many FLOPs, or bytes."""
+        knots = self.knots[term]
+        if not knots or amount <= 0:
+            return {}
+        if (size := math.log(amount)) <= knots[0]:
             return {0: 1.0}
-        above = next((k for k, knot in enumerate(self.knots) if knot > size), None)
+        above = next((k for k, knot in enumerate(knots) if knot > size), None)
         if above is None:
-            return {len(self.knots) - 1: 1.0}
-        share = (size - self.knots[above - 1]) / (self.knots[above] - self.knots[above - 1])
+            return {len(knots) - 1: 1.0}
+        share = (size - knots[above - 1]) / (knots[above] - knots[above - 1])
         return {above - 1: 1.0 - share, above: share}
 
     def bends(self) -> Iterator[tuple[float, dict[int, float]]]:
         """Like errors of measurements: how far the heights of neighbours differ, made small."""
-        for k, (one, other) in enumerate(zip(self.heights, self.heights[1:], strict=False)):
-            slopes = {3 + k: -_STIFFNESS}
-            if k + 1 < len(self.heights) - 1:
-                slopes[4 + k] = _STIFFNESS
-            yield _STIFFNESS * (other - one), slopes
+        for first, heights in zip(self.first, self.heights, strict=True):
+            for k, (one, other) in enumerate(itertools.pairwise(heights)):
+                slopes = {first + k: -_STIFFNESS}
+                if k + 1 < len(heights) - 1:
+                    slopes[first + k + 1] = _STIFFNESS
+                yield _STIFFNESS * (other - one), slopes
 
 
 def _loss(model: _Model, samples: Sequence[Sample]) -> float:
@@ -174,7 +200,7 @@ def _fitted(model: _Model, samples: Sequence[Sample]) -> _Model:
 
 def _step(model: _Model, samples: Sequence[Sample], damping: float) -> list[float]:
     """Where the model, taken as linear, has the least sum of weighted squares; damped."""
-    count = 3 + max(len(model.heights) - 1, 0)
+    count = model.parameters
     squares = [[0.0] * count for _ in range(count)]
     downhill = [0.0] * count
     errors = [(error, slopes, min(1.0, _HUBER / (abs(error) + 1e-12))) for error, slopes in map(model.explain, samples)]
@@ -202,13 +228,16 @@ def _starts(samples: Sequence[Sample], dearest: float) -> Iterator[_Model]:
 
 
 def _with_curves(plain: _Model, samples: Sequence[Sample]) -> Iterator[_Model]:
-    """The plain model and ones of smaller launches, with a flat curve over the sizes that tell of one."""
+    """The plain model and ones of smaller launches, with flat curves, or one, over the sizes that tell of them."""
     flop, byte, launch = plain.constants
     for less in (1.0, 4.0, 16.0):
         model = replace(plain, constants=(flop, byte, launch - math.log(less)))
-        sizes = sorted(size for sample in samples if (size := _telling(model, sample)) is not None)
-        if len(knots := _knots(sizes)) > 1:
-            yield replace(model, knots=knots, heights=(0.0,) * len(knots))
+        told = [each for sample in samples if (each := _telling(model, sample)) is not None]
+        computing, moving = (_knots(sorted(size for term, size in told if term == each)) for each in (0, 1))
+        for knots in dict.fromkeys([(computing, moving), (computing, ()), ((), moving)]):
+            if any(knots):
+                flat = ((0.0,) * len(knots[0]), (0.0,) * len(knots[1]))
+                yield replace(model, knots=knots, heights=flat)
 
 
 def _knots(sizes: Sequence[float]) -> tuple[float, ...]:
@@ -219,14 +248,14 @@ def _knots(sizes: Sequence[float]) -> tuple[float, ...]:
         size = sizes[round(i * (len(sizes) - 1) / (count - 1))]
         if not knots or size - knots[-1] >= math.log(2):
             knots.append(size)
-    return tuple(knots)
+    return tuple(knots) if len(knots) > 1 else ()
 
 
-def _telling(model: _Model, sample: Sample) -> float | None:
-    """The logarithm of a sample's size, if it is more than a launch."""
+def _telling(model: _Model, sample: Sample) -> tuple[int, float] | None:
+    """Of which term a sample tells, FLOPs or bytes, and the logarithm of its size, if that is more than a launch."""
     slopes = model.explain(sample)[1]
     term = 0 if 0 in slopes else 1
-    return math.log(sample[term]) if slopes[term] > _WORKING else None
+    return (term, math.log(sample[term])) if slopes[term] > _WORKING else None
 
 
 def _rate(family: str, dtype: str, model: _Model, samples: Sequence[Sample]) -> OpRate:
@@ -237,6 +266,9 @@ def _rate(family: str, dtype: str, model: _Model, samples: Sequence[Sample]) -> 
     seen = [max(s[term] / max(s[2] - launch, _MATTERS * s[2]) for s in samples) for term in (0, 1)]
     seen[1] = max(seen[1], math.exp(-model.dearest))
     flops, bandwidth = (1.0 / cost if term in bound else seen[term] for term, cost in enumerate((flop, byte)))
-    curve = tuple((math.exp(k), math.exp(h)) for k, h in zip(model.knots, model.heights, strict=True))
+    computing, moving = (
+        tuple((math.exp(k), math.exp(h)) for k, h in zip(*pair, strict=True))
+        for pair in zip(model.knots, model.heights, strict=True)
+    )
     # Work of one sort alone says nothing of the other: an operation is then as good as a byte.
-    return OpRate(family, dtype, flops or bandwidth, bandwidth or flops, launch, curve)
+    return OpRate(family, dtype, flops or bandwidth, bandwidth or flops, launch, computing, moving)

@@ -204,15 +204,17 @@ class _Balancer:
         )
 
     def _balanced(self, model: PhaseModel, ratios: dict[int, Ratios], cuts: list[Shortage]) -> dict[int, Ratios]:
-        """One axis after the other, until nothing changes."""
+        """One axis after the other, until nothing changes; else the best: lines touch a curve at one place."""
+        tried: list[dict[int, Ratios]] = []
         for _ in range(_ROUNDS):
             previous = ratios
             for axis in self.axes:
                 limits = tuple(cut.limit(self.cluster.mesh, axis, ratios) for cut in cuts)
                 ratios = self._on_axis(model, ratios, axis, limits)
             if all(self._close(previous[segment], ratios[segment]) for segment in ratios):
-                break
-        return ratios
+                return ratios
+            tried.append(ratios)
+        return min(tried, key=model.seconds)
 
     def _on_axis(
         self, model: PhaseModel, ratios: dict[int, Ratios], axis: str, limits: tuple[Limit, ...]

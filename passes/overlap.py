@@ -88,8 +88,8 @@ class OverlapPass(ModulePass):
     name = "overlap"
 
     bucket_mb: int | float | None = None
-    """The MiB that a bucket should have; by default as many as take 8 times as long to send as a collective takes
-    to begin on the module's cluster, and 25 without a cluster."""
+    """The MiB that a bucket should have; by default as many as take an eighth longer, each, than at best on the
+    module's cluster (8 times as long to send as a collective takes to begin), and 25 without a cluster."""
 
     prefetch: int = 1
     """How many buckets ahead of their use parameters are gathered."""

@@ -82,7 +82,13 @@ def _joined_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:
 def _handled_bytes(value: SSAValue, step: Step, mesh: Mesh, method: Method) -> float:
     if has_methods(step):
         return handled_share(step, mesh, method) * value_bytes(value)
-    return local_bytes(value, step.target if step.kind is CollectiveKind.ALL_GATHER else step.source, mesh)
+    match step.kind:
+        case CollectiveKind.ALL_GATHER:
+            return local_bytes(value, step.target, mesh)
+        case CollectiveKind.ALL_TO_ALL:
+            return max(local_bytes(value, step.source, mesh), local_bytes(value, step.target, mesh))
+        case _:
+            return local_bytes(value, step.source, mesh)
 
 
 def _started(op: StartOp, index: int, mesh: Mesh) -> Step:

@@ -2,15 +2,15 @@
 A step as phases, communication and then computation, and how long each takes by the shares of an axis (HAP 3.2).
 
 A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
-linear in the shares: a collective's in the largest, a device's in its own. Shares are real here; rounding comes
-later. Of the roofline, the term counts that is the larger when the axis is shared evenly, and its curve is taken to go
-on as it does there.
+linear in the shares: a collective's in the largest, where the line touches its time at the present shares, a device's
+in its own. Shares are real here; rounding comes later. Of the roofline, the term counts that is the larger when the
+axis is shared evenly, and its curve is taken to go on as it does there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
@@ -132,13 +132,18 @@ class PhaseModel:
     def _communication(self, event: Transmission, axis: str, ratios: Ratios) -> tuple[float, float]:
         """Seconds, and seconds per unit of the largest share of `axis`, of the cheaper method with these ratios."""
         methods: tuple[Method, ...] = ("flat",)
-        if is_gather_or_scatter(event.step) and ratios.split(event.step.axes):
+        if ratios.split(event.step.axes) and event.step.kind is CollectiveKind.ALL_TO_ALL:
+            methods = ("padded",)
+        elif ratios.split(event.step.axes) and is_gather_or_scatter(event.step):
             methods = ("padded", "grouped_broadcast")
+        times = [self._carried_out(event, method, axis, ratios) for method in methods]
         largest = max(shares_of(ratios, axis, self.cluster.mesh))
-        costs = [self._carried_out(event, method, axis, ratios) for method in methods]
-        return min(costs, key=lambda each: each[0] + each[1] * largest)
+        return _touching(min(times, key=lambda seconds: seconds(largest)), largest)
 
-    def _carried_out(self, event: Transmission, method: Method, axis: str, ratios: Ratios) -> tuple[float, float]:
+    def _carried_out(
+        self, event: Transmission, method: Method, axis: str, ratios: Ratios
+    ) -> Callable[[float], float]:
+        """The seconds of a collective by the largest share of `axis`."""
         mesh = self.cluster.mesh
 
         def seconds(share: float) -> float:
@@ -148,7 +153,7 @@ class PhaseModel:
 
             return step_seconds(self.cluster, event.step, method, event.bytes, part)
 
-        return seconds(0.0), seconds(1.0) - seconds(0.0)
+        return seconds
 
     def _computation(self, event: Computation, axis: str, rank: int, ratios: Ratios) -> tuple[float, float]:
         """Seconds, and seconds per unit of its share of `axis`, that a rank computes."""
@@ -189,17 +194,22 @@ def _linear(
     here, rate = work(shares[axis]), op_rate(device, counts.family, counts.dtype)
     if not (here.flops or here.bytes):
         return 0.0, 0.0
-    computes = here.flops / rate.flops > here.bytes / rate.bandwidth
+    computes = rate.seconds(here.flops, 0.0) > rate.seconds(0.0, here.bytes)
 
     def seconds(share: float) -> float:
         done = work(share)
         return rate.seconds(done.flops, 0.0) if computes else rate.seconds(0.0, done.bytes)
 
-    now, step = seconds(shares[axis]), 0.1 * shares[axis]
-    slope = (seconds(shares[axis] + step) - seconds(shares[axis] - step)) / (2 * step)
-    slope = min(slope, now / shares[axis])
-    stretched = op_seconds(device, here) / now if device.table else 1.0
-    return stretched * (now - slope * shares[axis]), stretched * slope
+    fixed, slope = _touching(seconds, shares[axis])
+    stretched = op_seconds(device, here) / seconds(shares[axis]) if device.table else 1.0
+    return stretched * fixed, stretched * slope
+
+
+def _touching(seconds: Callable[[float], float], share: float) -> tuple[float, float]:
+    """The line that touches `seconds` at a share, by its value at 0, which is not negative, and its slope."""
+    now, step = seconds(share), 0.1 * share
+    slope = min((seconds(share + step) - seconds(share - step)) / (2 * step), now / share)
+    return now - slope * share, slope
 
 
 def held_bytes(value: SSAValue, sharding: Sharding, shares: Mapping[str, float]) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import handled_share, has_methods
+from ...ir.collective_cost import handled_share, has_methods, has_offsets
 from ...ir.collectives import CollectiveKind, Step, single_step, steps_from
 from ...ir.mesh import Mesh
 from ...ir.ratios import Splits
@@ -109,10 +109,8 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _Graph:
 
 def _sort(step: Step, mesh: Mesh) -> object:
     """What the cost of a step depends on, but for the bytes of the value."""
-    shares = [handled_share(step, mesh)]
-    if has_methods(step):
-        shares.append(handled_share(step, mesh, "grouped_broadcast"))
-    return (step.kind, step.axes, *shares)
+    shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
+    return (step.kind, step.axes, has_methods(step), has_offsets(step), shares)
 
 
 @dataclass(frozen=True)
@@ -133,9 +131,9 @@ class ReshardCosts:
     def __init__(self, cluster: Cluster, pricing: Pricing = Pricing()) -> None:
         self.cluster, self.mesh = cluster, cluster.mesh
         self.prices = StepPrices(cluster, pricing)
-        self._shapes: dict[tuple[Splits, int, Sharding], _Paths] = {}
+        self._shapes: dict[tuple[Splits, float, Sharding], _Paths] = {}
         self._solutions: dict[tuple[Sharding, Splits | None, float, tuple[int, ...]], _Paths] = {}
-        self._ways: dict[tuple[Splits, int, Sharding, Sharding], tuple[Step, ...]] = {}
+        self._ways: dict[tuple[Splits, float, Sharding, Sharding], tuple[Step, ...]] = {}
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
         """What one collective on a value of `global_bytes` bytes costs, carried out in the cheapest way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,11 +12,11 @@ from ...dialects.compute import SIGNATURE, ComputeOp
 from ...dialects.pipe import FragmentOp
 from ...dialects.sharding_attrs import SignatureAttr
 from ...ir.cluster import Cluster
+from ...ir.collective_cost import bucket_bytes
 from ...ir.collectives import CollectiveKind
 from ..analysis.durations import ComputeSeconds
 
 _USUAL_BYTES = 25 * 2**20
-_LATENCIES = 8
 _MARGIN = 3
 
 
@@ -39,13 +38,12 @@ class Pace:
         self._begins = list(accumulate((_seconds(op, seconds) for op in ops), initial=0.0))
 
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
-        """The bytes of a bucket: as many as take 8 times as long to send as the collective takes to begin."""
+        """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
         if self._bucket_bytes is not None:
             return self._bucket_bytes
         if self.cluster is None:
             return _USUAL_BYTES
-        alpha, beta = self.cluster.collective_costs(kind, axes)
-        return _LATENCIES * alpha / beta if beta else math.inf
+        return bucket_bytes(self.cluster, kind, axes)
 
     def latest_start(
         self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int, steps: int = 1

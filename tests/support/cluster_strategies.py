@@ -15,14 +15,15 @@ _ASCII = string.ascii_letters + string.digits + " .-'#[]="
 # xDSL reads no string that has both a character outside ASCII and one that is escaped.
 _NAMES = st.text(_ASCII + '"\\', min_size=1, max_size=8) | st.text(_ASCII + "µ", min_size=1, max_size=8)
 _RISING = st.lists(_POSITIVE, unique=True, max_size=3).map(sorted)
+_CURVES = st.dictionaries(_POSITIVE, _POSITIVE, max_size=3).map(lambda curve: tuple(sorted(curve.items())))
 
 
 @st.composite
 def _devices(draw: st.DrawFn, kind: str) -> Device:
     flops = draw(st.dictionaries(st.sampled_from(["float32", "bfloat16", "int64"]), _POSITIVE, min_size=1))
     rates = [
-        OpRate(draw(_NAMES), draw(st.just("") | _NAMES), draw(_POSITIVE), draw(_POSITIVE), draw(_SECONDS), curve)
-        for curve in draw(st.lists(_RISING.map(lambda sizes: tuple((s, draw(_POSITIVE)) for s in sizes)), max_size=2))
+        OpRate(draw(_NAMES), draw(st.just("") | _NAMES), draw(_POSITIVE), draw(_POSITIVE), draw(_SECONDS), *curves)
+        for curves in draw(st.lists(st.tuples(_CURVES, _CURVES), max_size=2))
     ]
     table = draw(st.dictionaries(_NAMES, _SECONDS, max_size=2))
     numbers = draw(_POSITIVE), draw(_POSITIVE), draw(_SECONDS)

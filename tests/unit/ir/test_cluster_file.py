@@ -71,7 +71,7 @@ def test_shipped_files_are_read_and_read_back(path: Path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 1", "version = 3", ":1: version: is 3, this release reads versions 1 and 2"),
+        ("version = 1", "version = 4", ":1: version: is 4, this release reads versions 1, 2, 3"),
         ("name =", "title =", ":2: title: is not a field of a cluster file; expected one of device, host, interf"),
         ('mesh = ["node=2", "gpu=2"]', "", ': mesh: missing; expected axes, major to minor, as ["node=2", "gpu=4"]'),
         ('"gpu=2"', '"gpu"', """:3: mesh: entry 'gpu' is not of the form "gpu=4\""""),

@@ -142,8 +142,8 @@ def test_hosts_that_differ_are_one_axis():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 2", "version = 1", ": host: is of version 2 of this format; write version = 2"),
-        ("version = 2", 'version = "2"', ":1: version: is '2', this release reads versions 1 and 2"),
+        ("version = 2", "version = 1", ": host: is not of version 1 of this format; write version = 3"),
+        ("version = 2", 'version = "2"', ":1: version: is '2', this release reads versions 1, 2, 3"),
         ("[interference]", "[interferense]", 'interferense: is not a field of a cluster file; expected one of device'),
         ("[interference]", "[interferense]", '; did you mean "interference"?'),
         ('"15.7TFLOP/s"', '"15.7TFLOPS"', ":5: [device.v100.flops] float32: is '15.7TFLOPS', expected a number of FL"),
@@ -211,3 +211,14 @@ def test_a_part_of_a_cluster_cannot_be_written():
 @settings(max_examples=60, deadline=None)
 def test_any_cluster_reads_back(cluster: Cluster):
     assert parse_cluster(cluster_toml(cluster)) == cluster
+
+
+@pytest.mark.parametrize(("version", "moving"), [(2, ((1e3, 0.1), (1e6, 0.9))), (3, ())])
+def test_one_curve_of_an_older_file_is_of_both_terms_where_ops_go_over_memory(version: int, moving: object):
+    text = f'version = {version}\nmesh = ["gpu=1"]\n[link.gpu]\nlatency = 0\nbandwidth = 1\n'
+    text += '[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n'
+    for family in ("elementwise", "contractions"):
+        text += f'[[device.d.rate]]\nfamily = "{family}"\nflops = 2\nbandwidth = 3\ncurve = [[1e3, 0.1], [1e6, 0.9]]\n'
+    over_memory, product = parse_cluster(text).devices[0].rates
+    assert over_memory.curve == product.curve == ((1e3, 0.1), (1e6, 0.9))
+    assert (over_memory.moving_curve, product.moving_curve) == (moving, ())

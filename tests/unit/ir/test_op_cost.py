@@ -1,6 +1,8 @@
 """What ops cost on a device: from a table, by a fitted rate with its curve, or by the plain roofline."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwright.ir.cluster import Device
 from shardwright.ir.op_cost import OpRate, OpWork, efficiency, op_rate, op_seconds
@@ -69,3 +71,56 @@ def test_a_view_costs_its_launch_where_that_was_fitted():
     device = Device("z", (("float32", 1e12),), 1e11, 1e9, rates=(OpRate("views", "", 1e12, 1e10, 2e-6),))
     assert op_seconds(device, work("views", 0, 0)) == 2e-6
     assert op_seconds(device, work("contractions", 0, 0)) == 0.0
+
+
+CURVED = OpRate("contractions", "", 1e12, 1e11, 1e-6, ((1e6, 0.1), (1e9, 1.0)), ((1e4, 0.5), (1e7, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("flops", "moved", "seconds"),
+    [
+        (1e9, 1e7, 1e-3),
+        (1e6, 1e4, 1e-5),
+        (1e9, 1e9, 1e-2),
+        (1e6, 1e7, 1e-4),
+        (1e5, 1e4, 1e-6),
+    ],
+    ids=["large product", "small product", "large and thin", "thin, of few FLOPs", "on the ridge of both curves"],
+)
+def test_flops_have_their_curve_and_bytes_theirs(flops: float, moved: float, seconds: float):
+    assert CURVED.seconds(flops, moved) == pytest.approx(seconds + 1e-6)
+
+
+def test_a_thin_product_moves_its_bytes_at_the_full_bandwidth():
+    rate = OpRate("contractions", "float16", 30e12, 240e9, 1e-5, ((8e6, 0.004), (2e9, 0.5), (2e12, 0.999)))
+    rows, inner, columns = 65536, 4096, 16
+    moved = 2.0 * (rows * inner + inner * columns + rows * columns)
+    assert rate.seconds(2.0 * rows * inner * columns, moved) == pytest.approx(moved / 240e9 + 1e-5)
+
+
+_AMOUNTS = st.floats(0.0, 1e12)
+_CURVES = st.dictionaries(st.floats(1.0, 1e12), st.floats(0.001, 10.0), max_size=4).map(
+    lambda curve: tuple(sorted(curve.items()))
+)
+
+
+@given(_CURVES, _CURVES, _AMOUNTS, _AMOUNTS, st.floats(1.0, 2.0), st.booleans())
+def test_more_work_never_takes_less(
+    curve: tuple[tuple[float, float], ...],
+    moving: tuple[tuple[float, float], ...],
+    flops: float,
+    moved: float,
+    factor: float,
+    computes: bool,
+):
+    rate = OpRate("x", "", 1e10, 1e9, 0.0, curve, moving)
+    more = (flops * factor, moved) if computes else (flops, moved * factor)
+    assert rate.seconds(*more) >= rate.seconds(flops, moved) * (1 - 1e-9)
+
+
+@given(_CURVES, st.floats(1.0, 1e12))
+def test_a_little_more_work_takes_a_little_longer(curve: tuple[tuple[float, float], ...], flops: float):
+    rate = OpRate("x", "", 1e10, 1e9, 0.0, curve)
+    steepest = max([1.0, *(10.0 / part for _, part in curve)])
+    growth = rate.seconds(flops * (1 + 1e-9), 0.0) / rate.seconds(flops, 0.0) - 1.0
+    assert growth <= 1e-3 * steepest
