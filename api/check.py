@@ -192,12 +192,17 @@ def imported(case: CheckCase) -> ModuleOp:
     return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
 
 
+def _algorithm(case: CheckCase) -> str:
+    """That of the case; by default the batch stays whole, on the very mesh that is to be checked."""
+    return case.algorithm or ("fixed" if case.pins else "eliminate")
+
+
 def plan_case(case: CheckCase, module: ModuleOp) -> str:
     """Run the passes of a case on its imported step, which is changed; what was run."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
     with pin_file(case.pins) as pins:
-        passes = PlanOptions(case.algorithm, pins, pipeline=case.pipeline, ratios=case.ratios).passes(cluster)
+        passes = PlanOptions(_algorithm(case), pins, pipeline=case.pipeline, ratios=case.ratios).passes(cluster)
         run_pipeline(Context(), module, passes)
     return passes
 
@@ -206,5 +211,5 @@ def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
     """Plan a case on its imported step, which is changed."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     with pin_file(case.pins) as pins:
-        options = PlanOptions(case.algorithm, pins, case.dtype, True, case.pipeline, case.ratios)
+        options = PlanOptions(_algorithm(case), pins, case.dtype, True, case.pipeline, case.ratios)
         return lower(module, cluster, options, name=case.name, step_spec=None, seconds={})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, Literal
 
 import torch
@@ -27,9 +27,12 @@ from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.timeline import longest, predict, predict_pipeline
+from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
+from ..passes.planning.summary import read_plan
 from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
+from ..passes.verification import first_fault
 from .files import write_atomically
 from .training_step import TrainingStep
 
@@ -125,19 +128,27 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A plan: its IR, its program, and the report that `plan.json` holds."""
+    """A plan: its IR, its program, the report that `plan.json` holds, and when planning began, by `time.time()`."""
 
     module: ModuleOp
     program: str
     report: Mapping[str, Any]
+    began: float
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all."""
+    def save(self, folder: str | Path, began: float | None = None) -> Path:
+        """
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all.
+
+        Args:
+            began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
+                default from the begin of planning.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "step.mlir", module_text(self.module))
         write_atomically(folder / "program.py", self.program)
-        write_atomically(folder / "plan.json", json.dumps(self.report, indent=2) + "\n")
+        total = {"total_seconds": time() - (began if began is not None else self.began)}
+        write_atomically(folder / "plan.json", json.dumps({**self.report, **total}, indent=2) + "\n")
         return folder
 
 
@@ -187,15 +198,20 @@ def lower(
     observe: Observer = _unobserved,
 ) -> CompiledStep:
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
+    began = time() - sum(seconds.values())
     with collector_paused():
         add_cluster(module, cluster)
         passes = options.passes(cluster)
-        seconds |= run_pipeline(Context(), module, passes, on_before=lambda each, _: observe(each.name))
+        seconds |= run_pipeline(
+            Context(), module, passes, verify_each=False, on_before=lambda each, _: observe(each.name)
+        )
+        if fault := first_fault(module):
+            raise PassError("plan", "invalid", f"{fault.message} (run opt-tool --verify-each to see which)", fault.op)
         observe("emit")
         start = perf_counter()
         program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
         seconds["emit"] = perf_counter() - start
-    return CompiledStep(module, program, report(module, seconds, name, step_spec))
+    return CompiledStep(module, program, report(module, seconds, name, step_spec), began)
 
 
 def versions() -> dict[str, str]:
@@ -208,14 +224,17 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
-    Of a pipeline the seconds of compute are those of the stage that computes most, and the rest is exposed.
+    `bound_s` is a lower bound of the step, and `gap` how far from it the plan is at most, as a part of its own step.
+    `search` is what `search-strategy` says where that was run by itself: sums over ops and collectives as if nothing
+    overlapped, which say nothing of the step. Of a pipeline the seconds of compute are those of the stage that
+    computes most, and the rest is exposed.
     """
     views = step_views(module)
     (func,) = {view.func: None for view, _ in views}
     whole = cluster_of_module(module)
     found = func.attributes.get(SEARCH)
     search = found.data if isinstance(found, DictionaryAttr) else {}
-    cost, bound = (_number(search.get(key)) for key in ("cost", "lower_bound"))
+    plan = read_plan(func)
     clusters = [cluster for _, cluster in views]
     is_pipeline = views[0][0].stage is not None
     timelines = predict_pipeline(func, clusters, whole) if is_pipeline else [predict(func, whole)]
@@ -235,14 +254,15 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
             for segment, ratios in ratios_of(func, cluster.mesh).items()
             for axis, shares in ratios.shares
         ],
-        "total_seconds": sum(seconds.values()),
         "pass_seconds": dict(seconds),
         "predicted_step_s": times["step"],
         "predicted_compute_s": times["compute"],
         "predicted_exposed_communication_s": times["exposed"],
-        "cost_s": cost,
-        "lower_bound_s": bound,
-        "gap": (cost - bound) / cost if cost and bound is not None else 0.0,
+        "chosen": plan.chosen if plan is not None else None,
+        "bound_s": plan.bound if plan is not None else None,
+        "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
+        "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],
+        "search": {name: _number(search.get(name)) for name in ("cost", "lower_bound") if name in search},
         "peak_bytes": [size for peak in peaks for size in peak.by_rank],
         "peak": _peak_report(max(peaks, key=lambda peak: peak.bytes)),
         "collective_bytes": {kind: sum(t.collective_bytes.get(kind, 0.0) for t in timelines) for kind in kinds},

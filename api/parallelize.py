@@ -121,6 +121,11 @@ def parallelize(
     random: Literal["exact", "independent"] = "exact",
     pipeline: str | None = None,
     seed: int | None = 0,
+    mesh: str | None = None,
+    stages: int | None = None,
+    micro_batches: int | None = None,
+    duplex: Literal["auto", "yes", "no"] = "auto",
+    budget: float | None = None,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
@@ -142,6 +147,11 @@ def parallelize(
         pipeline: a pass pipeline in place of the usual one; pins and algorithm are then in its text.
         seed: of torch's random numbers before a model function makes its weights; None leaves them as they are. Also
             of the numbers that steps draw, which are of seed 0 where it is None.
+        mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
+        stages: of a pipeline, 1 for none.
+        micro_batches: parts of the batch, one after the other or through stages, 1 for none.
+        duplex: whether two parts of the batch take turns at computing and communicating.
+        budget: seconds after which the best plan so far is taken.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, or planning failed; on every
@@ -149,7 +159,18 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch)
     device = _join_job(_model_name(step))
-    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random)
+    options = PlanOptions(
+        algorithm,
+        dtype=dtype,
+        pipeline=pipeline,
+        ratios=ratios,
+        random=random,
+        mesh=mesh,
+        stages=stages,
+        micro_batches=micro_batches,
+        duplex=duplex,
+        budget=budget,
+    )
     asked = _Asked(step, cluster, options, pins)
     program, report = _from_rank_0(asked)
     stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]

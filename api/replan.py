@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import PassFailedException
@@ -26,6 +28,9 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
         if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
             reason = "is of a loop over parts of the batch, or of a pipeline"
             raise PassFailedException(f"{describe(op)} {reason}, which cannot be planned again; keep the plan")
+    if options.algorithm is None:
+        # Sweeps plan again and again, on the mesh that there is.
+        options = replace(options, algorithm="fixed" if options.pins else "eliminate")
     found = module.clone()
     add_cluster(found, cluster)
     run_pipeline(Context(), found, f"strip-resharding,{options.passes(cluster)}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -21,6 +18,7 @@ from .errors import fail
 from .pipeline import replace_module
 from .planning.explore import WORK, Allowance, Explorer, Note
 from .planning.layouts import Fixed
+from .planning.summary import plan_attribute
 from .planning.workbench import Workbench
 from .search.pins import PinError, load_pins
 from .search.step_view import cluster_of_module, step_functions
@@ -121,7 +119,7 @@ class SearchPlanPass(ModulePass):
             fail(funcs[0], _why_none(explorer.notes))
         replace_module(op, best.module)
         for func in step_functions(op):
-            func.attributes[PLAN] = _summary(best.candidate.name, best.seconds, explorer.notes)
+            func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, None, explorer.notes)
 
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
@@ -155,38 +153,3 @@ def _why_none(notes: list[Note]) -> str:
         )
     first = next((note for note in notes if note.why), None)
     return f"no plan obeys what was asked: {first.candidate.name}: {first.why}" if first is not None else "has no plan"
-
-
-def _summary(chosen: str, seconds: float, notes: list[Note]) -> DictionaryAttr:
-    """What `spmd.plan` says."""
-    listed = ArrayAttr([_entry(note) for note in notes])
-    return DictionaryAttr({"chosen": StringAttr(chosen), "step": FloatAttr(seconds, 64), "candidates": listed})
-
-
-def _entry(note: Note) -> DictionaryAttr:
-    found: dict[str, Attribute] = {"name": StringAttr(note.candidate.name), "why": StringAttr(note.why)}
-    for name, value in (("step", note.seconds), ("exposed", note.exposed)):
-        if value is not None:
-            found[name] = FloatAttr(value, 64)
-    if note.peak_bytes is not None:
-        found["peak_bytes"] = IntegerAttr(note.peak_bytes, i64)
-    return DictionaryAttr(found)
-
-
-def read_candidates(func: FuncOp) -> list[Mapping[str, object]]:
-    """What `spmd.plan` of a function says of each candidate, as plain values."""
-    given = func.attributes.get(PLAN)
-    listed = given.data.get("candidates") if isinstance(given, DictionaryAttr) else None
-    if not isinstance(listed, ArrayAttr):
-        return []
-    return [_plain(each) for each in listed.data if isinstance(each, DictionaryAttr)]
-
-
-def _plain(entry: DictionaryAttr) -> Mapping[str, object]:
-    found: dict[str, object] = {}
-    for name, value in entry.data.items():
-        if isinstance(value, StringAttr):
-            found[name] = value.data
-        elif isinstance(value, FloatAttr | IntegerAttr):
-            found[name] = value.value.data
-    return found

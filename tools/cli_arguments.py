@@ -62,6 +62,7 @@ def _plan_options(add: _Add) -> None:
     add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
     add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py and plan.json")
     _planning(add)
+    _decisions(add)
     drawn = "what one device draws, or what each rank draws for itself"
     add("--random", choices=("exact", "independent"), default="exact", help=f"numbers: {drawn} (%(default)s)")
     _dtype(add)
@@ -73,6 +74,7 @@ def _run_options(add: _Add) -> None:
     add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
+    _decisions(add)
     add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--profile", action="store_true", help="measure this machine first and plan for that")
@@ -125,11 +127,24 @@ def _check_rule_options(add: _Add) -> None:
 
 
 def _planning(add: _Add) -> None:
-    add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, tp and zero3")
-    algorithms = ("eliminate", "fixed", "exhaustive")
-    add("--algorithm", choices=algorithms, help="of the search (fixed with pins, else eliminate)")
+    add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
+    algorithms = ("auto", "eliminate", "fixed", "exhaustive")
+    algorithm_help = "auto decides on everything, the others on a strategy for the cluster's own mesh"
+    add("--algorithm", choices=algorithms, help=f"of the search: {algorithm_help}")
     shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
     add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
+
+
+def _decisions(add: _Add) -> None:
+    """What a search over whole plans is not to decide."""
+    add("--mesh", metavar="MESH", help="of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
+    add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
+    parts_help = "parts of the batch, one after the other or through stages, 1 for none; by default the search decides"
+    add("--micro-batches", type=_positive, metavar="N", help=parts_help)
+    duplex_help = "whether two parts of the batch take turns at computing and communicating (%(default)s)"
+    add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
+    budget_help = "after which the best plan so far is taken; by default the search is as long on every machine"
+    add("--budget", type=float, metavar="SECONDS", help=budget_help)
 
 
 def _pipeline(add: _Add) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,6 +26,42 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda phase: progress.update(task, description=f"{what}: {phase}")
+
+
+@contextmanager
+def plan_progress(phase: Callable[[str], None]) -> Iterator[None]:
+    """Pass on what a search over plans logs, a line for each candidate, as the name of a phase."""
+    logger = logging.getLogger("shardwright.plan")
+    handler, level = _Phases(phase), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Phases(logging.Handler):
+    def __init__(self, phase: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.phase = phase
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.phase(record.getMessage())
+
+
+def process_began() -> float:
+    """When this process began, by `time.time()`: since then its user waits."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ran = time.clock_gettime(time.CLOCK_BOOTTIME) - float(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        ran = time.perf_counter() - _IMPORTED
+    return time.time() - ran
+
+
+_IMPORTED = time.perf_counter()
 
 
 def seconds_text(seconds: float) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +29,13 @@ from ..ir.cluster_file import find_cluster
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
-from .cli_console import bytes_text, seconds_text, working
+from .cli_console import bytes_text, plan_progress, process_began, seconds_text, working
 
 MOST_ROWS = 8
-"""Of the largest parameters, so many are listed."""
+"""Of the largest parameters, and of the best candidates, so many are listed."""
+
+_DECISIONS: dict[str, Any] = {"mesh": None, "stages": None, "micro_batches": None, "duplex": "auto", "budget": None}
+"""The options of a search over whole plans, with what they are where a command does not have them."""
 
 
 def import_command(options: Namespace) -> int:
@@ -54,10 +58,12 @@ def import_command(options: Namespace) -> int:
 def plan_command(options: Namespace) -> int:
     """Plan a step, write what came of it and say what it is."""
     compiled = planned(options, find_cluster(options.cluster), dtype_of(options.dtype), options.pass_pipeline)
-    folder = compiled.save(options.out)
+    folder = compiled.save(options.out, process_began())
     console = Console(soft_wrap=True)
     console.print(summary(compiled.report))
     console.print(placements(compiled))
+    if compiled.report["candidates"]:
+        console.print(alternatives(compiled.report))
     ranks = compiled.report["ranks"]
     console.print(f"{folder}/program.py is for torchrun with {ranks} ranks;", highlight=False, end=" ")
     console.print(f"on this machine: shardwright run {folder}", highlight=False)
@@ -70,7 +76,7 @@ def planned(
     """Plan the step that a command line names, showing progress."""
     pins = getattr(options, "pin", None)
     spec = getattr(options, "step", None) or options.target
-    with working(f"planning {spec}") as phase, pin_file(pins) as path:
+    with working(f"planning {spec}") as phase, pin_file(pins) as path, plan_progress(phase):
         asked = PlanOptions(
             getattr(options, "algorithm", None),
             path,
@@ -79,6 +85,7 @@ def planned(
             ratios=getattr(options, "ratios", "auto"),
             random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
+            **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
         name = spec.rpartition(":")[2]
         return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
@@ -108,15 +115,29 @@ def summary(report: Mapping[str, Any]) -> Table:
         "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
         "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
         **{f"of it {role}": bytes_text(size) for role, size in peak["roles"].items()},
-        "planned in": seconds_text(report["total_seconds"]),
+        "planned in": seconds_text(time.time() - process_began()),
     }
-    if report["cost_s"] is not None and report["lower_bound_s"] is not None:
-        cost, bound = (seconds_text(report[key]) for key in ("cost_s", "lower_bound_s"))
-        rows["cost, and its lower bound"] = f"{cost}, {bound} (gap {report['gap']:.2g})"
+    if report["chosen"]:
+        rows = {"plan": report["chosen"], **rows}
+    if report["bound_s"] is not None:
+        rows["no step is shorter than"] = f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%})"
     for kind, sent in report["collective_bytes"].items():
         rows[f"{kind} of a rank"] = bytes_text(sent)
     for row in rows.items():
         table.add_row(*row)
+    return table
+
+
+def alternatives(report: Mapping[str, Any]) -> Table:
+    """The candidates that came next, and why they lost; the whole list is in `plan.json`."""
+    listed = report["candidates"]
+    known = sorted((each for each in listed if "step" in each), key=lambda each: (bool(each["why"]), each["step"]))
+    rest = [each for each in known if each["why"]]
+    table = Table("next best", "step", "exposed", "peak", "why not", title=f"of {len(listed)} candidates")
+    for each in sorted(rest, key=lambda each: each["step"])[:MOST_ROWS]:
+        exposed = seconds_text(each["exposed"]) if "exposed" in each else "-"
+        peak = bytes_text(each["peak_bytes"]) if "peak_bytes" in each else "-"
+        table.add_row(each["name"], seconds_text(each["step"]), exposed, peak, each["why"])
     return table
 
 

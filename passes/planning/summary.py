@@ -1,0 +1,102 @@
+"""What a search over plans found, as the attribute `spmd.plan` of a function: written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+
+from ...dialects.step import PLAN
+from .explore import Note
+
+
+@dataclass(frozen=True)
+class Tried:
+    """
+    What became of a candidate.
+
+    Args:
+        why: it was not chosen; empty if it was the best when it was tried.
+        step: seconds, simulated, or, where it was not finished, at the least by an estimate.
+        exposed: of these, seconds in which the busiest stage does not compute; None where it was not finished.
+        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
+    """
+
+    name: str
+    why: str
+    step: float | None = None
+    exposed: float | None = None
+    peak_bytes: int | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """What is known of it, for JSON."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """
+    What was chosen of what.
+
+    Args:
+        step: the simulated seconds of the chosen plan.
+        bound: a lower bound of what any plan of one stage takes that does not cut the batch; None where none was found.
+    """
+
+    chosen: str
+    step: float
+    bound: float | None
+    candidates: tuple[Tried, ...]
+
+
+def plan_attribute(chosen: str, step: float, bound: float | None, notes: Sequence[Note]) -> DictionaryAttr:
+    """The attribute for what was found."""
+    found: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
+    if bound is not None:
+        found["bound"] = FloatAttr(bound, 64)
+    return DictionaryAttr({**found, "candidates": ArrayAttr([_entry(note) for note in notes])})
+
+
+def _entry(note: Note) -> DictionaryAttr:
+    found: dict[str, Attribute] = {"name": StringAttr(note.candidate.name), "why": StringAttr(note.why)}
+    for name, value in (("step", note.seconds), ("exposed", note.exposed)):
+        if value is not None:
+            found[name] = FloatAttr(value, 64)
+    if note.peak_bytes is not None:
+        found["peak_bytes"] = IntegerAttr(note.peak_bytes, i64)
+    return DictionaryAttr(found)
+
+
+def read_plan(func: FuncOp) -> PlanSummary | None:
+    """What `spmd.plan` of a function says; None where it has none."""
+    given = func.attributes.get(PLAN)
+    if not isinstance(given, DictionaryAttr):
+        return None
+    listed = given.data.get("candidates")
+    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+    tried = tuple(_tried(each.data) for each in entries if isinstance(each, DictionaryAttr))
+    step, bound = _number(given.data.get("step")), _number(given.data.get("bound"))
+    return PlanSummary(_text(given.data.get("chosen")), step or 0.0, bound, tried)
+
+
+def _tried(entry: Mapping[str, Attribute]) -> Tried:
+    peak = entry.get("peak_bytes")
+    return Tried(
+        _text(entry.get("name")),
+        _text(entry.get("why")),
+        _number(entry.get("step")),
+        _number(entry.get("exposed")),
+        peak.value.data if isinstance(peak, IntegerAttr) else None,
+    )
+
+
+def _text(value: Attribute | None) -> str:
+    return value.data if isinstance(value, StringAttr) else ""
+
+
+def _number(value: Attribute | None) -> float | None:
+    return value.value.data if isinstance(value, FloatAttr) else None
