@@ -134,7 +134,7 @@ class Solved:
 _HIDDEN_AT_BEST = 0.6
 """The part of blocking collectives that counts in a hopeful estimate."""
 
-_BUBBLE_AT_BEST = 0.6
+_BUBBLE_AT_BEST = 0.8
 """The part of a pipeline's filling and draining that counts in a hopeful estimate: weights' gradients may fill it."""
 
 
