@@ -16,6 +16,7 @@ from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
 from .schedule.flow import Flow
 from .schedule.order import write_schedule
 from .schedule.results import plan_results
+from .schedule.waits import wait_early
 from .search.step_view import StepView, cluster_on, stage_meshes, step_functions
 
 _MIB = 2**20
@@ -126,6 +127,7 @@ class OverlapPass(ModulePass):
             buckets += results.buckets
             updates = results.updates
         write_schedule(traffic.flow, buckets, updates)
+        wait_early(traffic)
 
     def _traffic(self, module: ModuleOp, flow: Flow) -> Traffic:
         known = any(isinstance(op, ClusterOp) for op in module.ops)

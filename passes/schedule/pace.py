@@ -18,7 +18,8 @@ from ..analysis.durations import ComputeSeconds
 
 _USUAL_BYTES = 25 * 2**20
 _LATENCIES = 8
-_MARGIN = 3
+MARGIN = 3
+"""How many times its predicted time a collective is given."""
 
 
 class Pace:
@@ -35,8 +36,12 @@ class Pace:
 
     def __init__(self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.cluster, self._bucket_bytes = cluster, bucket_bytes
-        seconds = ComputeSeconds(cluster) if cluster is not None else None
-        self._begins = list(accumulate((_seconds(op, seconds) for op in ops), initial=0.0))
+        self._seconds = ComputeSeconds(cluster) if cluster is not None else None
+        self._begins = list(accumulate(map(self.seconds, ops), initial=0.0))
+
+    def seconds(self, op: Operation) -> float:
+        """How long an op computes; a fragment, all of its parts."""
+        return _seconds(op, self._seconds)
 
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
         """The bytes of a bucket: as many as take 8 times as long to send as the collective takes to begin."""
@@ -58,7 +63,7 @@ class Pace:
         """
         if self.cluster is None:
             return -1
-        needed = steps * _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
+        needed = steps * MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
         began = self._begins[min(use, len(self._begins) - 1)]
         return min(bisect_right(self._begins, began - needed) - 2, use - 1)
 
