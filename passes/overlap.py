@@ -12,12 +12,15 @@ from xdsl.passes import ModulePass
 
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
+from ..ir.cluster import Cluster
 from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
 from .schedule.flow import Flow
+from .schedule.memory_limit import keep_within
 from .schedule.order import write_schedule
 from .schedule.results import plan_results
 from .schedule.waits import wait_early
 from .search.step_view import StepView, cluster_on, stage_meshes, step_functions
+from .search_strategy import HEADROOM
 
 _MIB = 2**20
 
@@ -104,16 +107,34 @@ class OverlapPass(ModulePass):
     activations: bool = True
     """Whether to start other collectives early."""
 
+    in_flight: int | None = None
+    """How many reduce-scatters over the same axes may be under way at once; by default as many as cost no time."""
+
+    memory: int | float | None = None
+    """Bytes that each rank may use; by default the memory of its device in the module's cluster, less a tenth."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
+        known = any(isinstance(each, ClusterOp) for each in op.ops)
         for func in step_functions(op):
             for stage, mesh in stage_meshes(op, func):
-                view = StepView(func, mesh, stage)
+                view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if known else None
                 fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]
                 for fragment in (*fragments, None):
                     flow = Flow(view, fragment)
                     if flow.roles:
-                        self._schedule(self._traffic(op, flow))
+                        self._schedule(Traffic(flow, cluster, self._bucket_bytes))
+                if cluster is not None:
+                    keep_within(view, cluster, self._limits(cluster))
+
+    @property
+    def _bucket_bytes(self) -> float | None:
+        return self.bucket_mb * _MIB if self.bucket_mb is not None else None
+
+    def _limits(self, cluster: Cluster) -> list[float]:
+        """The bytes that each rank may use."""
+        devices = (cluster.device(rank) for rank in range(cluster.mesh.device_count))
+        return [self.memory if self.memory is not None else (1 - HEADROOM) * device.memory for device in devices]
 
     def _schedule(self, traffic: Traffic) -> None:
         buckets: list[Bucket] = []
@@ -127,9 +148,4 @@ class OverlapPass(ModulePass):
             buckets += results.buckets
             updates = results.updates
         write_schedule(traffic.flow, buckets, updates)
-        wait_early(traffic)
-
-    def _traffic(self, module: ModuleOp, flow: Flow) -> Traffic:
-        known = any(isinstance(op, ClusterOp) for op in module.ops)
-        bucket_bytes = self.bucket_mb * _MIB if self.bucket_mb is not None else None
-        return Traffic(flow, cluster_on(module, flow.mesh) if known else None, bucket_bytes)
+        wait_early(traffic, self.in_flight)

@@ -36,12 +36,13 @@ class Pace:
 
     def __init__(self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.cluster, self._bucket_bytes = cluster, bucket_bytes
-        self._seconds = ComputeSeconds(cluster) if cluster is not None else None
-        self._begins = list(accumulate(map(self.seconds, ops), initial=0.0))
+        seconds = ComputeSeconds(cluster) if cluster is not None else None
+        self._seconds = {op: _seconds(op, seconds) for op in ops}
+        self._begins = list(accumulate(self._seconds.values(), initial=0.0))
 
     def seconds(self, op: Operation) -> float:
-        """How long an op computes; a fragment, all of its parts."""
-        return _seconds(op, self._seconds)
+        """How long one of the ops computes; a fragment, all of its parts. Others take no time."""
+        return self._seconds.get(op, 0.0)
 
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
         """The bytes of a bucket: as many as take 8 times as long to send as the collective takes to begin."""

@@ -17,15 +17,15 @@ from ..time.loop import communicates
 from .buckets import Traffic
 from .pace import MARGIN
 
-def wait_early(traffic: Traffic) -> None:
+def wait_early(traffic: Traffic, in_flight: int | None = None) -> None:
     """
     In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told; it then frees more
-    than it makes.
+    than it makes. No more than `in_flight` are under way at once over the same axes.
 
     It is over when something that was started after it over the same axes is: these run one after the other. It is
     taken to be over when three times the predicted time has passed since its start, in which it may have queued.
     """
-    _Walk(traffic).run()
+    _Walk(traffic, in_flight).run()
 
 
 def is_reduction(start: StartOp) -> bool:
@@ -40,16 +40,16 @@ def wait_of(start: StartOp) -> WaitOp:
     return wait
 
 
-def move_before(wait: WaitOp, op: Operation) -> None:
-    """Wait right before `op`, in the same part of the model and the same pass."""
+def move_before(half: Operation, op: Operation) -> None:
+    """Put one half of a collective right before `op`, in the same part of the model and the same pass."""
     block = op.parent_block()
     assert block is not None
-    wait.detach()
-    wait.location = op.location
-    wait.attributes.pop(BACKWARD, None)
+    half.detach()
+    half.location = op.location
+    half.attributes.pop(BACKWARD, None)
     if BACKWARD in op.attributes:
-        wait.attributes[BACKWARD] = op.attributes[BACKWARD]
-    block.insert_op_before(wait, op)
+        half.attributes[BACKWARD] = op.attributes[BACKWARD]
+    block.insert_op_before(half, op)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class _Channel:
 class _Walk:
     """Follows the compute stream through a block, and the channels beside it; one use."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, in_flight: int | None) -> None:
+        self.in_flight = in_flight if in_flight is not None else math.inf
         self.flow, self.pace, self.cluster = traffic.flow, traffic.pace, traffic.pace.cluster
         self.now = 0.0
         self.channels: dict[tuple[str, ...], _Channel] = {}
@@ -88,47 +89,49 @@ class _Walk:
     def run(self) -> None:
         """Go through the ops in the order in which they stood."""
         for op in list(self.flow.block.ops):
-            if op in self.moved or not self.flow.view.has(op):
-                continue
-            self._move((wait for channel in self.channels.values() for wait in channel.over(now=self.now)), op)
-            after = op.next_op
-            over = list(self._do(op))
-            if after is not None:
-                self._move(over, after)
+            if op not in self.moved and self.flow.view.has(op):
+                self._move((wait for channel in self.channels.values() for wait in channel.over(now=self.now)), op)
+                self._do(op)
 
-    def _move(self, waits: Iterable[WaitOp], before: Operation) -> None:
+    def _move(self, waits: Iterable[WaitOp], before: Operation | None) -> None:
+        assert before is not None, "a block ends with what needs its values"
         for wait in waits:
             if wait is not before:
                 move_before(wait, before)
                 self.moved.add(wait)
 
-    def _do(self, op: Operation) -> Iterator[WaitOp]:
-        """Let the time of an op pass; the waits for what is then certainly over."""
+    def _do(self, op: Operation) -> None:
+        """Let the time of an op pass; right after it, wait for what is certainly over then."""
         match op:
             case StartOp():
                 self._start(op)
             case WaitOp() if op in self.runs:
                 channel, run = self.runs[op]
                 self.now = max(self.now, run.end)
-                yield from (wait for wait in channel.over(run.number + 1) if wait is not op)
+                self._move((wait for wait in channel.over(run.number + 1) if wait is not op), op.next_op)
             case CollectiveOp() if communicates(op, self.flow.mesh):
-                channel = self._channel(op)
-                self.now = channel.free = max(self.now, channel.free) + self._seconds(op)
-                yield from channel.over()
+                channel, seconds = self._sent(op)
+                self.now = channel.free = max(self.now, channel.free) + seconds
+                self._move(channel.over(), op.next_op)
             case _:
                 self.now += self.pace.seconds(op)
 
     def _start(self, op: StartOp) -> None:
-        channel, wait = self._channel(op), wait_of(op)
-        channel.free = max(self.now, channel.free) + self._seconds(op)
+        """Start a collective; before one reduction too many, wait for the oldest."""
+        channel, seconds = self._sent(op)
+        while is_reduction(op) and len(channel.reductions) >= self.in_flight:
+            oldest = channel.reductions.popleft()
+            self.now = max(self.now, oldest.end)
+            self._move([oldest.wait], op)
+        channel.free = max(self.now, channel.free) + seconds
         taken = self.now + MARGIN * (channel.free - self.now) if self.cluster is not None else math.inf
-        run = _Run(wait, len(self.runs), channel.free, taken)
-        self.runs[wait] = channel, run
+        run = _Run(wait_of(op), len(self.runs), channel.free, taken)
+        self.runs[run.wait] = channel, run
         if is_reduction(op):
             channel.reductions.append(run)
 
-    def _channel(self, op: CollectiveOp | StartOp) -> _Channel:
-        return self.channels.setdefault(communication_of(op, self.flow.mesh).axes, _Channel())
-
-    def _seconds(self, op: CollectiveOp | StartOp) -> float:
-        return communication_of(op, self.flow.mesh).seconds(self.cluster) if self.cluster is not None else 0.0
+    def _sent(self, op: CollectiveOp | StartOp) -> tuple[_Channel, float]:
+        """The channel of a collective, and how long it takes."""
+        found = communication_of(op, self.flow.mesh)
+        seconds = found.seconds(self.cluster) if self.cluster is not None else 0.0
+        return self.channels.setdefault(found.axes, _Channel()), seconds
