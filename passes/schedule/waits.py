@@ -17,6 +17,7 @@ from ..time.loop import communicates
 from .buckets import Traffic
 from .pace import MARGIN
 
+
 def wait_early(traffic: Traffic, in_flight: int | None = None) -> None:
     """
     In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told; it then frees more
