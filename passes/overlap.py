@@ -14,6 +14,7 @@ from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
 from ..ir.cluster import Cluster
 from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
+from .schedule.copies import reuse_copies
 from .schedule.flow import Flow
 from .schedule.memory_limit import keep_within
 from .schedule.order import write_schedule
@@ -148,4 +149,5 @@ class OverlapPass(ModulePass):
             buckets += results.buckets
             updates = results.updates
         write_schedule(traffic.flow, buckets, updates)
+        reuse_copies(traffic.flow.block)
         wait_early(traffic, self.in_flight)
