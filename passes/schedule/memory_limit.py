@@ -109,5 +109,6 @@ class _Plan:
         before = next(op for op in self.ops[event:] if op not in self.moved)
         place = block.find_ancestor_op_in_block(before)
         assert place is not None, "a collective starts and ends in one block"
-        move_before(half, place)
-        self.moved.add(half)
+        if place is not half:
+            move_before(half, place)
+            self.moved.add(half)
