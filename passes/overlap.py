@@ -31,15 +31,22 @@ class OverlapPass(ModulePass):
     """
     Run collectives beside compute: in two halves, started early, waited for late, small ones together.
 
-    Reductions of gradients start when the last operand of their bucket is there; the updates wait for them, in
-    the order of the buckets. Parameters are gathered block by block, a bucket ahead of their use, for forward and
-    again for backward. Any other collective starts when its operand is there if there is work to do before its
-    first use; to make some, the gradients of weights are computed after its start and not before.
+    Reductions of gradients start when the last operand of their bucket is there; the updates follow in the order of
+    the buckets. Parameters are gathered block by block, a bucket ahead of their use, for forward and again for
+    backward; where memory allows, not those that forward still needs when that would start. Any other collective starts
+    when its operand is there if there is work to do before its first use; to make some, the gradients of weights are
+    computed after its start and not before.
+
+    A reduce-scatter is waited for once it is over: when something started after it over the same axes is, or when it
+    has had three times its predicted time. So full gradients are freed while backward runs, and nothing waits. Where a
+    rank would hold more than `memory`, less is under way, though that may take time: the oldest reduce-scatters are
+    waited for before the op that is too much, and gathers start after it.
 
     Requires: collectives (`select-collectives`). Fragments are gone through one by one, then what is around them.
-    Ensures: the same collectives, in one order on all ranks. What starts together is of one kind, over the same
-    axes and of one dtype, and is waited for right before the first use. Updates come last, and the operands of
-    collectives may come earlier; otherwise ops keep their order. Frees are dropped: run `insert-frees` after it.
+    Ensures: the same collectives but for gathers of what is there, in one order on all ranks. What starts together is
+    of one kind, over the same axes and of one dtype, and is waited for before the first use. Updates come last, and
+    the operands of collectives may come earlier; otherwise ops keep their order. Frees are dropped: run
+    `insert-frees` after it.
 
     Before:
     ```mlir
@@ -86,8 +93,8 @@ class OverlapPass(ModulePass):
     }
     ```
 
-    Source: PyTorch DDP (Li et al. 2020, 3.2) for buckets, FSDP (Zhao et al. 2023, 3.3) for gathers ahead,
-    Megatron-LM for gradients of weights beside the reduction of activations' gradients.
+    Source: PyTorch DDP (Li et al. 2020, 3.2) for buckets, FSDP (Zhao et al. 2023, 3.3) for gathers ahead and few
+    reductions in flight, Megatron-LM for gradients of weights beside the reduction of activations' gradients.
     """
 
     name = "overlap"
@@ -125,8 +132,9 @@ class OverlapPass(ModulePass):
                     flow = Flow(view, fragment)
                     if flow.roles:
                         self._schedule(Traffic(flow, cluster, self._bucket_bytes))
-                if cluster is not None:
-                    keep_within(view, cluster, self._limits(cluster))
+                if cluster is None or keep_within(view, cluster, self._limits(cluster)):
+                    for block in (*(fragment.body.block for fragment in fragments), func.body.block):
+                        reuse_copies(block)
 
     @property
     def _bucket_bytes(self) -> float | None:
@@ -149,5 +157,4 @@ class OverlapPass(ModulePass):
             buckets += results.buckets
             updates = results.updates
         write_schedule(traffic.flow, buckets, updates)
-        reuse_copies(traffic.flow.block)
         wait_early(traffic, self.in_flight)

@@ -24,21 +24,23 @@ _COPIES = 3
 """How often a value may be held at most: beside it, twice by a reduce-scatter."""
 
 
-def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> None:
+def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bool:
     """
     Move halves of the collectives of a scheduled step where a rank would hold more bytes than its limit.
 
     Right before an op for which memory is short, reduce-scatters are waited for, the oldest first, until it is not:
     that frees what they read. Then gathers that are under way where memory is still short start after that. Elsewhere
-    nothing is changed.
+    nothing is changed. Returns whether the step was within the limits as it stood.
     """
     if _surely_fits(view, cluster, min(limits)):
-        return
+        return True
     use = memory_use(view.func, cluster.mesh, view.stage, blocks=cluster.blocks)
-    if (use.held > limits).any():
-        plan = _Plan(use, np.asarray(limits))
-        plan.wait_earlier()
-        plan.start_later()
+    if not (use.held > limits).any():
+        return True
+    plan = _Plan(use, np.asarray(limits))
+    plan.wait_earlier()
+    plan.start_later()
+    return False
 
 
 def _surely_fits(view: StepView, cluster: Cluster, limit: float) -> bool:

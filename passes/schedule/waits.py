@@ -20,11 +20,11 @@ from .pace import MARGIN
 
 def wait_early(traffic: Traffic, in_flight: int | None = None) -> None:
     """
-    In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told; it then frees more
-    than it makes. No more than `in_flight` are under way at once over the same axes.
+    In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told: that frees what it
+    reads, and costs no time. No more than `in_flight` are under way at once over the same axes, whatever that costs.
 
-    It is over when something that was started after it over the same axes is: these run one after the other. It is
-    taken to be over when three times the predicted time has passed since its start, in which it may have queued.
+    One is over when something that was started after it over the same axes is, for these run one after the other. By
+    the cost model it is taken to be over when it has had three times the predicted time, after those before it.
     """
     _Walk(traffic, in_flight).run()
 
@@ -125,7 +125,7 @@ class _Walk:
             self.now = max(self.now, oldest.end)
             self._move([oldest.wait], op)
         channel.free = max(self.now, channel.free) + seconds
-        taken = self.now + MARGIN * (channel.free - self.now) if self.cluster is not None else math.inf
+        taken = channel.free + (MARGIN - 1) * seconds if self.cluster is not None else math.inf
         run = _Run(wait_of(op), len(self.runs), channel.free, taken)
         self.runs[run.wait] = channel, run
         if is_reduction(op):

@@ -144,13 +144,11 @@ def reductions_in_flight(module: ModuleOp) -> int:
     return most
 
 
-def test_gradients_are_reduced_and_freed_while_backward_runs(tmp_path: Path):
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_reductions_are_in_flight_than_asked(most: int, tmp_path: Path):
     before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3", tmp_path)
-    assert communications(before)["reduce_scatter"] > 20
-    after = overlapped(before, "{bucket_mb=0.001}")
-    assert communications(after)["reduce_scatter"] > 3
-    assert reductions_in_flight(after) <= 3
-    assert reductions_in_flight(overlapped(before, "{bucket_mb=0.001 in_flight=1}")) == 1
+    assert reductions_in_flight(overlapped(before, "{bucket_mb=0.001}")) > most
+    assert reductions_in_flight(overlapped(before, f"{{bucket_mb=0.001 in_flight={most}}}")) == most
 
 
 def test_where_memory_is_short_less_is_under_way(tmp_path: Path):

@@ -1,7 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='overlap{bucket_mb=0}' --verify-numerics --mlir-print-debuginfo=false | filecheck %s
 
 // Where a cluster tells the time, a reduce-scatter is waited for when three times what it takes has passed, and not
-// before its result is needed: 3 * 0.5 s, an op taking 1 s. In the first 0.5 s of its three the second queues.
+// before: 3 * 0.5 s, an op taking 1 s. What would be over later than its result is needed is waited for then.
 
 #sum = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
 #neg = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>
