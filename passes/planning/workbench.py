@@ -212,6 +212,10 @@ class Workbench:
             raise Refused(str(error)) from error
         return Solved(candidate, module, sums, (candidate.layout, _fingerprint(module)))
 
+    def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
+        """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
+        return step_views(self._module(layout.without_time))
+
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule; the solved module is used up."""
         layout = solved.candidate.layout
