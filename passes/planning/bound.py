@@ -20,20 +20,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...dialects.compute import ComputeOp
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import OpRate, OpWork, op_rate, op_seconds
+from ...ir.op_cost import op_rate
 from ...ir.signatures import signatures
-from ..analysis.compute import op_work, seconds_by_signature
+from ..analysis.compute import has_tables, op_work, seconds_by_signature
 from ..analysis.stage_costs import whole_signature
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.pins import Constraints, apply_pins
 from ..search.shared_tables import Tables
-from ..search.step_view import StepView
-from ..search.strategy import StrategyProblem, build_problem
-from .bound_terms import BoundWeights, Mix, Term, normalised, outline_of, started_axes, streams, term_name, terms_of
+from ..search.step_view import StepView, step_functions
+from ..search.strategy import build_problem
+from .bound_terms import (
+    BoundWeights,
+    Mix,
+    Term,
+    least_weight,
+    normalised,
+    outline_of,
+    segment_sums,
+    started_axes,
+    streams,
+)
 from .candidates import Layout
 from .workbench import Workbench
 
@@ -121,6 +132,47 @@ def plan_bound(
     return replace(least, solved=solved) if least is not None else Bound(0.0)
 
 
+def compute_bound(bench: Workbench) -> float:
+    """
+    The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
+    the part that suits them, as efficiently as any size of it is, without launches, and nothing is sent.
+
+    With shares s of an op o on devices r, that sum to 1, and t_or the seconds of all of o on r, for any weights w_r of
+    the devices that sum to 1
+
+        step  >=  sum_r w_r sum_o s_or t_or  >=  sum_o min_r w_r t_or
+
+    This covers plans that cut the batch (accumulation, two parts in turns, stages), and shares by speed. It is 0 where
+    a device has measured times of single ops, which may be as they like.
+    """
+    kinds = bench.cluster.kinds_used
+    if has_tables(kinds):
+        return 0.0
+    devices = [bench.cluster.device(rank) for rank in range(bench.cluster.mesh.device_count)]
+    counts = [sum(device is kind for device in devices) for kind in kinds]
+    around = bench.cluster.interference
+    found: list[float] = []
+    for module in (bench.module, bench.fused) if bench.has_batch_norm else (bench.module,):
+        ops = [op for func in step_functions(module) for op in StepView(func, bench.own_mesh).ops]
+        alone = [[_without_launch(op, kind) for kind in kinds] for op in ops]
+        totals = [sum(row[k] for row in alone) or 1.0 for k in range(len(kinds))]
+        speed = sum(count / total for count, total in zip(counts, totals, strict=True))
+        weights = [1.0 / total / speed for total in totals]
+        found.append(sum(min(w * t for w, t in zip(weights, row, strict=True)) for row in alone))
+    return min(1.0, around.compute) * min(found) + min(kind.overhead for kind in kinds)
+
+
+def _without_launch(op: ComputeOp, device: Device) -> float:
+    """The least seconds of all of an op on a device, in whatever parts."""
+    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+    if not (work.flops or work.bytes):
+        return 0.0
+    rate = op_rate(device, work.family, work.dtype)
+    computing = work.flops / (rate.flops * max((part for _, part in rate.curve), default=1.0))
+    moving = work.bytes / (rate.bandwidth * max((part for _, part in rate.moving_curve), default=1.0))
+    return max(computing, moving)
+
+
 class _Bounding:
     """The bound of one step on one mesh; one use."""
 
@@ -131,12 +183,11 @@ class _Bounding:
         self.tables = Tables(self.cluster)
         least = _least_seconds(view, self.cluster)
         self.outline = outline_of(view, least)
-        self.terms = terms_of(view.mesh)
+        self.terms = self.outline.terms(view.mesh)
         self.started = started_axes(cluster)
         self.best: Mix = {}
         self.met: list[Mapping[Term, float]] = []
-        rank = next(iter(range(cluster.mesh.device_count)))
-        self.overhead = min(self.cluster.device(rank).overhead, *(each.overhead for each in cluster.kinds_used))
+        self.overhead = min(kind.overhead for kind in cluster.kinds_used)
         around = self.cluster.interference
         # Where computing is quicker while something is sent, all of it might be.
         self.slowest = min(1.0, around.compute, around.communication)
@@ -154,8 +205,8 @@ class _Bounding:
                 best, self.best = found, mix
             else:
                 reach /= 2.0
-            mix, hoped = _next_mix(self.terms, self.met, self.best, reach)
-            if best.seconds >= enough or self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds:
+            mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
+            if best.seconds >= enough or self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
                 return replace(best, solved=number + 1)
         return replace(best, solved=rounds)
 
@@ -175,20 +226,23 @@ class _Bounding:
         totals = weights.totals(problem, solution.assignment, self.tables)
         self.met.append(totals)
         seconds = self._stepped(solution.lower_bound) * (1.0 - _ROUNDING)
-        named = {term_name(term): totals.get(term, 0.0) for term in self.terms}
-        return Bound(seconds, {term_name(term): weight for term, weight in mix.items() if weight > 1e-9}, named)
+        named = {term.name: totals.get(term, 0.0) for term in self.terms}
+        return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
     def _stepped(self, seconds: float) -> float:
         return self.slowest * seconds + self.overhead
 
     def _first(self) -> Mix:
-        """Weights to begin with: half of the step as a whole, half in its parts, half of these to compute."""
+        """Weights to begin with: a third each to ops as a whole, to paths, and to streams from the first cut on."""
+        found = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
         groups = streams(self.view.mesh)
-        each = 0.2 / len(groups) if groups else 0.0
-        found: dict[Term, float] = {("step", "compute"): 0.3, ("first", "compute"): 0.25, ("first", "path"): 0.25}
-        found |= {("rest", "compute"): 0.2, ("rest", "path"): 0.1}
-        found |= {("step", axes): each for axes in groups}
-        return found | {("rest", axes): each for axes in groups}
+        first = min(1, self.outline.end - 1)
+        found |= {Term(first, self.outline.end, axes): 0.3 / len(groups) for axes in groups}
+        return found | {Term(0, self.outline.end, "compute"): 0.4}
+
+
+def _same(mix: Mix, other: Mix) -> bool:
+    return all(abs(weight - other.get(term, 0.0)) < _CLOSE / 10.0 for term, weight in mix.items())
 
 
 def _alike(cluster: Cluster, view: StepView) -> Cluster:
@@ -216,13 +270,13 @@ def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
 
 
 def _next_mix(
-    terms: Sequence[Term], met: Sequence[Mapping[Term, float]], best: Mix, reach: float
+    met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: Mix, reach: float
 ) -> tuple[Mix, float]:
     """
     The weights near `best` at which the strategies met so far have the largest least sum, and that sum.
 
         maximise  t   subject to   t <= sum_term w_term * seconds_term(x)    for every x met
-                                   |w - best| <= reach,  and w a mix
+                                   |w - best| <= reach,   sum_(terms that span s) w_term <= 1   for every segment s
     """
     # OR-tools takes half a second to import; opt-tool starts without it.
     from ortools.linear_solver.python import model_builder
@@ -230,16 +284,13 @@ def _next_mix(
     total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     model = model_builder.Model()
     scale = 1.0 / max(max(seconds.values(), default=1.0) or 1.0 for seconds in met)
-    weights = {
-        term: model.new_num_var(max(best.get(term, 0.0) - reach, 0.0), min(best.get(term, 0.0) + reach, 1.0), None)
-        for term in terms
-    }
-    parts = model.new_num_var(0.0, 1.0, None)
+    weights: dict[Term, Any] = {}
+    for term in terms:
+        near = best.get(term, 0.0)
+        weights[term] = model.new_num_var(max(near - reach, least_weight(term)), min(near + reach, 1.0), None)
     hoped = model.new_num_var(0.0, math.inf, None)
-    of = {part: [weights[term] for term in terms if term[0] == part] for part in ("step", "first", "rest")}
-    model.add(total([*of["step"], parts]) == 1.0)
-    model.add(total(of["first"]) - parts == 0.0)
-    model.add(total(of["rest"]) - parts == 0.0)
+    for segment in segment_sums(best):
+        model.add(total([w for term, w in weights.items() if term.begin <= segment < term.end]) <= 1.0)
     for seconds in met:
         model.add(total([(scale * seconds.get(term, 0.0)) * weights[term] for term in terms]) - hoped >= 0.0)
     model.maximize(hoped)

@@ -2,20 +2,19 @@
 What bounds a step from below, whatever its strategy: the terms that `bound.py` weighs.
 
 The simulator runs the ops of a rank one after the other, what goes over one group of axes one after the other, and
-nothing before what it depends on. So with C(x) the seconds of ops under a strategy x, S_a(x) those of what goes over
-the axes a, free of latency, and L(x) those of ops and collectives along a path, latency and all,
+nothing before what it depends on. Some ops are *cuts* of the step, X_1 .. X_m: what comes before one surely ends before
+what comes after it begins (`_cuts`). With C_ij(x) the seconds, under a strategy x, of the ops that surely run between
+X_i and X_j (between the begin and the end of the step, for i = 0 and j = m + 1), S_ia(x) those of what goes over the
+axes a of values that are made by X_i or after it, free of latency, and L_ij(x) those of ops and collectives along a
+path from X_i to X_j, latency and all,
 
-    step(x) >= C(all ops)                           ("step", "compute")
-    step(x) >= S_a(all values)                      ("step", a)
-    step(x) >= F(x) + R(x), F the time up to an op that all gradients depend on (the end of forward), R what follows
-      F(x) >= C(what that op depends on)            ("first", "compute")
-      F(x) >= L(a path up to it)                    ("first", "path")
-      R(x) >= C(what depends on it)                 ("rest", "compute")
-      R(x) >= S_a(values made of its result)        ("rest", a)
-      R(x) >= L(a path from it)                     ("rest", "path")
+    time from X_i to X_j       >=  C_ij(x)                    Term(i, j, "compute")
+    time from X_i to X_j       >=  L_ij(x)                    Term(i, j, "path")
+    time from X_i to the end   >=  S_ia(x)                    Term(i, m + 1, a)
 
-Any weights w that are not negative with  sum w_step + s <= 1,  sum w_first <= s,  sum w_rest <= s  (`Mix`) make of them
-a bound that is a sum over ops and over changes of sharding, which `BoundWeights` charges for.
+Any weights that are not negative, and of which those of the terms that span a segment (X_i to X_i+1) sum to at most 1
+for every segment (`normalised`), make of these a bound of the step. It is a sum over ops and over changes of sharding,
+which `BoundWeights` charges for.
 
 What a program does once must be charged once. The users of a value with the same demand share what they get, and one
 that wants it as it is made, takes that. With k users behind a working copy, each is charged 1 / (k - 1) of its own way
@@ -28,40 +27,55 @@ or the loss may share with other users is not charged.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Literal, TypeAlias
+from math import prod
+from typing import Literal, NamedTuple, TypeAlias
 
-from xdsl.ir import OpResult, SSAValue
+from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, element_bytes
+from ...dialects.compute import ComputeOp, element_bytes, value_bytes
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding
+from ..analysis.compute import is_contraction, spec_of
+from ..analysis.resharding import ReshardCosts
 from ..analysis.step_prices import Axes, Pricing, stream_of
+from ..schedule.early import WINDOW
 from ..search.objective import Move, Price, Weights
 from ..search.problem import States
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView
-from ..search.strategy import StrategyProblem
+from ..search.strategy import StrategyProblem, Traffic
 
-Part = Literal["step", "first", "rest"]
 
-Term: TypeAlias = tuple[Part, Axes | Literal["compute", "path"]]
+class Term(NamedTuple):
+    """The time from one cut to another, by one of the things that fill it: the axes of a stream, or what it is."""
+
+    begin: int
+    end: int
+    what: Axes | Literal["compute", "path"]
+
+    @property
+    def name(self) -> str:
+        """`compute 0-3`, `node gpu 1-3`."""
+        stream = self.what if isinstance(self.what, str) else " ".join(self.what)
+        return f"{stream} {self.begin}-{self.end}"
+
 
 Mix: TypeAlias = Mapping[Term, float]
 """The weight of every term."""
 
 _FREE = Price(0.0, Pricing())
 
+_LEAST = 1e-4
+"""Of strategies that are as good otherwise, that with the least to send is met."""
 
-def term_name(term: Term) -> str:
-    """`compute`, `node gpu`, `forward path`, `backward node`."""
-    part, what = term
-    stream = what if isinstance(what, str) else " ".join(what)
-    return {"step": "", "first": "forward ", "rest": "backward "}[part] + stream
+_BETWEEN = 1
+"""How many cuts there are between the first and the last."""
 
 
 def streams(mesh: Mesh) -> list[Axes]:
@@ -70,136 +84,266 @@ def streams(mesh: Mesh) -> list[Axes]:
     return [axes for count in range(1, len(names) + 1) for axes in combinations(names, count)]
 
 
-def terms_of(mesh: Mesh) -> list[Term]:
-    """All terms of steps on a mesh."""
-    found: list[Term] = [("step", "compute"), *(("step", axes) for axes in streams(mesh))]
-    found += [("first", "compute"), ("first", "path"), ("rest", "compute"), ("rest", "path")]
-    return [*found, *(("rest", axes) for axes in streams(mesh))]
+def segment_sums(mix: Mix) -> dict[int, float]:
+    """By segment, what the weights of the terms that span it sum to."""
+    found: defaultdict[int, float] = defaultdict(float)
+    for term, weight in mix.items():
+        for segment in range(term.begin, term.end):
+            found[segment] += max(weight, 0.0)
+    return found
 
 
-def normalised(mix: Mix) -> Mix:
-    """Weights in the proportions of `mix`, as large as they may be."""
-    sums: defaultdict[Part, float] = defaultdict(float)
-    for (part, _), weight in mix.items():
-        sums[part] += max(weight, 0.0)
-    total = sums["step"] + max(sums["first"], sums["rest"])
-    return {term: max(weight, 0.0) / total for term, weight in mix.items()}
+def least_weight(term: Term) -> float:
+    """The weight that a term has at least: streams count from the begin on, or they would tell nothing."""
+    return _LEAST if term.begin == 0 and not isinstance(term.what, str) else 0.0
+
+
+def normalised(mix: Mix) -> dict[Term, float]:
+    """Weights in the proportions of `mix`, as large as they may be, but none below its least."""
+    raised = {term: max(weight, least_weight(term)) for term, weight in mix.items()}
+    most = max(segment_sums(raised).values(), default=0.0) or 1.0
+    return {term: weight / most for term, weight in raised.items()}
 
 
 @dataclass(frozen=True)
 class Outline:
     """
-    The parts of a step, and a path through it.
+    What is surely before and after the cuts of a step, and a path through it.
 
     Args:
-        parts: of each op, "first" or "rest"; others may run at any time.
-        after: the values that come after the first part.
-        path: by op, its part, along one path.
-        hops: by op of the path, the operand that it has from the op before.
+        cuts: in order.
+        before, after: by op, the numbers (from 1) of the cuts that it surely ends by, and that it surely begins after.
+        path: by op, the part of the path that it is on: the number of the cut where that begins.
+        hops: by op of the path, the operand that it has from the op before, or that is an argument.
     """
 
-    parts: Mapping[ComputeOp, Part]
-    after: frozenset[SSAValue]
-    path: Mapping[ComputeOp, Part]
+    cuts: tuple[ComputeOp, ...]
+    before: Mapping[ComputeOp, frozenset[int]]
+    after: Mapping[ComputeOp, frozenset[int]]
+    path: Mapping[ComputeOp, Term]
     hops: Mapping[ComputeOp, int]
 
+    @property
+    def end(self) -> int:
+        """The number of the end of the step."""
+        return len(self.cuts) + 1
+
     @cached_property
-    def handed_on(self) -> dict[SSAValue, Part]:
+    def handed_on(self) -> dict[SSAValue, Term]:
         """The values along the path, with the part of who takes them."""
         return {op.operands[index]: self.path[op] for op, index in self.hops.items()}
 
-    def part_of(self, move: Move) -> Part | None:
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """From and to where ops are summed."""
+        m = self.end
+        found = [(0, m), *((0, i) for i in range(1, m)), *((i, m) for i in range(1, m)), (1, m - 1)]
+        return list(dict.fromkeys((a, b) for a, b in found if a < b))
+
+    def terms(self, mesh: Mesh) -> list[Term]:
+        """All terms."""
+        found = [Term(a, b, "compute") for a, b in self.spans]
+        found += dict.fromkeys(self.path.values())
+        return [*found, *(Term(i, self.end, axes) for i in range(self.end) for axes in streams(mesh))]
+
+    @cached_property
+    def _sums(self) -> dict[ComputeOp, tuple[Term, ...]]:
+        found: dict[ComputeOp, tuple[Term, ...]] = {}
+        for op in self.before:
+            begins, ends = {0, *self.after[op]}, {self.end, *self.before[op]}
+            found[op] = tuple(Term(a, b, "compute") for a, b in self.spans if a in begins and b in ends)
+        return found
+
+    def terms_of_op(self, op: ComputeOp) -> tuple[Term, ...]:
+        """The terms in which an op counts."""
+        on = self.path.get(op)
+        return self._sums[op] if on is None else (*self._sums[op], on)
+
+    def begins_of(self, value: SSAValue) -> tuple[int, ...]:
+        """The cuts from which on a value may travel: it is made by them, or after them."""
+        if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp):
+            return (0,)
+        made = (i for i, cut in enumerate(self.cuts, 1) if cut is value.op)
+        return tuple(sorted({0, *self.after[value.op], *made}))
+
+    def part_of(self, move: Move) -> Term | None:
         """The part of the path that a change of sharding is on."""
         if move.why == "copy":
             return self.handed_on.get(move.value)
-        if isinstance(move.to, ComputeOp) and move.why == "user" and self.hops.get(move.to) == move.operand:
+        if move.why == "home" and isinstance(move.to, ComputeOp) and move.to is self._last:
             return self.path[move.to]
+        if isinstance(move.to, ComputeOp) and move.why in ("user", "update"):
+            return self.path[move.to] if self.hops.get(move.to) == move.operand else None
         return None
+
+    @cached_property
+    def _last(self) -> ComputeOp | None:
+        """The op at the end of the path."""
+        passed = {value.op for value in self.handed_on if isinstance(value, OpResult)}
+        return next((op for op in self.path if op not in passed), None)
 
 
 def outline_of(view: StepView, least: Mapping[ComputeOp, float]) -> Outline:
     """
-    The parts of a step: up to the last op that all gradients depend on, and from there.
+    The cuts of a step, and a path through it.
 
     Args:
-        least: by op, the least that it can take, by which the end of the first part, and the path, are chosen.
+        least: by op, the least that it can take, by which cuts and path are chosen.
     """
-    bits = {op: 1 << index for index, op in enumerate(view.ops)}
-    before: dict[ComputeOp, int] = {}
+    order = _Order(view)
+    forward, gradients = _cuts(order, least)
+    cuts = [*([forward] if forward is not None else []), *gradients]
+    before: dict[ComputeOp, frozenset[int]] = {}
+    after: dict[ComputeOp, frozenset[int]] = {}
     for op in view.ops:
-        before[op] = 0
-        for source in _sources(op):
-            before[op] |= before[source] | bits[source]
-    end = _end_of_first(view, before, bits, least)
-    parts: dict[ComputeOp, Part] = {}
-    after: set[SSAValue] = set()
-    for op in view.ops:
-        if end is None or before[op] & bits[end]:
-            parts[op] = "rest"
-        elif op is end or before[end] & bits[op]:
-            parts[op] = "first"
-        if parts.get(op) == "rest" or op is end:
-            after.update(op.results)
-    if end is None:
-        after.update(given.argument for given in view.inputs)
-    return Outline(parts, frozenset(after), *_longest_path(view, least, parts, end))
+        before[op] = frozenset(i for i, cut in enumerate(cuts, 1) if op is cut or order.ends_by(op, cut))
+        after[op] = frozenset(i for i, cut in enumerate(cuts, 1) if order.begins_after(op, cut))
+    through = [cut for cut in (forward, gradients[-1] if gradients else None) if cut is not None]
+    path, hops = _path(order, least, cuts, through)
+    return Outline(tuple(cuts), before, after, path, hops)
 
 
-def _sources(op: ComputeOp) -> list[ComputeOp]:
+class _Order:
+    """
+    Which ops of a step run before which, in any program that is made of it.
+
+    What depends on another comes after it. Besides, `overlap` keeps the order of ops, but that updates come last, views
+    anywhere, and operands of collectives among few ops earlier (`schedule.early`). A *leaf*, a gradient of which only
+    updates are made, is no such operand: all that comes before it in the step as it is given, stays before it.
+    """
+
+    def __init__(self, view: StepView) -> None:
+        self.view = view
+        self.at = {op: index for index, op in enumerate(view.ops)}
+        self.reached: dict[ComputeOp, int] = {}
+        self.contracted: set[ComputeOp] = set()
+        for op in view.ops:
+            sources = sources_of(op)
+            self.reached[op] = 0
+            for source in sources:
+                self.reached[op] |= self.reached[source] | (1 << self.at[source])
+            if is_contraction(op) or any(source in self.contracted for source in sources):
+                self.contracted.add(op)
+        self.leaves = [op for op in view.ops if self._is_leaf(op)]
+        self._leaves = set(self.leaves)
+
+    def depends(self, op: ComputeOp, on: ComputeOp) -> bool:
+        """Whether an op needs another, directly or not."""
+        return bool(self.reached[op] >> self.at[on] & 1)
+
+    def ends_by(self, op: ComputeOp, cut: ComputeOp) -> bool:
+        """Whether an op surely runs before a cut."""
+        if self.depends(cut, op):
+            return True
+        stays = not isinstance(op, train.TrainOp) and not is_view(op)
+        return stays and cut in self._leaves and self.at[op] < self.at[cut]
+
+    def begins_after(self, op: ComputeOp, cut: ComputeOp) -> bool:
+        """Whether an op surely runs after a cut."""
+        if self.depends(op, cut):
+            return True
+        if cut not in self._leaves or is_view(op):
+            return False
+        if isinstance(op, train.TrainOp):
+            return True
+        distance = self.at[op] - self.at[cut]
+        return op in self.contracted and distance > (0 if op in self._leaves else WINDOW)
+
+    def _is_leaf(self, op: ComputeOp) -> bool:
+        """Whether only updates are made of what an op gives; what may be moved ahead as a number's origin is none."""
+        if isinstance(op, train.TrainOp) or is_view(op) or op not in self.contracted:
+            return False
+        return _only_for_updates(op)
+
+
+def _only_for_updates(op: ComputeOp) -> bool:
+    users = [use.operation for result in op.results for use in result.uses]
+    return bool(users) and all(
+        isinstance(user, train.TrainOp) or (isinstance(user, ComputeOp) and is_view(user) and _only_for_updates(user))
+        for user in users
+    )
+
+
+def is_view(op: ComputeOp) -> bool:
+    """Whether an op only gives the same elements another shape."""
+    return spec_of(op).view
+
+
+def sources_of(op: ComputeOp) -> list[ComputeOp]:
+    """The ops that make the operands of an op."""
     owners = (value.op for value in op.operands if isinstance(value, OpResult))
     return [owner for owner in owners if isinstance(owner, ComputeOp)]
 
 
-def _end_of_first(
-    view: StepView, before: Mapping[ComputeOp, int], bits: Mapping[ComputeOp, int], least: Mapping[ComputeOp, float]
-) -> ComputeOp | None:
-    """The op with the most to do before it among those that all gradients depend on; None where there is none."""
-    common: int | None = None
-    for op in view.ops:
-        if isinstance(op, train.SgdOp | train.AdamWOp):
-            for source in _sources(op):
-                if not isinstance(source, train.TrainOp):
-                    reached = before[source] | bits[source]
-                    common = reached if common is None else common & reached
-    candidates = [op for op in view.ops if common is not None and common & bits[op]]
+def _cuts(order: _Order, least: Mapping[ComputeOp, float]) -> tuple[ComputeOp | None, list[ComputeOp]]:
+    """
+    The op that all gradients depend on with the most to do before it, and some leaves that depend on it.
+
+    These are the last one, and those where parts of what there is to do in between are done.
+    """
+    if not order.leaves:
+        return None, []
+    common = -1
+    for op in order.leaves:
+        common &= order.reached[op]
+    candidates = [op for op in order.view.ops if common >> order.at[op] & 1]
 
     def work(op: ComputeOp) -> float:
-        reached = before[op] | bits[op]
-        return sum(least[each] for each in candidates if reached & bits[each])
+        return sum(least[each] for each in candidates if order.depends(op, each))
 
-    return max(candidates, key=lambda op: (work(op), bits[op]), default=None)
+    forward = max(candidates, key=lambda op: (work(op), order.at[op]), default=None)
+    began = order.at[forward] if forward is not None else 0
+    done = {op: sum(least[each] for each in order.view.ops[began : order.at[op]]) for op in order.leaves}
+    last = order.leaves[-1]
+    goals = [done[last] * part / (_BETWEEN + 1) for part in range(1, _BETWEEN + 1)]
+    chosen = [next(op for op in order.leaves if done[op] >= goal) for goal in goals]
+    return forward, list(dict.fromkeys([*chosen, last]))
 
 
-def _longest_path(
-    view: StepView, least: Mapping[ComputeOp, float], parts: Mapping[ComputeOp, Part], end: ComputeOp | None
-) -> tuple[dict[ComputeOp, Part], dict[ComputeOp, int]]:
-    """The longest path by the least seconds of its ops, through `end`; and the operands along it."""
-    length: dict[ComputeOp, float] = {}
-    taken: dict[ComputeOp, int] = {}
-    for op in view.ops:
-        length[op] = least[op]
-        known = [(i, v.op) for i, v in enumerate(op.operands) if isinstance(v, OpResult) and v.op in length]
-        for index, source in known:
-            through = isinstance(source, ComputeOp) and (parts.get(op) != "rest" or _may_precede(source, parts, end))
-            if through and length[source] + least[op] > length[op] + (1e-15 if op in taken else -1e-15):
-                length[op], taken[op] = length[source] + least[op], index
-    ends = [op for op in length if end is None or parts.get(op) == "rest" or op is end]
-    path: dict[ComputeOp, Part] = {}
+def _path(
+    order: _Order, least: Mapping[ComputeOp, float], cuts: Sequence[ComputeOp], through: Sequence[ComputeOp]
+) -> tuple[dict[ComputeOp, Term], dict[ComputeOp, int]]:
+    """The longest path by the least seconds of its ops, through some cuts; and the operands along it."""
+    numbers = {cut: number for number, cut in enumerate(cuts, 1)}
+    bounds = [0, *(numbers[cut] for cut in through), len(cuts) + 1]
+    length: dict[ComputeOp, tuple[int, float]] = {}
     hops: dict[ComputeOp, int] = {}
-    op: ComputeOp | None = max(ends, key=length.__getitem__, default=None)
+    for op in order.view.ops:
+        passed, before = 0, 0.0
+        for index, value in enumerate(op.operands):
+            source = value.op if isinstance(value, OpResult) else None
+            known = length.get(source) if isinstance(source, ComputeOp) else None
+            if known is None:
+                # Of arguments that of the most bytes, where nothing else takes longer.
+                known = (0, 1e-18 * value_bytes(value)) if isinstance(value, BlockArgument) else (0, -1.0)
+            if known > (passed, before) or (op not in hops and known >= (passed, before)):
+                (passed, before), hops[op] = known, index
+        is_next = passed < len(through) and op is through[passed]
+        length[op] = (passed + is_next, before + least[op])
+    path: dict[ComputeOp, Term] = {}
+    op: ComputeOp | None = max(length, key=length.__getitem__, default=None)
     while op is not None:
-        path[op] = parts.get(op, "first")
-        if op not in taken:
-            break
-        hops[op] = taken[op]
-        source = op.operands[taken[op]]
+        passed = length[op][0] - (op in through)
+        path[op] = Term(bounds[passed], bounds[passed + 1], "path")
+        source = op.operands[hops[op]] if op in hops else None
         op = source.op if isinstance(source, OpResult) and isinstance(source.op, ComputeOp) else None
-    return path, hops
+    return path, {op: hops[op] for op in path if op in hops}
 
 
-def _may_precede(source: ComputeOp, parts: Mapping[ComputeOp, Part], end: ComputeOp | None) -> bool:
-    """Whether a path through `end` may go from `source` to an op after it."""
-    return end is None or source is end or parts.get(source) == "rest"
+@dataclass(frozen=True)
+class Charge:
+    """
+    What of a change of sharding counts.
+
+    Args:
+        begins: the cuts from which on it may happen.
+        part: of the path that it is on.
+        share: by which its seconds in streams are multiplied.
+    """
+
+    begins: tuple[int, ...]
+    part: Term | None
+    share: float
 
 
 @dataclass(frozen=True)
@@ -213,54 +357,46 @@ class BoundWeights(Weights):
     """
 
     mix: Mix = field(default_factory=dict[Term, float])
-    outline: Outline = Outline({}, frozenset(), {}, {})
+    outline: Outline = Outline((), {}, {}, {}, {})
     streams: tuple[Axes, ...] = ()
     started: frozenset[Axes] = frozenset()
-    _known: dict[object, Price] = field(default_factory=dict[object, Price], init=False, repr=False, compare=False)
+    _prices: dict[Charge, Price] = field(default_factory=dict[Charge, Price], init=False, repr=False, compare=False)
 
     def of_op(self, op: ComputeOp) -> float:
         """By what the seconds of an op are multiplied."""
-        return sum(self.mix.get(term, 0.0) for term in self.terms_of_op(op))
-
-    def terms_of_op(self, op: ComputeOp) -> list[Term]:
-        """The terms in which an op counts."""
-        found: list[Term] = [("step", "compute")]
-        if (part := self.outline.parts.get(op)) is not None:
-            found.append((part, "compute"))
-        if (part := self.outline.path.get(op)) is not None:
-            found.append((part, "path"))
-        return found
-
-    def terms_of_stream(self, axes: Axes, *, after: bool) -> list[Term]:
-        """The terms in which counts what goes over `axes`."""
-        own: list[Term] = [("step", axes), ("rest", axes)]
-        computing: list[Term] = [("step", "compute"), ("rest", "compute")]
-        ways = [own, computing] if axes in self.started else [own]
-        return min(([*way[: 1 + after]] for way in ways), key=self._weight)
-
-    def _weight(self, terms: Sequence[Term]) -> float:
-        return sum(self.mix.get(term, 0.0) for term in terms)
-
-    def charged(self, move: Move) -> float:
-        """What part of a change of sharding counts in streams."""
-        if move.why == "loss" or (move.why in ("update", "home") and move.users > 1):
-            return 0.0
-        return 1.0 / (move.users - 1) if move.why == "user" and move.users > 2 else 1.0
+        return self._weight(self.outline.terms_of_op(op))
 
     def price(self, move: Move) -> Price:
         """The price of a change of a value's sharding."""
-        after, part, share = move.value in self.outline.after, self.outline.part_of(move), self.charged(move)
-        key = (after, part, share)
-        if key not in self._known:
-            self._known[key] = self._price(after, part, share)
-        return self._known[key]
+        charge = self.charge(move)
+        if charge not in self._prices:
+            self._prices[charge] = self._price(charge)
+        return self._prices[charge]
 
-    def _price(self, after: bool, part: Part | None, share: float) -> Price:
-        whole = self.mix.get((part, "path"), 0.0) if part is not None else 0.0
+    def charge(self, move: Move) -> Charge:
+        """What of a change of a value's sharding counts: see the head of this file."""
+        share = 1.0 / (move.users - 1) if move.why == "user" and move.users > 2 else 1.0
+        if move.why == "loss" or (move.why in ("update", "home") and move.users > 1):
+            share = 0.0
+        return Charge(self.outline.begins_of(move.value), self.outline.part_of(move), share)
+
+    def terms_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[Term]:
+        """The terms in which counts what goes over `axes`."""
+        end = self.outline.end
+        own = [Term(i, end, axes) for i in begins]
+        if axes not in self.started:
+            return own
+        return min(own, [Term(i, end, "compute") for i in begins], key=self._weight)
+
+    def _weight(self, terms: Iterable[Term]) -> float:
+        return sum(self.mix.get(term, 0.0) for term in terms)
+
+    def _price(self, charge: Charge) -> Price:
+        whole = self.mix.get(charge.part, 0.0) if charge.part is not None else 0.0
         # Tables that differ by a factor alone have one pricing.
-        inner, factor = (share, 1.0) if whole else (1.0, share)
-        weights = [(axes, inner * self._weight(self.terms_of_stream(axes, after=after))) for axes in self.streams]
-        if not share or not (whole or any(weight for _, weight in weights)):
+        inner, factor = (charge.share, 1.0) if whole else (1.0, charge.share)
+        weights = [(axes, inner * self._weight(self.terms_of_stream(axes, charge.begins))) for axes in self.streams]
+        if not charge.share or not (whole or any(weight for _, weight in weights)):
             return _FREE
         by_axes = (((), 0.0), *weights)
         return Price(factor, Pricing(by_axes, 0.0, latency_free=True, whole=whole, tie=0.0), beside=True)
@@ -270,36 +406,34 @@ class BoundWeights(Weights):
         found: defaultdict[Term, float] = defaultdict(float)
         for decision, seconds, state in zip(problem.decisions, problem.seconds, assignment, strict=True):
             if seconds is not None and isinstance(decision.subject, ComputeOp):
-                for term in self.terms_of_op(decision.subject):
+                for term in self.outline.terms_of_op(decision.subject):
                     found[term] += float(seconds[state])
-        known: dict[object, dict[Term, float]] = {}
+        known: dict[object, Mapping[Term, float]] = {}
         for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
-            source, target = traffic.sources[assignment[edge.u]], traffic.targets[assignment[edge.v]]
+            source, target = traffic.sources[int(assignment[edge.u])], traffic.targets[int(assignment[edge.v])]
             if source != target:
-                costs, move = tables.costs[traffic.price.pricing], traffic.move
-                after, part, share = move.value in self.outline.after, self.outline.part_of(move), self.charged(move)
-                key = (traffic.splits, element_bytes(move.value), source, target, after, part, share)
+                charge = self.charge(traffic.move)
+                key = (traffic.splits, element_bytes(traffic.move.value), source, target, charge)
                 if key not in known:
-                    counts = defaultdict[Term, float](float)
-                    bytes = float(_product(traffic.splits.sizes)) * element_bytes(move.value)
-                    for step in costs.path(traffic.splits, element_bytes(move.value), source, target):
-                        if not (axes := stream_of(step)):
-                            continue
-                        for term in self.terms_of_stream(axes, after=after):
-                            counts[term] += share * costs.prices.seconds(step, bytes)
-                        if part is not None:
-                            counts[part, "path"] += costs.prices.least_seconds(step, bytes)
-                    known[key] = counts
+                    known[key] = self._counted(traffic, source, target, charge, tables.costs[traffic.price.pricing])
                 for term, seconds in known[key].items():
                     found[term] += seconds
         return dict(found)
 
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
+    def _counted(
+        self, traffic: Traffic, source: Sharding, target: Sharding, charge: Charge, costs: ReshardCosts
+    ) -> Mapping[Term, float]:
+        """What one change of sharding comes to, by term."""
+        found: defaultdict[Term, float] = defaultdict(float)
+        width = element_bytes(traffic.move.value)
+        size = float(prod(traffic.splits.sizes) * width)
+        for step in costs.path(traffic.splits, width, source, target):
+            if axes := stream_of(step):
+                for term in self.terms_of_stream(axes, charge.begins):
+                    found[term] += charge.share * costs.prices.seconds(step, size)
+                if charge.part is not None:
+                    found[charge.part] += costs.prices.least_seconds(step, size)
+        return found
 
 
 def started_axes(cluster: Cluster) -> frozenset[Axes]:

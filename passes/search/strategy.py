@@ -401,8 +401,8 @@ class _Builder:
             port = self.tables.port(self._states(node), True, value.index)
             if (target := self.view.updated.get(index)) is not None:
                 argument = self.view.func.body.block.args[target]
-                users = sum(1 for _ in value.uses)
-                self._edge(Move(value, "home", value.op, users=users), node, port, self.home_nodes[target], self._homes(argument))
+                move = Move(value, "home", value.op, users=sum(1 for _ in value.uses))
+                self._edge(move, node, port, self.home_nodes[target], self._homes(argument))
             elif train.LOSS in self.view.result_attributes(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
                 price = self._price(Move(value, "loss"))
