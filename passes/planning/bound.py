@@ -31,9 +31,10 @@ from ..analysis.compute import has_tables, op_work, seconds_by_signature
 from ..analysis.stage_costs import whole_signature
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.pins import Constraints, apply_pins
+from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, step_functions
-from ..search.strategy import build_problem
+from ..search.strategy import StrategyProblem, Traffic, build_problem
 from .bound_terms import (
     BoundWeights,
     Mix,
@@ -88,8 +89,8 @@ def step_bound(
     *,
     rounds: int = ROUNDS,
     enough: float = math.inf,
-    start: Mix | None = None,
     limits: Limits = LIMITS,
+    tables: Tables | None = None,
 ) -> Bound:
     """
     The bound of all whole-batch plans with even shares of a step on one mesh.
@@ -98,9 +99,9 @@ def step_bound(
         constraints: what the plans obey. Of pins, those of working copies do not count.
         rounds: how many weights are tried at most.
         enough: seconds from which on no better bound is of interest.
-        start: the weights tried first.
+        tables: those of other problems on the same cluster.
     """
-    return _Bounding(view, cluster, constraints or Constraints(), limits).run(start, rounds, enough)
+    return _Bounding(view, cluster, constraints or Constraints(), limits, tables).run(None, rounds, enough)
 
 
 def plan_bound(
@@ -122,9 +123,9 @@ def plan_bound(
         enough = target if least is None else min(target, least.seconds)
         seconds, parts = 0.0, list[Bound]()
         for view, cluster in bench.laid_out(layout):
-            bounding = _Bounding(view, cluster, apply_pins(bench.pins, view), LIMITS)
+            bounding = _Bounding(view, cluster, apply_pins(bench.pins, view), LIMITS, bench.tables_of(cluster))
             parts.append(bounding.run(start, rounds, enough))
-            start = bounding.best if layout.mesh.axes and start is None else start
+            start = start or bounding.best
             seconds += parts[-1].seconds
         solved += sum(part.solved for part in parts)
         if parts and (least is None or seconds < least.seconds):
@@ -176,15 +177,21 @@ def _without_launch(op: ComputeOp, device: Device) -> float:
 class _Bounding:
     """The bound of one step on one mesh; one use."""
 
-    def __init__(self, view: StepView, cluster: Cluster, constraints: Constraints, limits: Limits) -> None:
+    def __init__(
+        self, view: StepView, cluster: Cluster, constraints: Constraints, limits: Limits, tables: Tables | None
+    ) -> None:
         self.view, self.limits = view, limits
         self.cluster = _alike(cluster, view)
         self.constraints = replace(constraints, copies={}, regathered=set())
-        self.tables = Tables(self.cluster)
+        known = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
+        self.tables = replace(known, costs={}, tables={})
         least = _least_seconds(view, self.cluster)
         self.outline = outline_of(view, least)
         self.terms = self.outline.terms(view.mesh)
         self.started = started_axes(cluster)
+        every = self._weights(dict.fromkeys(self.terms, 1.0))
+        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables)
+        self.unary: dict[tuple[int, float], Costs] = {}
         self.best: Mix = {}
         self.met: list[Mapping[Term, float]] = []
         self.overhead = min(kind.overhead for kind in cluster.kinds_used)
@@ -212,12 +219,10 @@ class _Bounding:
 
     def at(self, mix: Mix) -> Bound | None:
         """The bound for some weights; None where the limits end its problem before any strategy was found."""
-        weights = BoundWeights(
-            mix=mix, outline=self.outline, streams=tuple(streams(self.view.mesh)), started=self.started
-        )
+        weights = self._weights(mix)
         # What depends on the weights is of no use for others.
         self.tables = replace(self.tables, costs={}, tables={})
-        problem = build_problem(self.view, self.cluster, self.constraints, weights, tables=self.tables)
+        problem = self._priced(weights)
         floor = sum(float(costs.min()) for costs in problem.problem.unary)
         try:
             solution = solve(problem.problem, limits=replace(self.limits, allowance=_CLOSE * floor))
@@ -228,6 +233,28 @@ class _Bounding:
         seconds = self._stepped(solution.lower_bound) * (1.0 - _ROUNDING)
         named = {term.name: totals.get(term, 0.0) for term in self.terms}
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
+
+    def _weights(self, mix: Mix) -> BoundWeights:
+        groups = tuple(streams(self.view.mesh))
+        return BoundWeights(mix=mix, outline=self.outline, streams=groups, started=self.started)
+
+    def _priced(self, weights: BoundWeights) -> StrategyProblem:
+        """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
+        unary = list(self.problem.problem.unary)
+        for node, (decision, seconds) in enumerate(zip(self.problem.decisions, self.problem.seconds, strict=True)):
+            if seconds is not None and isinstance(decision.subject, ComputeOp):
+                factor = weights.of_op(decision.subject)
+                unary[node] = self.unary.setdefault((id(seconds), factor), factor * seconds)
+        edges: list[Edge] = []
+        traffic: list[Traffic] = []
+        for edge, each in zip(self.problem.problem.edges, self.problem.traffic, strict=True):
+            price = weights.price(each.move)
+            if price.weight:
+                table = self.tables.table(each.move.value, each.splits, each.sources, each.targets, price)
+                if table is not None:
+                    edges.append(Edge(edge.u, edge.v, table))
+                    traffic.append(replace(each, price=price))
+        return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
 
     def _stepped(self, seconds: float) -> float:
         return self.slowest * seconds + self.overhead

@@ -216,6 +216,10 @@ class Workbench:
         """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
         return step_views(self._module(layout.without_time))
 
+    def tables_of(self, cluster: Cluster) -> Tables:
+        """What problems on a cluster share."""
+        return self._tables.setdefault(cluster, Tables(cluster))
+
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule; the solved module is used up."""
         layout = solved.candidate.layout
@@ -271,7 +275,7 @@ class Workbench:
     def _strategy(self, candidate: Candidate, view: StepView, cluster: Cluster, loop: Loop | None) -> Sums:
         choice = candidate.choice
         constraints = apply_pins((*choice.pins, *self.pins), view)
-        tables = self._tables.setdefault(cluster, Tables(cluster))
+        tables = self.tables_of(cluster)
         if choice.fits:
             found = solve_within(
                 view,

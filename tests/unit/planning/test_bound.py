@@ -14,15 +14,13 @@ from xdsl.dialects.builtin import ModuleOp
 from shardwright.ir.cluster import Interference
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
-from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bound
-from shardwright.passes.planning.candidates import Candidate, Layout, presets, searched
-from shardwright.passes.planning.explore import Allowance, Explorer
-from shardwright.passes.planning.layouts import Fixed, meshes
-from shardwright.passes.planning.workbench import Refused, Workbench
 from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
+from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bound
+from shardwright.passes.planning.explore import Allowance, Explorer
+from shardwright.passes.planning.layouts import Fixed, meshes
+from shardwright.passes.planning.workbench import Workbench
 from shardwright.passes.search.decided import strategy_of, write_strategy
-from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.problem import Solution
@@ -99,11 +97,9 @@ def module_of(text: str, link: str, nodes: int = 1, devices: str = "") -> Module
 
 def simulated(module: ModuleOp, problem: StrategyProblem, states: tuple[int, ...]) -> float:
     """The seconds of the program that the passes make of a strategy; infinite where it cannot be."""
-    made = module.clone()
-    ((view, _),) = step_views(made)
-    ((own, cluster),) = step_views(module)
+    ((view, _),) = step_views(module)
     assignment = np.array(states, dtype=np.int64)
-    write_strategy(own, strategy_of(problem, Solution(assignment, 0.0, 0.0), is_frugal=False))
+    write_strategy(view, strategy_of(problem, Solution(assignment, 0.0, 0.0), is_frugal=False))
     made = module.clone()
     try:
         for each in (InsertReshardingPass(), SelectCollectivesPass(), OverlapPass()):
