@@ -49,6 +49,10 @@ class TimeBySize:
         limit = max(per_byte for _, per_byte in self._beyond)
         return min([limit, *(seconds / size for size, seconds in self.points)])
 
+    def least_from(self, size: float) -> float:
+        """The lower bound of the seconds of any number of bytes from `size` on: what was measured may fall."""
+        return min([self.seconds(size), *(seconds for at, seconds in self.points if at > size)])
+
     def per_byte_at(self, size: float) -> float:
         """The seconds per byte of a message of `size` bytes; the least, for one without bytes or without end."""
         return self.seconds(size) / size if 0 < size < math.inf else self.least_per_byte

@@ -29,9 +29,6 @@ from .step_prices import Axes, Pricing, StepPrices, stream_of
 
 Matrix = NDArray[np.float64]
 
-_STEP_SECONDS = 1e-9
-"""Added to every step, so that among equal paths the shorter one wins."""
-
 
 def even_shardings(
     rank: int, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
@@ -137,7 +134,7 @@ class ReshardCosts:
 
     def step_seconds(self, step: Step, global_bytes: float) -> float:
         """What one collective on a value of `global_bytes` bytes costs, carried out in the cheapest way."""
-        return self.prices.weighted(step, global_bytes) + _STEP_SECONDS
+        return self.prices.weighted(step, global_bytes)
 
     def streams(
         self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding

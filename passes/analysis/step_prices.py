@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import Method, bucket_bytes, handled_share, methods_of
+from ...ir.collective_cost import Method, bucket_bytes, handled_share, is_gather_or_scatter, methods_of
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.op_cost import COPY, op_rate
 
@@ -22,17 +22,25 @@ class Pricing:
                   itself, sums in place and zeros of partial values, which counts once where it is not named
     weight        the factor of all other axes
     bucketed      a collective costs what its bytes cost in a full bucket
-    latency_free  its bytes cost the least that they can at any size: a lower bound, in whatever bucket they travel
+    latency_free  its bytes cost the least that they can at any size: a lower bound, in whatever bucket they travel, and
+                  in whatever way they do
+    whole         where free of latency, the factor of the least that it can take, latency and all, in any bucket: it
+                  counts besides, where nothing can go on before it is over
+    tie           seconds added to every step, so that among equal paths the shorter one wins
     """
 
     weights: tuple[tuple[Axes, float], ...] = ()
     weight: float = 1.0
     bucketed: bool = False
     latency_free: bool = False
+    whole: float = 0.0
+    tie: float = 1e-9
 
     def __post_init__(self) -> None:
         if self.bucketed and self.latency_free:
             raise ValueError("collectives are priced in full buckets or free of latency, not both")
+        if self.whole and not self.latency_free:
+            raise ValueError("what a collective takes as a whole counts besides its bytes; price these free of latency")
 
     @cached_property
     def _by_axes(self) -> dict[Axes, float]:
@@ -52,7 +60,8 @@ class StepPrices:
 
     def weighted(self, step: Step, global_bytes: float) -> float:
         """What a step on a value of `global_bytes` bytes counts, carried out in the cheapest way."""
-        return self.pricing.factor(stream_of(step)) * self.seconds(step, global_bytes)
+        found = self.pricing.factor(stream_of(step)) * self.seconds(step, global_bytes) + self.pricing.tie
+        return found + self.pricing.whole * self.least_seconds(step, global_bytes) if self.pricing.whole else found
 
     def seconds(self, step: Step, global_bytes: float) -> float:
         """The same at a factor of 1."""
@@ -62,8 +71,25 @@ class StepPrices:
             return max(rate.seconds(0.0, moved) for rate in self._copying)
         return min(
             self._carried_out(step, method, handled_share(step, mesh, method) * global_bytes)
-            for method in methods_of(self.cluster, step)
+            for method in self._methods(step)
         )
+
+    def least_seconds(self, step: Step, global_bytes: float) -> float:
+        """The least that a step takes by which bytes are sent, by itself or with others; 0 where none are."""
+        if step.kind.is_local:
+            return 0.0
+        return min(
+            self.cluster.collective_time(step.kind, step.axes, method).least_from(
+                handled_share(step, self.cluster.mesh, method) * global_bytes
+            )
+            for method in self._methods(step)
+        )
+
+    def _methods(self, step: Step) -> tuple[Method, ...]:
+        """The ways that count; a bound is of them all, since what does not divide evenly may travel in others."""
+        if not self.pricing.latency_free or step.kind.is_local or step.kind is CollectiveKind.ALL_REDUCE:
+            return methods_of(self.cluster, step)
+        return ("flat", "padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("flat", "padded")
 
     def _carried_out(self, step: Step, method: Method, handled: float) -> float:
         time = self.cluster.collective_time(step.kind, step.axes, method)

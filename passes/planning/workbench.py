@@ -254,6 +254,14 @@ class Workbench:
             raise Refused(str(error)) from error
         return Solved(candidate, ground, tuple(found))
 
+    def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
+        """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
+        return [(view, cluster) for view, cluster, _ in self._ground(layout.without_time).stages]
+
+    def tables_of(self, cluster: Cluster) -> Tables:
+        """What problems on a cluster share."""
+        return self._tables.setdefault(cluster, Tables(cluster))
+
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
         layout = solved.candidate.layout
@@ -318,7 +326,7 @@ class Workbench:
     ) -> tuple[Strategy, Sums]:
         choice = candidate.choice
         constraints = apply_pins((*choice.pins, *self.pins), view)
-        tables = self._tables.setdefault(cluster, Tables(cluster))
+        tables = self.tables_of(cluster)
 
         def build(prices: Prices = Prices()) -> StrategyProblem:
             return build_problem(view, cluster, constraints, choice.weights, prices, tables, loop, factors)

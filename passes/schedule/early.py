@@ -13,7 +13,8 @@ from ..analysis.compute import is_contraction
 
 _SCALAR_BYTES = 64
 _FEW_OPS = 8
-_WINDOW = 24
+WINDOW = 24
+"""Among how many ops in a row some may come earlier; see `operands_first`."""
 
 
 def sources(op: Operation) -> Iterator[Operation]:
@@ -56,7 +57,7 @@ def operands_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp]) -> l
     position = {op: index for index, op in enumerate(ordered)}
     for collective in inner:
         end = position[collective]
-        begin = max(begin, end - _WINDOW)
+        begin = max(begin, end - WINDOW)
         window = ordered[begin:end]
         needed = _ancestors_within(collective, set(window))
         ordered[begin:end] = sorted(window, key=lambda op, needed=needed: op not in needed)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from ...dialects import train
 from ...dialects.compute import ComputeOp
 from ...ir.signatures import Split
-from ..analysis.compute import ONCE, Turns
+from ..analysis.compute import ONCE, Turns, is_contraction
 from ..analysis.step_prices import Pricing
 from ..time.batch_parts import BatchParts
 
@@ -29,6 +31,25 @@ class Price:
     pricing: Pricing
     turns: int = 1
     beside: bool = False
+
+
+@dataclass(frozen=True)
+class Move:
+    """
+    A change of a value's sharding.
+
+    Args:
+        why: for its working copy; for a user, by `operand`; for the op that makes an argument's new value; for the home
+            of that new value; for the loss.
+        to: the op that it is made for, or whose result it takes home; None where it serves several.
+        users: how many get the value through its working copy; 1 where it has none.
+    """
+
+    value: SSAValue
+    why: Literal["copy", "user", "update", "home", "loss"]
+    to: Operation | None = None
+    operand: int = 0
+    users: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +80,16 @@ class Weights:
     def activation_price(self) -> Price:
         """The price of what holds up compute."""
         return Price(self.activations, Pricing())
+
+    def of_op(self, op: ComputeOp) -> float:
+        """By what the seconds of an op are multiplied."""
+        return self.contractions if is_contraction(op) else self.others
+
+    def price(self, move: Move) -> Price:
+        """The price of a change of a value's sharding; one of weight 0 forbids nothing either."""
+        if isinstance(move.value, BlockArgument) or isinstance(move.to, train.TrainOp):
+            return self.parameter_price
+        return self.activation_price
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ equal layers cost one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue, Use
+from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
@@ -30,12 +31,12 @@ from ...ir.cluster import Cluster
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, local_sizes, signatures
-from ..analysis.compute import ONCE, Turns, is_contraction, local_bytes, seconds_by_signature
+from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
 from ..analysis.factors import Factors
 from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
 from .memory import Lifetimes, Prices, owns_memory
-from .objective import Loop, Price, Weights
+from .objective import Loop, Move, Price, Weights
 from .pins import Constraints
 from .problem import Costs, Edge, Problem, States
 from .shared_tables import Port, Tables
@@ -68,6 +69,25 @@ class Sums:
     blocking: float
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """
+    What an edge stands for: a value changes its sharding.
+
+    Args:
+        sources, targets: by the states of both ends, from what and to what.
+        seconds: makes the table of the seconds that it takes, unweighted, in full buckets if it travels beside compute;
+            None where that is not known, or nothing.
+    """
+
+    move: Move
+    price: Price
+    splits: Splits
+    sources: Port
+    targets: Port
+    seconds: Callable[[], Costs | None]
+
+
 @dataclass
 class StrategyProblem:
     """
@@ -75,22 +95,21 @@ class StrategyProblem:
 
     Args:
         seconds: by node, those of the op by state, unweighted; None for what is no op.
-        traffic: by edge, whether it travels beside compute, and the seconds of the pair, unweighted, in full buckets if
-            so; None where memory is charged.
+        traffic: by edge.
     """
 
     problem: Problem
     decisions: list[Decision]
     seconds: list[Costs | None]
-    traffic: list[tuple[bool, Costs | None]]
+    traffic: list[Traffic]
 
     def sums(self, assignment: States) -> Sums:
         """What an assignment comes to."""
         compute = sum(float(costs[x]) for costs, x in zip(self.seconds, assignment, strict=True) if costs is not None)
         found = {True: 0.0, False: 0.0}
-        for edge, (beside, seconds) in zip(self.problem.edges, self.traffic, strict=True):
-            if seconds is not None:
-                found[beside] += float(seconds[assignment[edge.u], assignment[edge.v]])
+        for edge, traffic in zip(self.problem.edges, self.traffic, strict=True):
+            if (seconds := traffic.seconds()) is not None:
+                found[traffic.price.beside] += float(seconds[assignment[edge.u], assignment[edge.v]])
         return Sums(compute, found[True], found[False])
 
 
@@ -135,7 +154,7 @@ class _Builder:
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
-        self.traffic: list[tuple[bool, Costs | None]] = []
+        self.traffic: list[Traffic] = []
         self.seconds: list[Costs | None] = []
         self.decisions: list[Decision] = []
         self.op_nodes: dict[int, int] = {}
@@ -184,7 +203,7 @@ class _Builder:
             tables.kept.append(rule)
         states = tables.signatures[key]
         held = self._held_results(op)
-        weight = self.weights.contractions if is_contraction(op) else self.weights.others
+        weight = self.weights.of_op(op)
         cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight, turns)
         if cost_key not in tables.unary:
             costs = weight * self._seconds(op, states, turns)
@@ -260,10 +279,10 @@ class _Builder:
         limits = self.constraints.of_copy(value)
         for use in value.uses:
             if isinstance(use.operation, ComputeOp) and use not in shared:
-                self._demand(value, node, port, use)
+                self._demand(Move(value, "update", use.operation, use.index, 1 + len(shared)), node, port)
         if not shared or (len(shared) < 2 and not limits):
             for use in shared:
-                self._demand(value, node, port, use)
+                self._demand(Move(value, "user", use.operation, use.index), node, port)
             return
         states = self.tables.union([port, *(self._port(use) for use in shared)])
         if limits:
@@ -287,13 +306,14 @@ class _Builder:
         )
         kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
-        price = self._price(value)
-        table = self._copy_table(value, port, forms, options, held, kept, price)
+        move = Move(value, "copy", users=len(shared))
+        price = self._price(move)
+        table = self._copy_table(value, port, forms, options, held, kept, price) if price.weight or held else None
         if table is not None:
-            plain = self._table(value, port, forms, _plain(price)) if options == (False,) and not held else None
-            self._join(node, copy, table, price, plain)
+            is_plain = options == (False,) and not held
+            self._join(node, copy, table, move, price, port, states, is_plain=is_plain)
         for use in shared:
-            self._demand(value, copy, states, use)
+            self._demand(Move(value, "user", use.operation, use.index, len(shared)), copy, states)
 
     def _free(self, count: int) -> Costs:
         return self.tables.unary.setdefault(("free", count), np.zeros(count))
@@ -338,30 +358,42 @@ class _Builder:
         op = use.operation
         return self.tables.port(self._states(self.op_nodes[id(op)]), False, use.index)
 
-    def _demand(self, value: SSAValue, node: int, port: Port, use: Use) -> None:
-        self._edge(value, node, port, self.op_nodes[id(use.operation)], self._port(use), use.operation)
+    def _demand(self, move: Move, node: int, port: Port) -> None:
+        assert isinstance(move.to, ComputeOp)
+        to = self.op_nodes[id(move.to)]
+        self._edge(move, node, port, to, self.tables.port(self._states(to), False, move.operand))
 
-    def _edge(
-        self, value: SSAValue, u: int, sources: Port, v: int, targets: Port, to: Operation | None = None
-    ) -> None:
-        price = self._price(value, to)
-        table = self._table(value, sources, targets, price)
+    def _edge(self, move: Move, u: int, sources: Port, v: int, targets: Port) -> None:
+        price = self._price(move)
+        table = self._table(move.value, sources, targets, price) if price.weight else None
         if table is not None and u != v:
-            self._join(u, v, table, price, self._table(value, sources, targets, _plain(price)))
+            self._join(u, v, table, move, price, sources, targets)
 
-    def _join(self, u: int, v: int, table: Costs, price: Price, plain: Costs | None) -> None:
+    def _join(
+        self,
+        u: int,
+        v: int,
+        table: Costs,
+        move: Move,
+        price: Price,
+        sources: Port,
+        targets: Port,
+        *,
+        is_plain: bool = True,
+    ) -> None:
         self.edges.append(Edge(u, v, table))
-        self.traffic.append((price.beside, plain))
+        seconds = partial(self._table, move.value, sources, targets, _plain(price)) if is_plain else _unknown
+        self.traffic.append(Traffic(move, price, self.factors.of_value(move.value), sources, targets, seconds))
 
     def _table(self, value: SSAValue, sources: Port, targets: Port, price: Price) -> Costs | None:
         return self.tables.table(value, self.factors.of_value(value), sources, targets, price)
 
-    def _price(self, value: SSAValue, to: Operation | None = None) -> Price:
-        """The price of changes of a value's sharding, made for the op `to`: see `Weights`."""
-        if isinstance(value, BlockArgument) or isinstance(to, train.TrainOp):
-            return self.weights.parameter_price
-        parts = self.loop.parts_of(value) if self.loop is not None else 1
-        return replace(self.weights.activation_price, turns=parts)
+    def _price(self, move: Move) -> Price:
+        """The price of a change of a value's sharding."""
+        price = self.weights.price(move)
+        if price.beside or self.loop is None:
+            return price
+        return replace(price, turns=self.loop.parts_of(move.value))
 
     def _results(self) -> None:
         """New values go back to their argument's home; the loss is replicated."""
@@ -372,10 +404,12 @@ class _Builder:
             port = self.tables.port(self._states(node), True, value.index)
             if (target := self.view.updated.get(index)) is not None:
                 argument = self.view.func.body.block.args[target]
-                self._edge(value, node, port, self.home_nodes[target], self._homes(argument), value.op)
+                move = Move(value, "home", value.op, users=sum(1 for _ in value.uses))
+                self._edge(move, node, port, self.home_nodes[target], self._homes(argument))
             elif train.LOSS in self.view.result_attributes(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
-                table = self._table(value, port, whole, self._price(value))
+                price = self._price(Move(value, "loss"))
+                table = self._table(value, port, whole, price) if price.weight else None
                 if table is not None:
                     self.unary[node] = self.unary[node] + table[:, 0]
 
@@ -385,9 +419,13 @@ class _Builder:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
                 port = self.tables.port(self._states(node), True, value.index)
-                table = self._table(value, port, self._homes(value), self._price(value))
+                table = self._table(value, port, self._homes(value), self._price(Move(value, "user")))
                 if table is not None:
                     self.unary[node] = self.unary[node] + table.min(axis=1)
+
+
+def _unknown() -> None:
+    """The table of what is charged for memory too: none."""
 
 
 def _plain(price: Price) -> Price:

@@ -1,0 +1,327 @@
+"""
+A proven lower bound of the simulated step: no plan of a family has a shorter one.
+
+    B(w)      =  min over strategies x of  sum_terms w_term * seconds_term(x)        `_Bounding.at`
+    bound     =  max over the weights w tried of B(w)                                `step_bound`
+    of layouts:  the least bound of each                                             `plan_bound`
+
+The terms, and why each weighted sum of them is a bound, are in `bound_terms.py`. Each B(w) is a discrete problem like
+that of the search, solved exactly, or bounded from below where `Limits` end it. B is concave, and every strategy met
+gives a linear function above it: the next weights are the best for all of those met so far, near the best so far
+(`_next_mix`, a cutting-plane method in a box that shrinks where it did not help).
+
+Covered are all programs that `insert-resharding`, `select-collectives` and `overlap`, with any options, make of any
+signatures, homes and working copies, the batch being whole and shares even. Of plans that cut the batch, or whose
+devices have shares by their speed, the total work is a bound: `compute_bound`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...dialects.compute import ComputeOp
+from ...ir.cluster import Cluster, Device
+from ...ir.mesh import Mesh
+from ...ir.op_cost import op_rate
+from ...ir.signatures import signatures
+from ..analysis.compute import has_tables, op_work, seconds_by_signature
+from ..analysis.stage_costs import whole_signature
+from ..search.eliminate import LimitReached, Limits, solve
+from ..search.pins import Constraints, apply_pins
+from ..search.problem import Costs, Edge, Problem
+from ..search.shared_tables import Tables
+from ..search.step_view import StepView, step_functions
+from ..search.strategy import StrategyProblem, Traffic, build_problem
+from .bound_terms import (
+    BoundWeights,
+    Mix,
+    Term,
+    least_weight,
+    normalised,
+    outline_of,
+    segment_sums,
+    started_axes,
+    streams,
+)
+from .candidates import Layout
+from .workbench import Workbench
+
+LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
+"""What solving one problem may take."""
+
+ROUNDS = 10
+"""How many weights are tried."""
+
+_ROUNDING = 1e-9
+"""By what part a bound is lowered, since the solver takes costs as equal that differ by less."""
+
+_CLOSE = 1e-3
+"""How near to the optimum of a problem its solution need be, and how near to the best bound weights need come."""
+
+_FIRST_REACH = 0.4
+"""How far each weight may be from the best so far, at first."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """
+    A lower bound of the simulated step.
+
+    Args:
+        weights: of the terms that it is made of, by name (`compute`, `node gpu`, `forward path`).
+        by: their seconds, unweighted, under the strategy that has the least weighted sum.
+        solved: how many problems were.
+    """
+
+    seconds: float
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    by: Mapping[str, float] = field(default_factory=dict[str, float])
+    solved: int = 0
+
+
+def step_bound(
+    view: StepView,
+    cluster: Cluster,
+    constraints: Constraints | None = None,
+    *,
+    rounds: int = ROUNDS,
+    enough: float = math.inf,
+    limits: Limits = LIMITS,
+    tables: Tables | None = None,
+) -> Bound:
+    """
+    The bound of all whole-batch plans with even shares of a step on one mesh.
+
+    Args:
+        constraints: what the plans obey. Of pins, those of working copies do not count.
+        rounds: how many weights are tried at most.
+        enough: seconds from which on no better bound is of interest.
+        tables: those of other problems on the same cluster.
+    """
+    return _Bounding(view, cluster, constraints or Constraints(), limits, tables).run(None, rounds, enough)
+
+
+def plan_bound(
+    bench: Workbench, meshes: Iterable[Mesh], *, rounds: int = ROUNDS, target: float = math.inf, fused: bool = True
+) -> Bound:
+    """
+    The bound of all whole-batch plans with even shares on some meshes: that of the mesh with the least.
+
+    Args:
+        meshes: the one with the least bound early, if that is known.
+        target: seconds from which on no better bound is of interest.
+        fused: whether plans that keep batch-norms as single ops are covered.
+    """
+    least: Bound | None = None
+    start: Mix | None = None
+    solved = 0
+    kinds = (False, True) if fused and bench.has_batch_norm else (False,)
+    for layout in (Layout(mesh, fused=kind) for mesh in meshes for kind in kinds):
+        enough = target if least is None else min(target, least.seconds)
+        seconds, parts = 0.0, list[Bound]()
+        for view, cluster in bench.laid_out(layout):
+            bounding = _Bounding(view, cluster, apply_pins(bench.pins, view), LIMITS, bench.tables_of(cluster))
+            parts.append(bounding.run(start, rounds, enough))
+            start = start or bounding.best
+            seconds += parts[-1].seconds
+        solved += sum(part.solved for part in parts)
+        if parts and (least is None or seconds < least.seconds):
+            least = parts[0] if len(parts) == 1 else Bound(seconds)
+    return replace(least, solved=solved) if least is not None else Bound(0.0)
+
+
+def compute_bound(bench: Workbench) -> float:
+    """
+    The bound of all plans whatever, by what there is to compute: every op is done by all devices together, each with
+    the part that suits them, as efficiently as any size of it is, without launches, and nothing is sent.
+
+    With shares s of an op o on devices r, that sum to 1, and t_or the seconds of all of o on r, for any weights w_r of
+    the devices that sum to 1
+
+        step  >=  sum_r w_r sum_o s_or t_or  >=  sum_o min_r w_r t_or
+
+    This covers plans that cut the batch (accumulation, two parts in turns, stages), and shares by speed. It is 0 where
+    a device has measured times of single ops, which may be as they like.
+    """
+    kinds = bench.cluster.kinds_used
+    if has_tables(kinds):
+        return 0.0
+    devices = [bench.cluster.device(rank) for rank in range(bench.cluster.mesh.device_count)]
+    counts = [sum(device is kind for device in devices) for kind in kinds]
+    around = bench.cluster.interference
+    found: list[float] = []
+    for module in (bench.module, bench.fused) if bench.has_batch_norm else (bench.module,):
+        ops = [op for func in step_functions(module) for op in StepView(func, bench.own_mesh).ops]
+        alone = [[_without_launch(op, kind) for kind in kinds] for op in ops]
+        totals = [sum(row[k] for row in alone) or 1.0 for k in range(len(kinds))]
+        speed = sum(count / total for count, total in zip(counts, totals, strict=True))
+        weights = [1.0 / total / speed for total in totals]
+        found.append(sum(min(w * t for w, t in zip(weights, row, strict=True)) for row in alone))
+    return min(1.0, around.compute) * min(found) + min(kind.overhead for kind in kinds)
+
+
+def _without_launch(op: ComputeOp, device: Device) -> float:
+    """The least seconds of all of an op on a device, in whatever parts."""
+    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+    if not (work.flops or work.bytes):
+        return 0.0
+    rate = op_rate(device, work.family, work.dtype)
+    computing = work.flops / (rate.flops * max((part for _, part in rate.curve), default=1.0))
+    moving = work.bytes / (rate.bandwidth * max((part for _, part in rate.moving_curve), default=1.0))
+    return max(computing, moving)
+
+
+class _Bounding:
+    """The bound of one step on one mesh; one use."""
+
+    def __init__(
+        self, view: StepView, cluster: Cluster, constraints: Constraints, limits: Limits, tables: Tables | None
+    ) -> None:
+        self.view, self.limits = view, limits
+        self.cluster = _alike(cluster, view)
+        self.constraints = replace(constraints, copies={}, regathered=set())
+        known = tables if tables is not None and self.cluster is cluster else Tables(self.cluster)
+        self.tables = replace(known, costs={}, tables={})
+        least = _least_seconds(view, self.cluster)
+        self.outline = outline_of(view, least)
+        self.terms = self.outline.terms(view.mesh)
+        self.started = started_axes(cluster)
+        every = self._weights(dict.fromkeys(self.terms, 1.0))
+        self.problem = build_problem(view, self.cluster, self.constraints, every, tables=self.tables)
+        self.unary: dict[tuple[int, float], Costs] = {}
+        self.best: Mix = {}
+        self.met: list[Mapping[Term, float]] = []
+        self.overhead = min(kind.overhead for kind in cluster.kinds_used)
+        around = self.cluster.interference
+        # Where computing is quicker while something is sent, all of it might be.
+        self.slowest = min(1.0, around.compute, around.communication)
+
+    def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
+        """Try weights until no better ones are near."""
+        mix = normalised({term: (start or self._first()).get(term, 0.0) for term in self.terms})
+        best, reach = Bound(0.0), _FIRST_REACH
+        for number in range(rounds):
+            found = self.at(mix)
+            if found is None:
+                return replace(best, solved=number + 1)
+            better = found.seconds > best.seconds
+            if better:
+                best, self.best = found, mix
+            else:
+                reach /= 2.0
+            mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
+            if best.seconds >= enough or self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
+                return replace(best, solved=number + 1)
+        return replace(best, solved=rounds)
+
+    def at(self, mix: Mix) -> Bound | None:
+        """The bound for some weights; None where the limits end its problem before any strategy was found."""
+        weights = self._weights(mix)
+        # What depends on the weights is of no use for others.
+        self.tables = replace(self.tables, costs={}, tables={})
+        problem = self._priced(weights)
+        floor = sum(float(costs.min()) for costs in problem.problem.unary)
+        try:
+            solution = solve(problem.problem, limits=replace(self.limits, allowance=_CLOSE * floor))
+        except LimitReached:
+            return None
+        totals = weights.totals(problem, solution.assignment, self.tables)
+        self.met.append(totals)
+        seconds = self._stepped(solution.lower_bound) * (1.0 - _ROUNDING)
+        named = {term.name: totals.get(term, 0.0) for term in self.terms}
+        return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
+
+    def _weights(self, mix: Mix) -> BoundWeights:
+        groups = tuple(streams(self.view.mesh))
+        return BoundWeights(mix=mix, outline=self.outline, streams=groups, started=self.started)
+
+    def _priced(self, weights: BoundWeights) -> StrategyProblem:
+        """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
+        unary = list(self.problem.problem.unary)
+        for node, (decision, seconds) in enumerate(zip(self.problem.decisions, self.problem.seconds, strict=True)):
+            if seconds is not None and isinstance(decision.subject, ComputeOp):
+                factor = weights.of_op(decision.subject)
+                unary[node] = self.unary.setdefault((id(seconds), factor), factor * seconds)
+        edges: list[Edge] = []
+        traffic: list[Traffic] = []
+        for edge, each in zip(self.problem.problem.edges, self.problem.traffic, strict=True):
+            price = weights.price(each.move)
+            if price.weight:
+                table = self.tables.table(each.move.value, each.splits, each.sources, each.targets, price)
+                if table is not None:
+                    edges.append(Edge(edge.u, edge.v, table))
+                    traffic.append(replace(each, price=price))
+        return replace(self.problem, problem=Problem(tuple(unary), tuple(edges)), traffic=traffic)
+
+    def _stepped(self, seconds: float) -> float:
+        return self.slowest * seconds + self.overhead
+
+    def _first(self) -> Mix:
+        """Weights to begin with: a third each to ops as a whole, to paths, and to streams from the first cut on."""
+        found = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
+        groups = streams(self.view.mesh)
+        first = min(1, self.outline.end - 1)
+        found |= {Term(first, self.outline.end, axes): 0.3 / len(groups) for axes in groups}
+        return found | {Term(0, self.outline.end, "compute"): 0.4}
+
+
+def _same(mix: Mix, other: Mix) -> bool:
+    return all(abs(weight - other.get(term, 0.0)) < _CLOSE / 10.0 for term, weight in mix.items())
+
+
+def _alike(cluster: Cluster, view: StepView) -> Cluster:
+    """
+    The cluster with every device of the kind that takes longest for the step.
+
+    Ranks of every kind go through the whole program, with the same shares; the step takes as long as those of one kind.
+    """
+    if len(cluster.kinds_used) == 1:
+        return cluster
+    each = [replace(cluster, placement=(kind,) * len(cluster.placement)) for kind in sorted(set(cluster.placement))]
+    return max(each, key=lambda alike: sum(_least_seconds(view, alike).values()))
+
+
+def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
+    """By op, the seconds with the signature that takes least."""
+    known: dict[object, float] = {}
+    found: dict[ComputeOp, float] = {}
+    for op in view.ops:
+        key = (op.use_key(), id(op.rule()))
+        if key not in known:
+            known[key] = min(seconds_by_signature(op, tuple(signatures(op.rule(), view.mesh, None)), cluster))
+        found[op] = known[key]
+    return found
+
+
+def _next_mix(
+    met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: Mix, reach: float
+) -> tuple[Mix, float]:
+    """
+    The weights near `best` at which the strategies met so far have the largest least sum, and that sum.
+
+        maximise  t   subject to   t <= sum_term w_term * seconds_term(x)    for every x met
+                                   |w - best| <= reach,   sum_(terms that span s) w_term <= 1   for every segment s
+    """
+    # OR-tools takes half a second to import; opt-tool starts without it.
+    from ortools.linear_solver.python import model_builder
+
+    total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    model = model_builder.Model()
+    scale = 1.0 / max(max(seconds.values(), default=1.0) or 1.0 for seconds in met)
+    weights: dict[Term, Any] = {}
+    for term in terms:
+        near = best.get(term, 0.0)
+        weights[term] = model.new_num_var(max(near - reach, least_weight(term)), min(near + reach, 1.0), None)
+    hoped = model.new_num_var(0.0, math.inf, None)
+    for segment in segment_sums(best):
+        model.add(total([w for term, w in weights.items() if term.begin <= segment < term.end]) <= 1.0)
+    for seconds in met:
+        model.add(total([(scale * seconds.get(term, 0.0)) * weights[term] for term in terms]) - hoped >= 0.0)
+    model.maximize(hoped)
+    solver = model_builder.Solver("glop")
+    if solver.solve(model) != model_builder.SolveStatus.OPTIMAL:
+        return best, 0.0
+    return normalised({term: round(solver.value(weights[term]), 9) for term in terms}), solver.value(hoped) / scale

@@ -1,0 +1,185 @@
+"""The bound of a step: no program that the passes make of any strategy is simulated to be faster."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ir_files import context, parse
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.ir.cluster import Interference
+from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.errors import PassError
+from shardwright.passes.insert_resharding import InsertReshardingPass
+from shardwright.passes.overlap import OverlapPass
+from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bound
+from shardwright.passes.planning.explore import Allowance, Explorer
+from shardwright.passes.planning.layouts import Fixed, meshes
+from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.search.decided import strategy_of, write_strategy
+from shardwright.passes.search.eliminate import solve
+from shardwright.passes.search.pins import Constraints
+from shardwright.passes.search.problem import Solution
+from shardwright.passes.search.step_view import cluster_of_module, step_views
+from shardwright.passes.search.strategy import StrategyProblem, build_problem
+from shardwright.passes.select_collectives import SelectCollectivesPass
+
+HEAD = """
+#cpu = #spmd.device<"cpu", flops = {{float32 = {rate}}}, bandwidth = {bandwidth}, memory = 1.0e9, launch = 1.0e-6>
+#node = #spmd.link<"node", alpha = 1.0e-5, beta = {slow}>
+#gpu = #spmd.link<"gpu", alpha = {alpha}, beta = {beta}>
+spmd.mesh @mesh = <[{axes}]>
+spmd.cluster @test on @mesh devices [#cpu] placement [{placement}] links [{links}]
+"""
+
+FORWARD = """
+func.func @step(%x: tensor<64x32xf32> {train.batch = "x"}, %w: tensor<32x48xf32> {train.param = "w"})
+    -> tensor<64x48xf32> {
+  %y = aten.mm %x, %w : (tensor<64x32xf32>, tensor<32x48xf32>) -> tensor<64x48xf32>
+  %z = aten.relu %y : (tensor<64x48xf32>) -> tensor<64x48xf32>
+  func.return %z : tensor<64x48xf32>
+}
+"""
+
+STEP = """
+func.func @step(
+  %w: tensor<64x48xf32> {train.param = "w"}, %v: tensor<48x32xf32> {train.param = "v"},
+  %x: tensor<256x64xf32> {train.batch = "x"}, %t: tensor<256x32xf32> {train.batch = "t"},
+  %count: tensor<f32> {train.step_count}, %lr: tensor<f32> {train.learning_rate}
+) -> (tensor<64x48xf32> {train.updates = 0 : i64}, tensor<48x32xf32> {train.updates = 1 : i64}) {
+  %y = aten.mm %x, %w : (tensor<256x64xf32>, tensor<64x48xf32>) -> tensor<256x48xf32>
+  %h = aten.relu %y : (tensor<256x48xf32>) -> tensor<256x48xf32>
+  %z = aten.mm %h, %v : (tensor<256x48xf32>, tensor<48x32xf32>) -> tensor<256x32xf32>
+  %dz = aten.sub.Tensor %z, %t : (tensor<256x32xf32>, tensor<256x32xf32>) -> tensor<256x32xf32>
+  %ht = aten.t %h {train.backward} : (tensor<256x48xf32>) -> tensor<48x256xf32>
+  %dv = aten.mm %ht, %dz {train.backward} : (tensor<48x256xf32>, tensor<256x32xf32>) -> tensor<48x32xf32>
+  %vt = aten.t %v {train.backward} : (tensor<48x32xf32>) -> tensor<32x48xf32>
+  %dh = aten.mm %dz, %vt {train.backward} : (tensor<256x32xf32>, tensor<32x48xf32>) -> tensor<256x48xf32>
+  %dy = aten.mul.Tensor %dh, %h {train.backward}
+    : (tensor<256x48xf32>, tensor<256x48xf32>) -> tensor<256x48xf32>
+  %xt = aten.t %x {train.backward} : (tensor<256x64xf32>) -> tensor<64x256xf32>
+  %dw = aten.mm %xt, %dy {train.backward} : (tensor<64x256xf32>, tensor<256x48xf32>) -> tensor<64x48xf32>
+  %w.new = train.sgd %w, %dw, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<64x48xf32>, tensor<64x48xf32>, tensor<f32>, tensor<f32>) -> tensor<64x48xf32>
+  %v.new = train.sgd %v, %dv, %count, %lr {absent = ["momentum_buffer"]}
+    : (tensor<48x32xf32>, tensor<48x32xf32>, tensor<f32>, tensor<f32>) -> tensor<48x32xf32>
+  func.return %w.new, %v.new : tensor<64x48xf32>, tensor<48x32xf32>
+}
+"""
+"""Two layers; `%h` has three users, and what one wants of it may be what another does."""
+
+MOST = 400
+"""How many programs are made where not all strategies are tried."""
+
+LINKS = {"slow": (1e-5, 1e-8), "even": (1e-6, 1e-9), "fast": (1e-7, 1e-11)}
+
+
+def module_of(text: str, link: str, nodes: int = 1, devices: str = "") -> ModuleOp:
+    """A step on two devices, or on nodes of two each."""
+    alpha, beta = LINKS[link]
+    many = nodes > 1
+    head = HEAD.format(
+        rate="1.0e9",
+        bandwidth="1.0e9",
+        slow=f"{4 * beta:.12f}",
+        alpha=f"{alpha:.12f}",
+        beta=f"{beta:.12f}",
+        axes=f'"node"={nodes}, "gpu"=2' if many else '"gpu"=2',
+        placement=devices or ", ".join("0" for _ in range(2 * nodes)),
+        links="#node, #gpu" if many else "#gpu",
+    )
+    return parse(head + text, context())
+
+
+def simulated(module: ModuleOp, problem: StrategyProblem, states: tuple[int, ...]) -> float:
+    """The seconds of the program that the passes make of a strategy; infinite where it cannot be."""
+    ((view, _),) = step_views(module)
+    assignment = np.array(states, dtype=np.int64)
+    write_strategy(view, strategy_of(problem, Solution(assignment, 0.0, 0.0), is_frugal=False))
+    made = module.clone()
+    try:
+        for each in (InsertReshardingPass(), SelectCollectivesPass(), OverlapPass()):
+            each.apply(context(), made)
+    except (PassError, ValueError):
+        return math.inf
+    return sum(each.seconds for each in simulate_module(made))
+
+
+def strategies(problem: StrategyProblem, seed: int = 0) -> Iterator[tuple[int, ...]]:
+    """All that can be, or some where these are many: by chance, and such as have little to send."""
+    sizes = [len(costs) for costs in problem.problem.unary]
+    if math.prod(sizes) <= MOST:
+        yield from (x for x in itertools.product(*map(range, sizes)) if problem.problem.cost(x) < math.inf)
+        return
+    chance = random.Random(seed)
+    for number in range(MOST // 8):
+        warped = tuple(costs * 0.0 + np.array([chance.random() ** 4 for _ in costs]) for costs in problem.problem.unary)
+        scale = 10.0 ** (number % 9 - 6)
+        found = solve(replace(problem.problem, unary=tuple(scale * costs for costs in warped)))
+        yield tuple(int(state) for state in found.assignment)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(("text", "nodes"), [(FORWARD, 1), (FORWARD, 2), (STEP, 1), (STEP, 2)])
+def test_no_program_is_faster(text: str, nodes: int, link: str) -> None:
+    """The bound is below every program, and not far below the best of them where nothing need be sent."""
+    module = module_of(text, link, nodes)
+    ((view, cluster),) = step_views(module)
+    bound = step_bound(view, cluster)
+    problem = build_problem(view, cluster, Constraints())
+    best = min(simulated(module, problem, states) for states in strategies(problem))
+    assert 0.0 < bound.seconds <= best * (1.0 + 1e-9)
+    assert bound.seconds >= 0.3 * best
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_the_chosen_plan_is_above_the_bound(link: str) -> None:
+    """What the search chooses is no faster than the bound over all meshes."""
+    module = module_of(STEP, link, 2)
+    bench = Workbench(module, cluster_of_module(module))
+    explorer = Explorer(bench, Fixed(stages=1, micro_batches=1, duplex=False), Allowance(20_000))
+    best = explorer.run()
+    assert best is not None
+    bound = plan_bound(bench, meshes(bench.cluster))
+    assert bound.seconds <= best.seconds
+    assert all(note.seconds is None or note.exposed is None or bound.seconds <= note.seconds for note in explorer.notes)
+    assert compute_bound(bench) <= bound.seconds
+
+
+def test_weights_and_terms_make_the_bound() -> None:
+    """The seconds are the weighted sum of the terms, and no segment is weighed twice."""
+    module = module_of(STEP, "even", 2)
+    ((view, cluster),) = step_views(module)
+    bound = step_bound(view, cluster)
+    weighted = sum(weight * bound.by[name] for name, weight in bound.weights.items())
+    assert bound.seconds == pytest.approx(weighted, rel=1e-3)
+    spans = {name: tuple(map(int, name.rsplit(" ", 1)[1].split("-"))) for name in bound.weights}
+    for segment in range(max(end for _, end in spans.values())):
+        covering = [bound.weights[name] for name, (begin, end) in spans.items() if begin <= segment < end]
+        assert sum(covering) <= 1.0 + 1e-9
+
+
+def test_the_bound_is_the_same_again() -> None:
+    """Limits count; nothing depends on time."""
+    found = []
+    for _ in range(2):
+        ((view, cluster),) = step_views(module_of(STEP, "even", 2))
+        found.append(step_bound(view, cluster))
+    assert found[0] == found[1]
+
+
+def test_interference_that_speeds_up_lowers_the_bound() -> None:
+    """Where computing is quicker beside communication, the bound is for that."""
+    ((view, cluster),) = step_views(module_of(STEP, "even"))
+    quick = replace(cluster, interference=Interference(compute=0.5))
+    assert step_bound(view, quick).seconds == pytest.approx(0.5 * step_bound(view, cluster).seconds, rel=1e-6)
+
+
+def test_enough_ends_it_early() -> None:
+    """From some seconds on no better bound is looked for."""
+    ((view, cluster),) = step_views(module_of(STEP, "even", 2))
+    assert step_bound(view, cluster, enough=1e-9).solved == 1
