@@ -10,7 +10,7 @@ from time import perf_counter
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
-from .candidates import Candidate, Layout, preset, presets, searched
+from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, Refused, Solved, Workbench
@@ -142,7 +142,9 @@ class Explorer:
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
         own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
-        yield [Candidate(own, dp), *([Candidate(own, replace(dp, balanced=True))] if self.shares else [])]
+        yield [Candidate(own, dp)]
+        if self.shares:
+            yield [Candidate(own, replace(preset((name, _axes(own.mesh))), balanced=True)) for name in DATA_PARALLEL]
         yield [Candidate(Layout(mesh), choice) for mesh in self.meshes for choice in FIRST]
         yield list(self._balanced())
         yield list(self._over_time())

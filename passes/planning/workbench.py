@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -41,12 +41,12 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import strategy_of, transferred, write_strategy
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
-from ..search.objective import Loop
+from ..search.objective import Loop, Weights
 from ..search.pins import Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Solution
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
-from ..search.strategy import StrategyProblem, Sums, build_problem
+from ..search.strategy import StrategyProblem, Sums, build_problem, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -198,6 +198,7 @@ class Workbench:
         self._grounds: dict[Layout, Ground] = {}
         self._tables: dict[Cluster, Tables] = {}
         self._cannot: dict[Layout, str] = {}
+        self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
 
     @property
     def rows(self) -> int:
@@ -335,10 +336,24 @@ class Workbench:
             limit = (1.0 - HEADROOM) * cluster.memory
             found = solve_within(view, cluster, build, _solved, limit)
             return found.strategy, found.problem.sums(found.solution.assignment)
-        problem = build()
+        problem = self._free_problem(candidate, view, tables, build)
         least = sum(float(costs.min()) for costs in problem.problem.unary)
         solution = _solved(problem, _GOOD_ENOUGH * least)
         return strategy_of(problem, solution, is_frugal=False), problem.sums(solution.assignment)
+
+    def _free_problem(
+        self, candidate: Candidate, view: StepView, tables: Tables, build: Callable[[], StrategyProblem]
+    ) -> StrategyProblem:
+        """The problem of a candidate where memory is free; those that differ in weights alone are built once."""
+        choice = candidate.choice
+        if choice.pins or choice.balanced:
+            return build()
+        key = (candidate.layout, view.stage)
+        if key not in self._problems:
+            self._problems[key] = build(), choice.weights
+            return self._problems[key][0]
+        problem, weights = self._problems[key]
+        return repriced(problem, weights, choice.weights, tables)
 
     def _loop(self, layout: Layout, views: Sequence[StepView]) -> Loop | None:
         if layout.parts == 1 or not views:
