@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -40,11 +40,11 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import strategy_of, write_strategy
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.objective import Loop
-from ..search.pins import Pin, PinError, apply_pins
-from ..search.problem import Infeasible
+from ..search.pins import Constraints, Pin, PinError, apply_pins
+from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
-from ..search.strategy import Sums, build_problem
+from ..search.strategy import StrategyProblem, Sums, build_problem
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -63,6 +63,10 @@ LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branc
 
 _GOOD_ENOUGH = 0.01
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
+
+
+Narrow = Callable[[StepView, Constraints], None]
+"""Changes the constraints of one stage, besides what pins say: to fix one decision, say, or to leave it open."""
 
 
 class Refused(ValueError):
@@ -199,18 +203,35 @@ class Workbench:
                 return str(error)
         return None
 
-    def solve(self, candidate: Candidate) -> Solved:
+    def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
         """Find the strategy of a candidate and write it into a copy of the step; Refused where there is none."""
         module = self._module(candidate.layout.without_time).clone()
         try:
-            sums = self._strategies(candidate, module)
+            sums = self._strategies(candidate, module, narrow)
             if candidate.choice.balanced:
                 BalanceRatiosPass().apply(self.ctx, module)
-                sums = self._strategies(candidate, module)
+                sums = self._strategies(candidate, module, narrow)
                 BalanceRatiosPass().apply(self.ctx, module)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
         return Solved(candidate, module, sums, (candidate.layout, _fingerprint(module)))
+
+    def views_of(self, layout: Layout) -> list[StepView]:
+        """The stages of the step on a layout, without decisions; Refused where it cannot be laid out so."""
+        return [view for view, _ in step_views(self._module(layout.without_time))]
+
+    def problems(self, candidate: Candidate, narrow: Narrow | None = None) -> list[tuple[StepView, StrategyProblem]]:
+        """The problem of each stage of a candidate, on `views_of` its layout, with even shares; memory is free."""
+        views = step_views(self._module(candidate.layout.without_time))
+        loop = self._loop(candidate.layout, [view for view, _ in views])
+        try:
+            constraints = [self._constraints(candidate, view, narrow) for view, _ in views]
+            return [
+                (view, self._problem(candidate, view, cluster, limits, loop))
+                for (view, cluster), limits in zip(views, constraints, strict=True)
+            ]
+        except (PassFailedException, PinError) as error:
+            raise Refused(str(error)) from error
 
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule; the solved module is used up."""
@@ -259,14 +280,30 @@ class Workbench:
             self._laid_out[layout] = module
         return self._laid_out[layout]
 
-    def _strategies(self, candidate: Candidate, module: ModuleOp) -> tuple[Sums, ...]:
+    def _strategies(self, candidate: Candidate, module: ModuleOp, narrow: Narrow | None) -> tuple[Sums, ...]:
         views = step_views(module)
         loop = self._loop(candidate.layout, [view for view, _ in views])
-        return tuple(self._strategy(candidate, view, cluster, loop) for view, cluster in views)
+        return tuple(
+            self._strategy(candidate, view, cluster, self._constraints(candidate, view, narrow), loop)
+            for view, cluster in views
+        )
 
-    def _strategy(self, candidate: Candidate, view: StepView, cluster: Cluster, loop: Loop | None) -> Sums:
+    def _constraints(self, candidate: Candidate, view: StepView, narrow: Narrow | None) -> Constraints:
+        constraints = apply_pins((*candidate.choice.pins, *self.pins), view)
+        if narrow is not None:
+            narrow(view, constraints)
+        return constraints
+
+    def _problem(
+        self, candidate: Candidate, view: StepView, cluster: Cluster, constraints: Constraints, loop: Loop | None
+    ) -> StrategyProblem:
+        tables = self._tables.setdefault(cluster, Tables(cluster))
+        return build_problem(view, cluster, constraints, candidate.choice.weights, tables=tables, loop=loop)
+
+    def _strategy(
+        self, candidate: Candidate, view: StepView, cluster: Cluster, constraints: Constraints, loop: Loop | None
+    ) -> Sums:
         choice = candidate.choice
-        constraints = apply_pins((*choice.pins, *self.pins), view)
         tables = self._tables.setdefault(cluster, Tables(cluster))
         if choice.fits:
             found = solve_within(
@@ -278,9 +315,8 @@ class Workbench:
             )
             problem, solution, strategy = found.problem, found.solution, found.strategy
         else:
-            problem = build_problem(view, cluster, constraints, choice.weights, tables=tables, loop=loop)
-            least = sum(float(costs.min()) for costs in problem.problem.unary)
-            solution = solve(problem.problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
+            problem = self._problem(candidate, view, cluster, constraints, loop)
+            solution = good_solution(problem.problem)
             strategy = strategy_of(problem, solution, is_frugal=False)
         write_strategy(view, strategy)
         return problem.sums(solution.assignment)
@@ -291,6 +327,12 @@ class Workbench:
         batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
         whole = views[0].whole
         return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+
+
+def good_solution(problem: Problem) -> Solution:
+    """A solution about as good as the best; Infeasible where there is none."""
+    least = sum(float(costs.min()) for costs in problem.unary)
+    return solve(problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
 
 
 def _decompositions() -> list[ModulePass]:
