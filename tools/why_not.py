@@ -50,7 +50,8 @@ class WhyNot:
 
 def why_not(report: Mapping[str, Any]) -> list[WhyNot]:
     """For each kind of plan the best candidate, by what `plan.json` holds."""
-    tried = [Tried.from_dict(each) for each in report["candidates"]]
+    # What was first judged by less than its program has a second entry.
+    tried = list({each["name"]: Tried.from_dict(each) for each in report["candidates"]}.values())
     own: Mesh = tuple(report["chosen_candidate"]["own_mesh"].items())
     plan = next(each for each in tried if each.name == report["chosen"])
     found: list[WhyNot] = []
@@ -103,8 +104,10 @@ def _reason(lost: Tried, slower: float | None, step: float) -> str:
     if slower is None:
         return lost.why
     by = difference(slower, step)
-    if lost.exposed is not None:
+    if lost.why in ("", "slower"):
         return by
+    if lost.exposed is not None:
+        return f"{by}, {lost.why}"
     return f"at least {by}, {lost.why}" if slower > 0 else lost.why
 
 

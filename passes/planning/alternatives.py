@@ -190,7 +190,8 @@ class Question:
         """What was decided, and what else could have been."""
         self.observe("the plan again")
         solved = self.bench.solve(self.candidate)
-        decided = tuple(d for view, _ in step_views(solved.module) for d in _decided(view, self.subject))
+        written = solved.ground.written([strategy for strategy, _ in solved.found])
+        decided = tuple(d for view, _ in step_views(written) for d in _decided(view, self.subject))
         self.steps[solved.fingerprint] = plan = self._fastest(self.bench.finish(solved))
         chosen = {each.state for each in decided}
         best: dict[State, Alternative] = {}
