@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
-from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
+from .candidates import Candidate, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, Refused, Solved, Workbench
 
 LOG = logging.getLogger("shardwright.plan")
 
-FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0))
+FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How every layout is searched."""
 
 MORE = (
@@ -30,11 +30,14 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 60_000
+WORK = 45_000
 """How many ops may be gone through by default: those of each problem that is solved, twice those of each program."""
 
 LEAST_WORK = 800
 """What any problem or program counts at least."""
+
+MOST_PIPELINES = 6
+"""How many layouts in stages are searched."""
 
 FINALISTS = 2
 """How many of those judged by short steps are made programs of."""
@@ -102,6 +105,7 @@ class Explorer:
         self.estimates: dict[Candidate, float] = {}
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
+        self.solutions: dict[Candidate, tuple[Solved, ...]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -117,12 +121,17 @@ class Explorer:
 
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
-        for candidate in self._candidates():
-            if self.allowance.is_spent and (self.best is not None or self.estimates):
+        for batch in self._batches():
+            self._consider([each for each in batch if self.fixed.allows(each.layout) and each not in self.tried])
+            if self._is_over:
                 break
-            self.consider(candidate)
         self._finish_estimated(FINALISTS)
         return self.best
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether something was found and no more may be spent."""
+        return self.allowance.is_spent and (self.best is not None or bool(self.estimates))
 
     def _finish_estimated(self, count: int) -> None:
         """Make programs of the whole step of those that short steps show to be the fastest."""
@@ -130,36 +139,31 @@ class Explorer:
             self._finish(candidate, self.bench.solve(candidate))
             del self.estimates[candidate]
 
-    def _candidates(self) -> Iterator[Candidate]:
+    def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
-        own = Layout(self.meshes[0])
-        yield Candidate(own, preset(("dp", _axes(own.mesh))))
-        yield from self._searches([own])
-        yield from (Candidate(own, preset((name, _axes(own.mesh)))) for name in DATA_PARALLEL[1:])
-        yield from self._searches(Layout(mesh) for mesh in self.meshes[1:])
-        yield from self._over_time()
-        yield from self._balanced()
-        yield from self._refinements()
-        yield from self._fused()
+        own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
+        yield [Candidate(own, dp), *([Candidate(own, replace(dp, balanced=True))] if self.shares else [])]
+        yield [Candidate(Layout(mesh), choice) for mesh in self.meshes for choice in FIRST]
+        yield list(self._balanced())
+        yield list(self._over_time())
+        yield list(self._within_memory())
+        yield list(self._refinements())
+        yield list(self._fused())
         for mesh in self.meshes:
-            yield from (Candidate(Layout(mesh), choice) for choice in presets(mesh))
-        yield from self._within_memory()
-
-    def _searches(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
-        for layout in layouts:
-            yield from (Candidate(layout, choice) for choice in FIRST)
+            yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
+        yield list(self._within_memory())
 
     def _over_time(self) -> Iterator[Candidate]:
-        """The batch in parts: stages, accumulation, duplex."""
+        """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
             layers = min(len(find_layers(view).names) for view in self.bench.views)
-            yield from self._hopeful(pipelines(own, rows, layers))
-            yield from self._hopeful(accumulations(own, rows))
+            yield from self._hopeful(pipelines(own, rows, layers), MOST_PIPELINES)
+            yield from self._hopeful(accumulations(own, rows), REFINED)
         else:
             self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from self._hopeful([Layout(own, "duplex", 2)])
+            yield from self._hopeful([Layout(own, "duplex", 2)], REFINED)
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
@@ -168,22 +172,22 @@ class Explorer:
         for layout in filter(self.fixed.allows, layouts):
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
-    def _hopeful(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
-        """The layouts in the order of the least that they can take, with one search each."""
-        least = {layout: self.bench.least_seconds(layout) for layout in layouts}
+    def _hopeful(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
+        """Those that take the least, with a few searches each."""
+        least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
+        found = 0
         for layout in sorted(least, key=least.__getitem__):
-            candidate = Candidate(layout, FIRST[0])
             if self._is_worse(least[layout]):
-                self._log(Note(candidate, least[layout], "even with ideal shares and no communication"))
-            else:
-                yield candidate
+                note = Note(Candidate(layout, FIRST[0]), least[layout], "even with ideal shares and no communication")
+                self._log(note)
+            elif found < most:
+                found += 1
+                yield from (Candidate(layout, choice) for choice in FIRST)
 
     def _balanced(self) -> Iterator[Candidate]:
-        """Shares by speed, for the layouts that did best with equal ones and for data parallelism."""
+        """Shares by speed, for the layouts that did best with equal ones."""
         if self.shares:
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
-            own = self.meshes[0]
-            yield Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
         """The best layouts with other weights."""
@@ -206,32 +210,61 @@ class Explorer:
         return list(leaders.values())
 
     def _within_memory(self) -> Iterator[Candidate]:
-        """Where nothing fits, strategies that pay for memory."""
-        if self.best is None and not self.estimates:
-            own, rows = self.meshes[0], self.bench.rows
-            layouts = [Layout(own)]
-            if self.bench.cut_refusal() is None:
-                layouts += accumulations(own, rows)
-            yield from (
-                Candidate(layout, replace(FIRST[0], name="search within memory", fits=True)) for layout in layouts
-            )
+        """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
+        known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
+        too_large = [note for note in known if not note.fits and not self._is_worse(note.seconds or 0.0)]
+        layouts = [note.candidate.layout for note in sorted(too_large, key=lambda note: note.seconds or 0.0)]
+        if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
+            layouts += accumulations(self.meshes[0], self.bench.rows)
+        choice = replace(FIRST[0], name="search within memory", fits=True)
+        yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
-    def consider(self, candidate: Candidate) -> None:
-        """Solve a candidate and, if it may be the best, judge it: by short steps, where these will do."""
-        if candidate in self.tried or not self.fixed.allows(candidate.layout):
-            return
-        self.tried.add(candidate)
-        try:
-            if self.short is not None and candidate.layout.mode != "pipeline":
-                self._estimate(candidate, self.short)
+    def _consider(self, batch: Sequence[Candidate]) -> None:
+        """Solve the candidates of a batch, and make programs of them, the most hopeful first."""
+        solved: list[tuple[float, int, Candidate]] = []
+        for number, candidate in enumerate(batch):
+            if self._is_over:
                 return
+            self.tried.add(candidate)
+            try:
+                solved.append((self._hope(candidate), number, candidate))
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
+        for _, _, candidate in sorted(solved, key=lambda each: each[:2]):
+            if self._is_over:
+                return
+            try:
+                self._judge(candidate)
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
+            self.solutions.pop(candidate, None)
+
+    def _hope(self, candidate: Candidate) -> float:
+        """Solve a candidate; about the least that its step can take."""
+        if self._by_short_steps(candidate):
+            assert self.short is not None
+            pair = self.short.longer.solve(candidate), self.short.shorter.solve(candidate)
+            self.solutions[candidate] = pair
+            self.allowance.work -= self.short.size
+            return self.short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
+        solved = self.bench.solve(candidate)
+        self.solutions[candidate] = (solved,)
+        self.allowance.work -= self.size
+        return solved.hopeful_seconds
+
+    def _by_short_steps(self, candidate: Candidate) -> bool:
+        return self.short is not None and candidate.layout.mode != "pipeline"
+
+    def _judge(self, candidate: Candidate) -> None:
+        """Make a program of a solved candidate, if it may be the best: of short steps, where these will do."""
+        solutions = self.solutions[candidate]
+        if len(solutions) == 1:
             if self.best is None and self.estimates:
                 # Pipelines are compared with a program that is there.
                 self._finish_estimated(1)
-            self.allowance.work -= self.size
-            self._finish(candidate, self.bench.solve(candidate))
-        except Refused as error:
-            self._log(Note(candidate, None, str(error)))
+            self._finish(candidate, solutions[0])
+        elif self.short is not None:
+            self._estimate(candidate, self.short, *solutions)
 
     def _finish(self, candidate: Candidate, solved: Solved) -> None:
         if self._is_settled(candidate, solved, solved.hopeful_seconds):
@@ -240,10 +273,8 @@ class Explorer:
         for finished in self.bench.finish(solved):
             self._take(finished)
 
-    def _estimate(self, candidate: Candidate, short: ShortBenches) -> None:
+    def _estimate(self, candidate: Candidate, short: ShortBenches, longer: Solved, shorter: Solved) -> None:
         """What the whole step takes, by two short ones."""
-        self.allowance.work -= short.size
-        longer, shorter = short.longer.solve(candidate), short.shorter.solve(candidate)
         hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
         if self._is_settled(candidate, longer, hope):
             return

@@ -130,13 +130,18 @@ class Solved:
     @property
     def hopeful_seconds(self) -> float:
         """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
-        stages = [max(each.compute + _HIDDEN_AT_BEST * each.blocking, each.beside) for each in self.sums]
+        stages = [
+            max(each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside) for each in self.sums
+        ]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + _BUBBLE_AT_BEST * rest
 
 
-_HIDDEN_AT_BEST = 0.6
+_BLOCKING_AT_BEST = 0.6
 """The part of blocking collectives that counts in a hopeful estimate."""
+
+_IN_A_ROW = 0.7
+"""The part of collectives beside compute that goes one after the other: over several axes some run at once."""
 
 _BUBBLE_AT_BEST = 0.8
 """The part of a pipeline's filling and draining that counts in a hopeful estimate: weights' gradients may fill it."""
