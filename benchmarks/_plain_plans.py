@@ -50,7 +50,8 @@ class Plain:
 
     Args:
         family: what it is an example of.
-        pins: completed by `search-strategy{algorithm=fixed}` behind the passes `before`, then `after`.
+        pins: completed by `search-strategy{algorithm=fixed}` behind the passes `before`, then `after`; without pins the
+            strategy is that of `search-strategy`.
         finish: the passes that make the program.
         is_fused: whether batch-norms stay single ops, which only matters where there are any.
     """
@@ -133,7 +134,7 @@ def splits(cluster: Cluster) -> list[tuple[Mesh, tuple[str, ...], tuple[str, ...
 
 
 def any_mesh_will_do(cluster: Cluster) -> bool:
-    """Whether the devices may form another mesh: no times were measured along axes, and what is between them is known."""
+    """Whether the devices may form another mesh: nothing was measured along axes, and the wires are known."""
     measured = any(link.points for link in cluster.links)
     return not measured and (cluster.topology is not None or len(cluster.mesh.axes) == 1)
 
@@ -187,7 +188,8 @@ def _nested(cluster: Cluster) -> Iterator[Plain]:
             yield Plain("tensor parallel", f"tp on {_sizes(mesh)}", mesh, (("tp", inner),))
             continue
         for preset in ("dp", "zero1", "zero3"):
-            yield Plain("tensor parallel", _nested_name(preset, "tp", mesh, inner), mesh, ((preset, outer), ("tp", inner)))
+            name, pins = _nested_name(preset, "tp", mesh, inner), ((preset, outer), ("tp", inner))
+            yield Plain("tensor parallel", name, mesh, pins)
         yield Plain("hybrid", _nested_name("dp", "zero3", mesh, inner), mesh, (("dp", outer), ("zero3", inner)))
 
 
@@ -299,9 +301,9 @@ class Workshop:
             file = Path(folder) / "pins.toml"
             file.write_text("".join(_pin(preset, axes) for preset, axes in plan.pins))
             after = f",{plan.after}" if plan.after else ""
-            passes = f'{plan.before}search-strategy{{algorithm=fixed pins="{file}"}}{after}'
+            search = f'search-strategy{{algorithm=fixed pins="{file}"}}' if plan.pins else "search-strategy"
             try:
-                run_pipeline(Context(), module, passes, verify_each=False)
+                run_pipeline(Context(), module, f"{plan.before}{search}{after}", verify_each=False)
             except PassError as error:
                 return str(error)
         return module

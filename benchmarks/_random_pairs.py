@@ -203,7 +203,7 @@ def _level(generator: random.Random, name: str, bandwidth: float, shared: bool) 
 
 def _flat(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
     """How many devices, and the mesh with a link for each of its axes, slower from the minor to the major."""
-    sizes = generator.choice(((1,), (2,), (3,), (4,), (4,), (6,), (8,), (16,), (2, 2), (2, 4), (4, 4), (8, 8), (2, 2, 2)))
+    sizes = generator.choice(_FLAT)
     names = ("pod", "node", "gpu")[-len(sizes):]
     mesh = ", ".join(f'"{name}={size}"' for name, size in zip(names, sizes, strict=True))
     count = 1
@@ -220,6 +220,9 @@ def _flat(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
         lines += [f"[link.{name}]", f"latency = {_log(generator, 5e-7, 1e-3)!r}", f"bandwidth = {bandwidth!r}"]
         bandwidth = _rounded(min(4e11, bandwidth * _log(generator, 1.0, 30.0)))
     return count, lines
+
+
+_FLAT = ((1,), (2,), (3,), (4,), (4,), (6,), (8,), (16,), (2, 2), (2, 4), (4, 4), (8, 8), (2, 2, 2))
 
 
 def _log(generator: random.Random, low: float, high: float) -> float:

@@ -41,6 +41,7 @@ from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of
 from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
 from _report import RESULTS, publish
 from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from shardwright.api.compile import import_training_step
 from shardwright.dialects.train import BATCH
@@ -135,10 +136,15 @@ def prepared_step(name: str) -> Prepared:
     has_batch_norm = any(op.name == "aten._native_batch_norm_legit_functional" for op in module.walk())
     if has_batch_norm:
         run_pipeline(Context(), decomposed, "decompose-batch-norm,canonicalize,cse,dce", verify_each=False)
+    return Prepared(decomposed, module, has_batch_norm, _rows(module))
+
+
+def _rows(module: ModuleOp) -> int:
+    """The size of the batch: of the first dim of its items."""
     (func,) = step_functions(module)
-    batch = [value for value, attrs in zip(func.body.block.args, func.arg_attrs or (), strict=False) if BATCH in attrs.data]
-    rows = max((value.type.get_shape()[0] for value in batch if value.type.get_shape()), default=1)  # type: ignore
-    return Prepared(decomposed, module, has_batch_norm, rows)
+    attributes = func.arg_attrs or ()
+    batch = [value.type for value, given in zip(func.args, attributes, strict=True) if BATCH in given.data]
+    return max((each.get_shape()[0] for each in batch if isinstance(each, TensorType) and each.get_shape()), default=1)
 
 
 @lru_cache(maxsize=4)
