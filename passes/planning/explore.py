@@ -12,7 +12,8 @@ from ...ir.mesh import Mesh
 from ..search.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
-from .workbench import Finished, Refused, Workbench
+from .shrink import extrapolated, short_steps
+from .workbench import Finished, Refused, Solved, Workbench
 
 LOG = logging.getLogger("shardwright.plan")
 
@@ -34,6 +35,9 @@ WORK = 60_000
 
 LEAST_WORK = 800
 """What any problem or program counts at least."""
+
+FINALISTS = 2
+"""How many of those judged by short steps are made programs of."""
 
 REFINED = 2
 """How many layouts are searched with more weights."""
@@ -94,6 +98,8 @@ class Explorer:
         self.size = max(bench.size, LEAST_WORK)
         self.notes: list[Note] = []
         self.best: Finished | None = None
+        self.short = None if bench.pins else _short_benches(bench)
+        self.estimates: dict[Candidate, float] = {}
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
 
@@ -112,10 +118,17 @@ class Explorer:
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for candidate in self._candidates():
-            if self.allowance.is_spent and self.best is not None:
+            if self.allowance.is_spent and (self.best is not None or self.estimates):
                 break
             self.consider(candidate)
+        self._finish_estimated(FINALISTS)
         return self.best
+
+    def _finish_estimated(self, count: int) -> None:
+        """Make programs of the whole step of those that short steps show to be the fastest."""
+        for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
+            self._finish(candidate, self.bench.solve(candidate))
+            del self.estimates[candidate]
 
     def _candidates(self) -> Iterator[Candidate]:
         """All phases one after the other; each looks at what the ones before it found."""
@@ -185,7 +198,7 @@ class Explorer:
 
     def _within_memory(self) -> Iterator[Candidate]:
         """Where nothing fits, strategies that pay for memory."""
-        if self.best is None:
+        if self.best is None and not self.estimates:
             own, rows = self.meshes[0], self.bench.rows
             layouts = [Layout(own)]
             if self.bench.cut_refusal() is None:
@@ -195,24 +208,56 @@ class Explorer:
             )
 
     def consider(self, candidate: Candidate) -> None:
-        """Solve a candidate and, if it may be the best, finish it."""
+        """Solve a candidate and, if it may be the best, judge it: by short steps, where these will do."""
         if candidate in self.tried or not self.fixed.allows(candidate.layout):
             return
         self.tried.add(candidate)
         try:
+            if self.short is not None and candidate.layout.mode != "pipeline":
+                self._estimate(candidate, self.short)
+                return
+            if self.best is None and self.estimates:
+                # Pipelines are compared with a program that is there.
+                self._finish_estimated(1)
             self.allowance.work -= self.size
-            solved = self.bench.solve(candidate)
-            if self._is_worse(solved.hopeful_seconds):
-                self._log(Note(candidate, solved.hopeful_seconds, "by an estimate"))
-                return
-            if (same := self.strategies.setdefault(solved.fingerprint, candidate.name)) != candidate.name:
-                self._log(Note(candidate, None, f"the same as {same}"))
-                return
-            self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
-            for finished in self.bench.finish(solved):
-                self._take(finished)
+            self._finish(candidate, self.bench.solve(candidate))
         except Refused as error:
             self._log(Note(candidate, None, str(error)))
+
+    def _finish(self, candidate: Candidate, solved: Solved) -> None:
+        if self._is_settled(candidate, solved, solved.hopeful_seconds):
+            return
+        self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
+        for finished in self.bench.finish(solved):
+            self._take(finished)
+
+    def _estimate(self, candidate: Candidate, short: ShortBenches) -> None:
+        """What the whole step takes, by two short ones."""
+        self.allowance.work -= short.size
+        longer, shorter = short.longer.solve(candidate), short.shorter.solve(candidate)
+        hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
+        if self._is_settled(candidate, longer, hope):
+            return
+        self.allowance.work -= 2 * short.size
+        (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
+        seconds, exposed = (
+            short.extrapolated(*pair) for pair in ((long.seconds, brief.seconds), (long.exposed, brief.exposed))
+        )
+        peak = int(short.extrapolated(long.tightest[0], brief.tightest[0]))
+        note = Note(candidate, seconds, "by shorter steps", exposed, peak, long.tightest[1])
+        if note.fits:
+            self.estimates[candidate] = seconds
+        self._log(note)
+
+    def _is_settled(self, candidate: Candidate, solved: Solved, hope: float) -> bool:
+        """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
+        if self._is_worse(hope):
+            self._log(Note(candidate, hope, "by an estimate"))
+            return True
+        first = self.strategies.setdefault(solved.fingerprint, candidate.name)
+        if first != candidate.name:
+            self._log(Note(candidate, None, f"the same as {first}"))
+        return first != candidate.name
 
     def _take(self, finished: Finished) -> None:
         """Keep a program if it is the fastest that fits. How much a pipeline holds is of interest only if it may be."""
@@ -221,14 +266,15 @@ class Explorer:
         if self._is_worse(seconds) and candidate.layout.mode == "pipeline":
             self._log(Note(candidate, seconds, "slower", exposed))
             return
-        better = finished.fits and not self._is_worse(seconds)
+        better = finished.fits and (self.best is None or seconds < self.best.seconds)
         if better:
             self.best = finished
         why = "" if better else "slower" if finished.fits else "does not fit"
         self._log(Note(candidate, seconds, why, exposed, *finished.tightest))
 
     def _is_worse(self, least: float) -> bool:
-        return self.best is not None and least >= self.best.seconds
+        known = [*([self.best.seconds] if self.best is not None else []), *self.estimates.values()]
+        return bool(known) and least >= min(known)
 
     def _log(self, note: Note) -> None:
         """Keep a note, and say it."""
@@ -236,6 +282,37 @@ class Explorer:
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
         LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
+
+
+@dataclass(frozen=True)
+class ShortBenches:
+    """
+    Workbenches of two short steps, by which the whole is judged.
+
+    Args:
+        left_out: how many layers of the whole the longer has not.
+    """
+
+    longer: Workbench
+    shorter: Workbench
+    left_out: int
+
+    @property
+    def size(self) -> int:
+        """The ops of both."""
+        return max(self.longer.size + self.shorter.size, LEAST_WORK)
+
+    def extrapolated(self, longer: float, shorter: float) -> float:
+        """What the whole has of something, of which the short steps have so much."""
+        return extrapolated(longer, shorter, self.left_out)
+
+
+def _short_benches(bench: Workbench) -> ShortBenches | None:
+    found = short_steps(bench.fused)
+    if found is None:
+        return None
+    longer, shorter, left_out = found
+    return ShortBenches(Workbench(longer, bench.cluster), Workbench(shorter, bench.cluster), left_out)
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:
