@@ -90,6 +90,7 @@ class Row:
     Args:
         failure: why the search gave no plan, or an invalid one; empty where it did not fail.
         fitting, refused: how many plans by hand can be run, and how many cannot be made.
+        refusals: why not, the family and the reason of each.
         losses: plans by hand that are faster, the fastest first, with their steps.
     """
 
@@ -107,6 +108,7 @@ class Row:
     planning: float = 0.0
     candidates: int = 0
     losses: tuple[tuple[str, float], ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -198,11 +200,11 @@ def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
 
 
 def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -> None:
-    plans = limited(list(plain_plans(prepared, cluster)), options.most)
-    if options.only is not None:
-        plans = [plan for plan in plans if options.only in plan.name]
+    named = [plan for plan in plain_plans(prepared, cluster) if options.only is None or options.only in plan.name]
+    plans = limited(named, options.most)
     judged = judge_all(Workshop(prepared, cluster), plans, options.seconds)
     fitting = sorted((each for each in judged if each.counts), key=_step_of)
+    row.refusals = tuple(dict.fromkeys((each.family, each.refusal) for each in judged if each.step is None))
     row.fitting, row.refused = len(fitting), sum(each.step is None for each in judged)
     if fitting:
         row.best, row.best_seconds = fitting[0].name, fitting[0].step
@@ -350,7 +352,7 @@ def _line(row: Row) -> str:
 def report(rows: Sequence[Row], name: str) -> None:
     """Table, summary, losses, JSON and plot."""
     order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
-    hidden = ("losses", "failure", "what", "planning", "candidates", "refused")
+    hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused")
     publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
     for key, value in summary_of(rows).items():
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
