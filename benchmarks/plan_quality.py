@@ -356,8 +356,8 @@ def report(rows: Sequence[Row], name: str) -> None:
     publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
     for key, value in summary_of(rows).items():
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
-    for row in rows:
-        print(*faults(row), sep="\n")
+    for line in (line for row in rows for line in faults(row)):
+        print(line)
     plot(rows)
 
 
