@@ -250,7 +250,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
 
     `chosen_candidate` is what makes the chosen plan again from `global.mlir`.
 
-    `bound_s` is a lower bound of the step, and `gap` how far from it the plan is at most, as a part of its own step.
+    `bound_s` is a lower bound of the step of the plans that `bound_of` names, and `gap` how far from it the plan is at
+    most, as a part of its own step.
     `search` is what `search-strategy` says where that was run by itself: sums over ops and collectives as if nothing
     overlapped, which say nothing of the step. Of a pipeline the seconds of compute are those of the stage that
     computes most, and the rest is exposed.
@@ -286,6 +287,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "predicted_exposed_communication_s": times["exposed"],
         "chosen": plan.chosen if plan is not None else None,
         "bound_s": plan.bound if plan is not None else None,
+        "bound_of": plan.bound_of if plan is not None else None,
         "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
         "chosen_candidate": python_value(again) if again is not None else None,
         "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],

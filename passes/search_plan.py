@@ -16,11 +16,12 @@ from ..ir.mesh import Mesh, parse_mesh
 from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
+from .planning.bound import compute_bound, plan_bound
 from .planning.explore import WORK, Allowance, Explorer, Note
 from .planning.layouts import Fixed
 from .planning.records import Chosen, attribute_of_record
 from .planning.summary import plan_attribute
-from .planning.workbench import Workbench
+from .planning.workbench import Finished, Workbench
 from .search.pins import PinError, load_pins
 from .search.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
@@ -46,6 +47,8 @@ class SearchPlanPass(ModulePass):
     what became of all others; `spmd.chosen` what is needed to make it again. The same for the same input, on any
     machine, unless `budget` ends the search.
 
+    Pipeline: search-plan{work=0 bound_rounds=0}
+
     Before:
     ```mlir
     #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
@@ -66,7 +69,26 @@ class SearchPlanPass(ModulePass):
     spmd.mesh @mesh = <["gpu"=2]>
     spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
     func.func @step(%x: tensor<64x32xf32> {train.batch = "0", spmd.sharding = #rows})
-        -> (tensor<64x32xf32> {spmd.sharding = #rows}) {
+        -> (tensor<64x32xf32> {spmd.sharding = #rows}) attributes {
+      spmd.chosen = {
+        mesh = {gpu = 2 : i64}, mode = "whole", parts = 1 : i64, stages = 1 : i64, fused = false,
+        choice = {
+          name = "dp", pins = [{preset = "dp", axes = ["gpu"]}],
+          weights = {contractions = 1.0 : f64, others = 0.0 : f64, parameters = 1.0 : f64, activations = 1.0 : f64,
+            bucketed = true},
+          balanced = false, fits = false
+        },
+        pins = [], own_mesh = {gpu = 2 : i64}
+      },
+      spmd.plan = {
+        chosen = "dp on 2", step = 8.192e-06 : f64,
+        candidates = [{
+          name = "dp on 2", why = "", family = {mode = "whole", strategy = "dp", mesh = {gpu = 2 : i64},
+            balanced = false},
+          step = 8.192e-06 : f64, exposed = 0.0 : f64, peak_bytes = 8192 : i64, memory_bytes = 1.0e9 : f64
+        }]
+      }
+    } {
       %y = aten.relu %x {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{"gpu"}, {}])>}
         : (tensor<64x32xf32>) -> tensor<64x32xf32>
       func.return %y : tensor<64x32xf32>
@@ -102,6 +124,9 @@ class SearchPlanPass(ModulePass):
     work: int = WORK
     """How many ops the search may go through, where no seconds limit it: its length, by the same count everywhere."""
 
+    bound_rounds: int = 3
+    """How many times the lower bound of the step is improved; 0 for none."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
         cluster = cluster_of_module(op)
@@ -118,12 +143,23 @@ class SearchPlanPass(ModulePass):
         explorer = Explorer(bench, fixed, Allowance(work, self.budget), shares=self.ratios == "auto")
         best = explorer.run()
         if best is None:
-            fail(funcs[0], _why_none(explorer.notes))
+            fail(funcs[0], _why_none(explorer.notes, fixed, cluster.mesh.device_count))
         replace_module(op, best.module)
+        bound = self._bound(bench, best)
         chosen = attribute_of_record(Chosen(best.candidate, pins, cluster.mesh).record())
         for func in step_functions(op):
             func.attributes[CHOSEN] = chosen
-            func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, None, explorer.notes)
+            func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, bound, explorer.notes)
+
+    def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
+        """A lower bound of the step of a family of plans that the best is of, and what family that is."""
+        if not self.bound_rounds:
+            return None
+        layout, choice = best.candidate.layout, best.candidate.choice
+        if layout.mode != "whole" or choice.balanced or layout.fused:
+            return compute_bound(bench), "any plan, by what there is to compute"
+        found = plan_bound(bench, [layout.mesh], rounds=self.bound_rounds, target=best.seconds, fused=False)
+        return found.seconds, f"plans on {layout.name} with the batch whole and even shares"
 
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
@@ -145,7 +181,7 @@ class SearchPlanPass(ModulePass):
         return asked
 
 
-def _why_none(notes: list[Note]) -> str:
+def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
     """Why there is no plan: what came closest to fitting, else the first reason."""
     tight = [note for note in notes if note.peak_bytes is not None]
     if tight:
@@ -155,5 +191,9 @@ def _why_none(notes: list[Note]) -> str:
             f" {size_text(least.peak_bytes or 0)} on a device that has {size_text(least.memory_bytes)}; use more"
             " devices, a smaller batch or a smaller model"
         )
-    first = next((note for note in notes if note.why), None)
-    return f"no plan obeys what was asked: {first.candidate.name}: {first.why}" if first is not None else "has no plan"
+    if (first := next((note for note in notes if note.why), None)) is not None:
+        return f"no plan obeys what was asked ({fixed}): {first.candidate.name}: {first.why}"
+    return (
+        f"no plan obeys what was asked: {fixed} on {devices} devices; a pipeline has at most as many stages as layers and"
+        " devices, and a batch as many parts as rows"
+    )

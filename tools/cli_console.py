@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -100,3 +101,8 @@ def bytes_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"
+
+
+def bound_text(report: Mapping[str, Any]) -> str:
+    """The lower bound that `plan.json` gives, how far the plan is from it, and of which plans it is."""
+    return f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%}), of {report['bound_of']}"

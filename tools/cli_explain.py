@@ -22,7 +22,7 @@ from ..passes.planning.workbench import Refused, Workbench
 from ..passes.search.pins import PinError
 from ..passes.search.step_view import cluster_of_module
 from .cli_arguments import TOOL
-from .cli_console import bytes_text, print_report, seconds_text, working
+from .cli_console import bound_text, bytes_text, print_report, seconds_text, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .why_not import difference, why_not
@@ -118,7 +118,7 @@ def _facts(report: Mapping[str, Any]) -> dict[str, str]:
         "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
     }
     if report["bound_s"] is not None:
-        facts["no step is shorter than"] = f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%})"
+        facts["no step is shorter than"] = bound_text(report)
     return facts
 
 

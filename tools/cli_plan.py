@@ -29,7 +29,7 @@ from ..ir.cluster_file import find_cluster
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
-from .cli_console import bytes_text, plan_progress, process_began, seconds_text, working
+from .cli_console import bound_text, bytes_text, plan_progress, process_began, seconds_text, working
 
 MOST_ROWS = 8
 """Of the largest parameters, and of the best candidates, so many are listed."""
@@ -120,7 +120,7 @@ def summary(report: Mapping[str, Any]) -> Table:
     if report["chosen"]:
         rows = {"plan": report["chosen"], **rows}
     if report["bound_s"] is not None:
-        rows["no step is shorter than"] = f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%})"
+        rows["no step is shorter than"] = bound_text(report)
     for kind, sent in report["collective_bytes"].items():
         rows[f"{kind} of a rank"] = bytes_text(sent)
     for row in rows.items():

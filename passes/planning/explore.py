@@ -30,7 +30,7 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 45_000
+WORK = 36_000
 """How many ops may be gone through by default: those of each problem that is solved, twice those of each program."""
 
 LEAST_WORK = 800
@@ -160,8 +160,8 @@ class Explorer:
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
             layers = min(len(find_layers(view).names) for view in self.bench.views)
-            yield from self._hopeful(pipelines(own, rows, layers), MOST_PIPELINES)
-            yield from self._hopeful(accumulations(own, rows), REFINED)
+            yield from self._hopeful(pipelines(own, rows, layers, self.fixed), MOST_PIPELINES)
+            yield from self._hopeful(accumulations(own, rows, self.fixed), REFINED)
         else:
             self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
@@ -203,8 +203,9 @@ class Explorer:
             yield from (replace(each, layout=replace(each.layout, fused=True)) for each in self._leaders(REFINED))
 
     def _leaders(self, count: int) -> list[Candidate]:
-        """The fastest candidates of different layouts that fit, the fastest first."""
-        fitting = [(note.seconds, note.candidate) for note in self.notes if note.fits and note.seconds is not None]
+        """The fastest candidates of different layouts of which none is known not to fit, the fastest first."""
+        programs = [note for note in self.notes if note.exposed is not None and note.why != "does not fit"]
+        fitting = [(note.seconds, note.candidate) for note in programs if note.seconds is not None]
         leaders: dict[Layout, Candidate] = {}
         for _, candidate in sorted(fitting, key=lambda each: each[0]):
             if len(leaders) < count:
@@ -302,16 +303,15 @@ class Explorer:
         return first != candidate.name
 
     def _take(self, finished: Finished) -> None:
-        """Keep a program if it is the fastest that fits. How much a pipeline holds is of interest only if it may be."""
+        """Keep a program if it is the fastest that fits; how much a slower one holds is of no interest."""
         self.tried.add(finished.candidate)
         candidate, seconds, exposed = finished.candidate, finished.seconds, finished.exposed
-        if self._is_worse(seconds) and candidate.layout.mode == "pipeline":
+        if self.best is not None and seconds >= self.best.seconds:
             self._log(Note(candidate, seconds, "slower", exposed))
             return
-        better = finished.fits and (self.best is None or seconds < self.best.seconds)
-        if better:
+        if finished.fits:
             self.best = finished
-        why = "" if better else "slower" if finished.fits else "does not fit"
+        why = "" if finished.fits else "does not fit"
         self._log(Note(candidate, seconds, why, exposed, *finished.tightest))
 
     def _is_worse(self, least: float) -> bool:

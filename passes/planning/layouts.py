@@ -13,6 +13,8 @@ from .candidates import Layout
 MOST_PARTS = 64
 """Into how many parts a batch is cut at most."""
 
+MOST_STAGES = 64
+
 _FEW = 8
 """Up to how many devices stages need not have as many each: of more there are too many ways."""
 
@@ -35,6 +37,13 @@ class Fixed:
     stages: int | None = None
     micro_batches: int | None = None
     duplex: bool | None = None
+
+    def __str__(self) -> str:
+        """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
+        sizes = "x".join(str(axis.size) for axis in self.mesh.axes) if self.mesh is not None else None
+        duplex = {None: None, True: "yes", False: "no"}[self.duplex]
+        found = {"mesh": sizes, "stages": self.stages, "micro_batches": self.micro_batches, "duplex": duplex}
+        return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
     def allows(self, layout: Layout) -> bool:
         """Whether a layout is as was decided."""
@@ -77,16 +86,27 @@ def cuts(rows: int) -> list[int]:
     return usual or [parts for parts in divisors(rows) if 1 < parts <= MOST_PARTS][:4]
 
 
-def accumulations(mesh: Mesh, rows: int) -> Iterator[Layout]:
+def accumulations(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
     """The batch in parts, one after the other, on all devices."""
-    yield from (Layout(mesh, "accumulate", parts) for parts in cuts(rows))
+    yield from (Layout(mesh, "accumulate", parts) for parts in _parts(rows, fixed))
 
 
-def pipelines(mesh: Mesh, rows: int, layers: int, most_stages: int = 64) -> Iterator[Layout]:
-    """Stages of as many devices each (of few, about as many), with once to eight times as many micro-batches."""
+def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
+    """
+    Stages of as many devices each (of few, about as many), with once to eight times as many micro-batches.
+
+    What is fixed is taken as it is, where there are the layers and devices for it.
+    """
     count = mesh.device_count
-    for stages in range(2, min(count, layers, most_stages) + 1):
+    for stages in range(2, min(count, layers, MOST_STAGES) + 1):
+        asked = stages == fixed.stages
         equal = count % stages == 0 and is_division(mesh, (count // stages,) * stages)
-        if not equal and (count > _FEW or not divisions(mesh, stages)):
+        if not equal and ((count > _FEW and not asked) or not divisions(mesh, stages)):
             continue
-        yield from (Layout(mesh, "pipeline", parts, stages) for parts in cuts(rows) if stages <= parts <= 8 * stages)
+        most = 8 * stages if fixed.micro_batches is None else rows
+        least = stages if fixed.micro_batches is None else 2
+        yield from (Layout(mesh, "pipeline", n, stages) for n in _parts(rows, fixed) if least <= n <= most)
+
+
+def _parts(rows: int, fixed: Fixed) -> list[int]:
+    return cuts(rows) if fixed.micro_batches is None else [fixed.micro_batches]

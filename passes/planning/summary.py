@@ -66,20 +66,24 @@ class PlanSummary:
 
     Args:
         step: the simulated seconds of the chosen plan.
-        bound: a lower bound of what any plan of one stage takes that does not cut the batch; None where none was found.
+        bound: a proven lower bound of the step, seconds, of all plans of a family; None where none was asked for.
+        bound_of: what family.
     """
 
     chosen: str
     step: float
     bound: float | None
+    bound_of: str
     candidates: tuple[Tried, ...]
 
 
-def plan_attribute(chosen: str, step: float, bound: float | None, notes: Sequence[Note]) -> DictionaryAttr:
+def plan_attribute(
+    chosen: str, step: float, bound: tuple[float, str] | None, notes: Sequence[Note]
+) -> DictionaryAttr:
     """The attribute for what was found."""
     found: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
     if bound is not None:
-        found["bound"] = FloatAttr(bound, 64)
+        found |= {"bound": FloatAttr(bound[0], 64), "bound_of": StringAttr(bound[1])}
     return DictionaryAttr({**found, "candidates": ArrayAttr([_entry(note) for note in notes])})
 
 
@@ -107,7 +111,7 @@ def read_plan(func: FuncOp) -> PlanSummary | None:
     entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
     tried = tuple(_tried(each.data) for each in entries if isinstance(each, DictionaryAttr))
     step, bound = _number(given.data.get("step")), _number(given.data.get("bound"))
-    return PlanSummary(_text(given.data.get("chosen")), step or 0.0, bound, tried)
+    return PlanSummary(_text(given.data.get("chosen")), step or 0.0, bound, _text(given.data.get("bound_of")), tried)
 
 
 def _tried(entry: Mapping[str, Attribute]) -> Tried:

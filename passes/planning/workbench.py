@@ -59,11 +59,11 @@ BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_no
 AXIS = "micro"
 """The temporal axis along which a batch is cut."""
 
-LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, sweeps=(30, 10, 10, 10), work=50_000_000, branches=1)
+LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, sweeps=(15, 10, 10, 10), work=50_000_000, branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
-_GOOD_ENOUGH = 0.01
+_GOOD_ENOUGH = 0.03
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
 
 

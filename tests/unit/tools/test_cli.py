@@ -62,7 +62,7 @@ def test_plan_writes_a_folder_and_a_summary(tmp_path: Path, cluster: str, capsys
     assert (report["step"], report["ranks"], report["mesh"]) == ("mlp-tiny", 2, {"gpu": 2})
     shown = capsys.readouterr()
     assert shown.err == ""
-    for part in ("mlp-tiny on pair", "predicted step", "lower bound", '[{"gpu"}, {}]', "shardwright run"):
+    for part in ("mlp-tiny on pair", "predicted step", "peak memory", '[{"gpu"}, {}]', "shardwright run"):
         assert part in shown.out
 
 

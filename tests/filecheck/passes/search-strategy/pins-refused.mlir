@@ -14,7 +14,7 @@
 // What pins ask for and cannot be had is refused with the reason, at the step or op concerned.
 // TYPO: 'func.func' op @step: pin 'fcc.weight' matches no parameter, state, gradient or batch input; the first are fc.weight
 // AXIS: pin 'fc.weight' on fc.weight: mesh @mesh has no axis "gpus"; its axes are "gpu"=2
-// PRESET: Inputs/unknown-preset.toml: pin 1: preset 'fsdp' is not one of dp, tp, zero3
+// PRESET: Inputs/unknown-preset.toml: pin 1: preset 'fsdp' is not one of dp, zero1, zero2, zero3, tp
 // HOME: the pins leave no sharding for %w of shape [32, 16]
 // GRAD: 'train.sgd' op %w.new: the pins leave no signature for it; its rule is
 // FILE: Inputs/missing.toml: cannot read the pin file: No such file or directory

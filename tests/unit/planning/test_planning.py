@@ -1,0 +1,147 @@
+"""The search over plans: its layouts, its shortcuts against the whole thing, and that it is the same every time."""
+
+import numpy as np
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import import_training_step
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
+from shardwright.passes.planning.explore import Allowance, Explorer
+from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
+from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
+from shardwright.passes.planning.workbench import Refused, Workbench
+from shardwright.passes.search.objective import Weights
+from shardwright.passes.search.pins import Constraints
+from shardwright.passes.search.shared_tables import Tables
+from shardwright.passes.search.step_view import step_views
+from shardwright.passes.search.strategy import build_problem, repriced
+from shardwright.passes.verification import first_fault
+
+CLEAN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+
+
+def prepared(module: ModuleOp, cluster: str) -> ModuleOp:
+    """A step with a cluster, as `search-plan` gets it."""
+    add_cluster(module, find_cluster(cluster))
+    run_pipeline(Context(), module, CLEAN)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ModuleOp:
+    return prepared(import_training_step(training_step("gpt2-tiny")), "local-4")
+
+
+@pytest.fixture(scope="module")
+def deep() -> ModuleOp:
+    config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
+    return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
+
+
+def test_the_devices_are_factored_where_their_links_are_known():
+    sizes = [tuple(axis.size for axis in mesh.axes) for mesh in meshes(find_cluster("h100-8x8"))]
+    assert sizes == [(8, 8), (64,), (2, 32), (4, 16), (16, 4), (32, 2)]
+    assert [mesh.device_count for mesh in meshes(find_cluster("local-4"))] == [4, 4]
+
+
+def test_a_batch_is_cut_into_equal_parts():
+    assert cuts(48) == [2, 4, 8, 16]
+    assert cuts(15) == [3, 5, 15]
+    assert cuts(1) == []
+
+
+def test_pipelines_have_layers_and_devices_for_their_stages():
+    mesh = Mesh.of(node=2, gpu=4)
+    assert {layout.stages for layout in pipelines(mesh, 64, 3)} == {2, 3}
+    assert {layout.stages for layout in pipelines(mesh, 64, 12)} >= {2, 4, 8}
+    three = list(pipelines(mesh, 64, 12, Fixed(stages=4, micro_batches=3)))
+    assert [layout.parts for layout in three if layout.stages == 4] == [3]
+    assert [layout.parts for layout in accumulations(mesh, 8)] == [2, 4, 8]
+
+
+def test_a_problem_at_other_weights_is_that_which_is_built_at_them(tiny: ModuleOp):
+    ((view, cluster),) = step_views(tiny)
+    before, after = Weights(parameters=0.25), Weights(parameters=0.7, activations=0.5, others=0.9, bucketed=True)
+    tables = Tables(cluster)
+    built = build_problem(view, cluster, Constraints(), after)
+    priced = repriced(build_problem(view, cluster, Constraints(), before, tables=tables), before, after, tables)
+    assert len(built.problem.edges) == len(priced.problem.edges)
+    for one, other in zip(built.problem.unary, priced.problem.unary, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    for one, other in zip(built.problem.edges, priced.problem.edges, strict=True):
+        assert (one.u, one.v) == (other.u, other.v)
+        np.testing.assert_allclose(one.table, other.table, rtol=1e-12)
+
+
+def test_a_step_with_fewer_layers_is_a_step(deep: ModuleOp):
+    assert equal_layers(deep) >= 16
+    found = short_steps(deep)
+    assert found is not None
+    longer, shorter, left_out = found
+    assert first_fault(longer) is None
+    assert first_fault(shorter) is None
+    assert (equal_layers(longer), equal_layers(shorter)) == (equal_layers(deep) - left_out, 2)
+
+
+def test_a_step_of_few_layers_is_judged_whole(tiny: ModuleOp):
+    assert short_steps(tiny) is None
+    assert shrunk(tiny, 3) is None
+
+
+def test_short_steps_say_what_the_whole_takes(deep: ModuleOp):
+    found = short_steps(deep)
+    assert found is not None
+    cluster = find_cluster("rtx4090-4x4")
+    benches = [Workbench(module, cluster) for module in (deep, *found[:2])]
+    layout = Layout(cluster.mesh)
+    for choice in (preset(("dp", ("node", "gpu"))), preset(("dp", ("node",)), ("tp", ("gpu",)))):
+        made = [bench.finish(bench.solve(Candidate(layout, choice)))[0] for bench in benches]
+        told = extrapolated(made[1].seconds, made[2].seconds, found[2])
+        assert told == pytest.approx(made[0].seconds, rel=0.1)
+
+
+def explored(module: ModuleOp, **fixed: int) -> Explorer:
+    explorer = Explorer(Workbench(module, find_cluster("local-4")), Fixed(**fixed), Allowance(20_000))
+    explorer.run()
+    return explorer
+
+
+def test_the_plan_is_the_same_every_time_and_no_slower_than_the_presets(tiny: ModuleOp):
+    one, other = explored(tiny), explored(tiny)
+    assert one.notes == other.notes
+    assert one.best is not None
+    assert other.best is not None
+    assert one.best.candidate == other.best.candidate
+    bench = Workbench(tiny, find_cluster("local-4"))
+    for choice in presets(bench.own_mesh):
+        (plain,) = bench.finish(bench.solve(Candidate(Layout(bench.own_mesh), choice)))
+        assert one.best.seconds <= plain.seconds * (1 + 1e-9)
+
+
+def test_what_is_fixed_is_so(tiny: ModuleOp):
+    best = explored(tiny, stages=2, micro_batches=4).best
+    assert best is not None
+    assert (best.candidate.layout.stages, best.candidate.layout.parts) == (2, 4)
+
+
+def test_time_is_priced_before_it_is_split(tiny: ModuleOp):
+    bench = Workbench(tiny, find_cluster("local-4"))
+    whole, parts = (
+        bench.solve(Candidate(layout, searched(1.0, 1.0))).sums[0]
+        for layout in (Layout(bench.own_mesh), Layout(bench.own_mesh, "accumulate", 4))
+    )
+    # Four times as many launches and collectives, of a quarter of the bytes each.
+    assert parts.compute > whole.compute
+
+
+def test_a_layout_without_the_layers_for_it_is_refused(tiny: ModuleOp):
+    bench = Workbench(tiny, find_cluster("local-4"))
+    with pytest.raises(Refused, match="layers"):
+        bench.solve(Candidate(Layout(Mesh.of(gpu=4), "pipeline", 8, 40), searched(1.0, 1.0)))
