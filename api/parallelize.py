@@ -173,9 +173,9 @@ def parallelize(
     )
     asked = _Asked(step, cluster, options, pins)
     program, report = _from_rank_0(asked)
-    stages = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
-    verify_same_plan(plan_hash(program, [stage.plan for stage in stages]))
-    executor = Executor(stages, connect(stages, device))
+    loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
+    verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
+    executor = Executor(loaded, connect(loaded, device))
     executor.initialize(model, seed)
     return DistributedStep(executor, report, program)
 

@@ -20,10 +20,11 @@ from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
 from _report import RESULTS, publish
 
-from shardwright.api.compile import CompiledStep, PlanOptions, compile_step, on_mesh
+from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.load_program import load_text
 from shardwright.models.resnet import ResNetConfig, resnet_step
 from shardwright.runtime import Executor, Stage, run_ranks

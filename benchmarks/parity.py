@@ -23,10 +23,11 @@ import torch.distributed as dist
 from _report import interval, plot_intervals, publish
 from torch import nn
 
-from shardwright.api.compile import PlanOptions, compile_step, on_mesh
+from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step

@@ -12,11 +12,16 @@ from xdsl.passes import ModulePass
 
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
+from ..ir.cluster import Cluster
 from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
+from .schedule.copies import reuse_copies
 from .schedule.flow import Flow
+from .schedule.memory_limit import keep_within
 from .schedule.order import write_schedule
 from .schedule.results import plan_results
+from .schedule.waits import wait_early
 from .search.step_view import StepView, cluster_on, stage_meshes, step_functions
+from .search_strategy import HEADROOM
 
 _MIB = 2**20
 
@@ -26,15 +31,22 @@ class OverlapPass(ModulePass):
     """
     Run collectives beside compute: in two halves, started early, waited for late, small ones together.
 
-    Reductions of gradients start when the last operand of their bucket is there; the updates wait for them, in
-    the order of the buckets. Parameters are gathered block by block, a bucket ahead of their use, for forward and
-    again for backward. Any other collective starts when its operand is there if there is work to do before its
-    first use; to make some, the gradients of weights are computed after its start and not before.
+    Reductions of gradients start when the last operand of their bucket is there; the updates follow in the order of
+    the buckets. Parameters are gathered block by block, a bucket ahead of their use, for forward and again for
+    backward; where memory allows, not those that forward still needs when that would start. Any other collective starts
+    when its operand is there if there is work to do before its first use; to make some, the gradients of weights are
+    computed after its start and not before.
+
+    A reduce-scatter is waited for once it is over: when something started after it over the same axes is, or when it
+    has had three times its predicted time. So full gradients are freed while backward runs, and nothing waits. Where a
+    rank would hold more than `memory`, less is under way, though that may take time: the oldest reduce-scatters are
+    waited for before the op that is too much, and gathers start after it.
 
     Requires: collectives (`select-collectives`). Fragments are gone through one by one, then what is around them.
-    Ensures: the same collectives, in one order on all ranks. What starts together is of one kind, over the same
-    axes and of one dtype, and is waited for right before the first use. Updates come last, and the operands of
-    collectives may come earlier; otherwise ops keep their order. Frees are dropped: run `insert-frees` after it.
+    Ensures: the same collectives but for gathers of what is there, in one order on all ranks. What starts together is
+    of one kind, over the same axes and of one dtype, and is waited for before the first use. Updates come last, and
+    the operands of collectives may come earlier; otherwise ops keep their order. Frees are dropped: run
+    `insert-frees` after it.
 
     Before:
     ```mlir
@@ -81,8 +93,8 @@ class OverlapPass(ModulePass):
     }
     ```
 
-    Source: PyTorch DDP (Li et al. 2020, 3.2) for buckets, FSDP (Zhao et al. 2023, 3.3) for gathers ahead,
-    Megatron-LM for gradients of weights beside the reduction of activations' gradients.
+    Source: PyTorch DDP (Li et al. 2020, 3.2) for buckets, FSDP (Zhao et al. 2023, 3.3) for gathers ahead and few
+    reductions in flight, Megatron-LM for gradients of weights beside the reduction of activations' gradients.
     """
 
     name = "overlap"
@@ -103,16 +115,35 @@ class OverlapPass(ModulePass):
     activations: bool = True
     """Whether to start other collectives early."""
 
+    in_flight: int | None = None
+    """How many reduce-scatters over the same axes may be under way at once; by default as many as cost no time."""
+
+    memory: int | float | None = None
+    """Bytes that each rank may use; by default the memory of its device in the module's cluster, less a tenth."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
+        known = any(isinstance(each, ClusterOp) for each in op.ops)
         for func in step_functions(op):
             for stage, mesh in stage_meshes(op, func):
-                view = StepView(func, mesh, stage)
+                view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if known else None
                 fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]
                 for fragment in (*fragments, None):
                     flow = Flow(view, fragment)
                     if flow.roles:
-                        self._schedule(self._traffic(op, flow))
+                        self._schedule(Traffic(flow, cluster, self._bucket_bytes))
+                if cluster is None or keep_within(view, cluster, self._limits(cluster)):
+                    for block in (*(fragment.body.block for fragment in fragments), func.body.block):
+                        reuse_copies(block)
+
+    @property
+    def _bucket_bytes(self) -> float | None:
+        return self.bucket_mb * _MIB if self.bucket_mb is not None else None
+
+    def _limits(self, cluster: Cluster) -> list[float]:
+        """The bytes that each rank may use."""
+        devices = (cluster.device(rank) for rank in range(cluster.mesh.device_count))
+        return [self.memory if self.memory is not None else (1 - HEADROOM) * device.memory for device in devices]
 
     def _schedule(self, traffic: Traffic) -> None:
         buckets: list[Bucket] = []
@@ -126,8 +157,4 @@ class OverlapPass(ModulePass):
             buckets += results.buckets
             updates = results.updates
         write_schedule(traffic.flow, buckets, updates)
-
-    def _traffic(self, module: ModuleOp, flow: Flow) -> Traffic:
-        known = any(isinstance(op, ClusterOp) for op in module.ops)
-        bucket_bytes = self.bucket_mb * _MIB if self.bucket_mb is not None else None
-        return Traffic(flow, cluster_on(module, flow.mesh) if known else None, bucket_bytes)
+        wait_early(traffic, self.in_flight)

@@ -235,8 +235,7 @@ class _Bounding:
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
     def _weights(self, mix: Mix) -> BoundWeights:
-        groups = tuple(streams(self.view.mesh))
-        return BoundWeights(mix=mix, outline=self.outline, streams=groups, started=self.started)
+        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, started=self.started)
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
         """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
-from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
+from .candidates import Candidate, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
-from .workbench import Finished, Refused, Workbench
+from .shrink import extrapolated, short_steps
+from .workbench import Finished, Refused, Solved, Workbench
 
 LOG = logging.getLogger("shardwright.plan")
 
-FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0))
+FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
 """How every layout is searched."""
 
 MORE = (
@@ -29,11 +30,17 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 60_000
+WORK = 45_000
 """How many ops may be gone through by default: those of each problem that is solved, twice those of each program."""
 
 LEAST_WORK = 800
 """What any problem or program counts at least."""
+
+MOST_PIPELINES = 6
+"""How many layouts in stages are searched."""
+
+FINALISTS = 2
+"""How many of those judged by short steps are made programs of."""
 
 REFINED = 2
 """How many layouts are searched with more weights."""
@@ -94,8 +101,11 @@ class Explorer:
         self.size = max(bench.size, LEAST_WORK)
         self.notes: list[Note] = []
         self.best: Finished | None = None
+        self.short = None if bench.pins else _short_benches(bench)
+        self.estimates: dict[Candidate, float] = {}
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
+        self.solutions: dict[Candidate, tuple[Solved, ...]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -111,57 +121,64 @@ class Explorer:
 
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
-        for candidate in self._candidates():
-            if self.allowance.is_spent and self.best is not None:
+        for batch in self._batches():
+            self._consider([each for each in batch if self.fixed.allows(each.layout) and each not in self.tried])
+            if self._is_over:
                 break
-            self.consider(candidate)
+        self._finish_estimated(FINALISTS)
         return self.best
 
-    def _candidates(self) -> Iterator[Candidate]:
-        """All phases one after the other; each looks at what the ones before it found."""
-        own = Layout(self.meshes[0])
-        yield Candidate(own, preset(("dp", _axes(own.mesh))))
-        yield from self._searches([own])
-        yield from (Candidate(own, preset((name, _axes(own.mesh)))) for name in DATA_PARALLEL[1:])
-        yield from self._searches(Layout(mesh) for mesh in self.meshes[1:])
-        yield from self._over_time()
-        yield from self._balanced()
-        yield from self._refinements()
-        yield from self._fused()
-        for mesh in self.meshes:
-            yield from (Candidate(Layout(mesh), choice) for choice in presets(mesh))
-        yield from self._within_memory()
+    @property
+    def _is_over(self) -> bool:
+        """Whether something was found and no more may be spent."""
+        return self.allowance.is_spent and (self.best is not None or bool(self.estimates))
 
-    def _searches(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
-        for layout in layouts:
-            yield from (Candidate(layout, choice) for choice in FIRST)
+    def _finish_estimated(self, count: int) -> None:
+        """Make programs of the whole step of those that short steps show to be the fastest."""
+        for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
+            self._finish(candidate, self.bench.solve(candidate))
+            del self.estimates[candidate]
+
+    def _batches(self) -> Iterator[list[Candidate]]:
+        """All phases one after the other; each looks at what the ones before it found."""
+        own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
+        yield [Candidate(own, dp), *([Candidate(own, replace(dp, balanced=True))] if self.shares else [])]
+        yield [Candidate(Layout(mesh), choice) for mesh in self.meshes for choice in FIRST]
+        yield list(self._balanced())
+        yield list(self._over_time())
+        yield list(self._within_memory())
+        yield list(self._refinements())
+        yield list(self._fused())
+        for mesh in self.meshes:
+            yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
+        yield list(self._within_memory())
 
     def _over_time(self) -> Iterator[Candidate]:
-        """The batch in parts: stages, accumulation, duplex."""
+        """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
         own, rows = self.meshes[0], self.bench.rows
         if self.bench.cut_refusal() is None:
             layers = min(len(find_layers(view).names) for view in self.bench.views)
-            yield from self._hopeful(pipelines(own, rows, layers))
-            yield from self._hopeful(accumulations(own, rows))
+            yield from self._hopeful(pipelines(own, rows, layers), MOST_PIPELINES)
+            yield from self._hopeful(accumulations(own, rows), REFINED)
         if self.bench.cut_refusal(unrolled=True) is None:
-            yield from self._hopeful([Layout(own, "duplex", 2)])
+            yield from self._hopeful([Layout(own, "duplex", 2)], REFINED)
 
-    def _hopeful(self, layouts: Iterable[Layout]) -> Iterator[Candidate]:
-        """The layouts in the order of the least that they can take, with one search each."""
-        least = {layout: self.bench.least_seconds(layout) for layout in layouts}
+    def _hopeful(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
+        """Those that take the least, with a few searches each."""
+        least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
+        found = 0
         for layout in sorted(least, key=least.__getitem__):
-            candidate = Candidate(layout, FIRST[0])
             if self._is_worse(least[layout]):
-                self._log(Note(candidate, least[layout], "even with ideal shares and no communication"))
-            else:
-                yield candidate
+                note = Note(Candidate(layout, FIRST[0]), least[layout], "even with ideal shares and no communication")
+                self._log(note)
+            elif found < most:
+                found += 1
+                yield from (Candidate(layout, choice) for choice in FIRST)
 
     def _balanced(self) -> Iterator[Candidate]:
-        """Shares by speed, for the layouts that did best with equal ones and for data parallelism."""
+        """Shares by speed, for the layouts that did best with equal ones."""
         if self.shares:
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
-            own = self.meshes[0]
-            yield Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
         """The best layouts with other weights."""
@@ -184,35 +201,94 @@ class Explorer:
         return list(leaders.values())
 
     def _within_memory(self) -> Iterator[Candidate]:
-        """Where nothing fits, strategies that pay for memory."""
-        if self.best is None:
-            own, rows = self.meshes[0], self.bench.rows
-            layouts = [Layout(own)]
-            if self.bench.cut_refusal() is None:
-                layouts += accumulations(own, rows)
-            yield from (
-                Candidate(layout, replace(FIRST[0], name="search within memory", fits=True)) for layout in layouts
-            )
+        """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
+        known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
+        too_large = [note for note in known if not note.fits and not self._is_worse(note.seconds or 0.0)]
+        layouts = [note.candidate.layout for note in sorted(too_large, key=lambda note: note.seconds or 0.0)]
+        if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
+            layouts += accumulations(self.meshes[0], self.bench.rows)
+        choice = replace(FIRST[0], name="search within memory", fits=True)
+        yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
-    def consider(self, candidate: Candidate) -> None:
-        """Solve a candidate and, if it may be the best, finish it."""
-        if candidate in self.tried or not self.fixed.allows(candidate.layout):
+    def _consider(self, batch: Sequence[Candidate]) -> None:
+        """Solve the candidates of a batch, and make programs of them, the most hopeful first."""
+        solved: list[tuple[float, int, Candidate]] = []
+        for number, candidate in enumerate(batch):
+            if self._is_over:
+                return
+            self.tried.add(candidate)
+            try:
+                solved.append((self._hope(candidate), number, candidate))
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
+        for _, _, candidate in sorted(solved, key=lambda each: each[:2]):
+            if self._is_over:
+                return
+            try:
+                self._judge(candidate)
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
+            self.solutions.pop(candidate, None)
+
+    def _hope(self, candidate: Candidate) -> float:
+        """Solve a candidate; about the least that its step can take."""
+        if self._by_short_steps(candidate):
+            assert self.short is not None
+            pair = self.short.longer.solve(candidate), self.short.shorter.solve(candidate)
+            self.solutions[candidate] = pair
+            self.allowance.work -= self.short.size
+            return self.short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
+        solved = self.bench.solve(candidate)
+        self.solutions[candidate] = (solved,)
+        self.allowance.work -= self.size
+        return solved.hopeful_seconds
+
+    def _by_short_steps(self, candidate: Candidate) -> bool:
+        return self.short is not None and candidate.layout.mode != "pipeline"
+
+    def _judge(self, candidate: Candidate) -> None:
+        """Make a program of a solved candidate, if it may be the best: of short steps, where these will do."""
+        solutions = self.solutions[candidate]
+        if len(solutions) == 1:
+            if self.best is None and self.estimates:
+                # Pipelines are compared with a program that is there.
+                self._finish_estimated(1)
+            self._finish(candidate, solutions[0])
+        elif self.short is not None:
+            self._estimate(candidate, self.short, *solutions)
+
+    def _finish(self, candidate: Candidate, solved: Solved) -> None:
+        if self._is_settled(candidate, solved, solved.hopeful_seconds):
             return
-        self.tried.add(candidate)
-        try:
-            self.allowance.work -= self.size
-            solved = self.bench.solve(candidate)
-            if self._is_worse(solved.hopeful_seconds):
-                self._log(Note(candidate, solved.hopeful_seconds, "by an estimate"))
-                return
-            if (same := self.strategies.setdefault(solved.fingerprint, candidate.name)) != candidate.name:
-                self._log(Note(candidate, None, f"the same as {same}"))
-                return
-            self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
-            for finished in self.bench.finish(solved):
-                self._take(finished)
-        except Refused as error:
-            self._log(Note(candidate, None, str(error)))
+        self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
+        for finished in self.bench.finish(solved):
+            self._take(finished)
+
+    def _estimate(self, candidate: Candidate, short: ShortBenches, longer: Solved, shorter: Solved) -> None:
+        """What the whole step takes, by two short ones."""
+        hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
+        if self._is_settled(candidate, longer, hope):
+            return
+        self.allowance.work -= 2 * short.size
+        (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
+        seconds, exposed = (
+            short.extrapolated(*pair) for pair in ((long.seconds, brief.seconds), (long.exposed, brief.exposed))
+        )
+        peak = int(short.extrapolated(long.tightest[0], brief.tightest[0]))
+        note = Note(candidate, seconds, "by shorter steps", exposed, peak, long.tightest[1])
+        if note.fits:
+            self.estimates[candidate] = seconds
+        self._log(note)
+
+    def _is_settled(self, candidate: Candidate, solved: Solved, hope: float) -> bool:
+        """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
+        if self._is_worse(hope):
+            self._log(Note(candidate, hope, "by an estimate"))
+            return True
+        first = self.strategies.setdefault(solved.fingerprint, candidate.name)
+        if first != candidate.name:
+            self._log(Note(candidate, None, f"the same as {first}"))
+        return first != candidate.name
 
     def _take(self, finished: Finished) -> None:
         """Keep a program if it is the fastest that fits. How much a pipeline holds is of interest only if it may be."""
@@ -221,14 +297,15 @@ class Explorer:
         if self._is_worse(seconds) and candidate.layout.mode == "pipeline":
             self._log(Note(candidate, seconds, "slower", exposed))
             return
-        better = finished.fits and not self._is_worse(seconds)
+        better = finished.fits and (self.best is None or seconds < self.best.seconds)
         if better:
             self.best = finished
         why = "" if better else "slower" if finished.fits else "does not fit"
         self._log(Note(candidate, seconds, why, exposed, *finished.tightest))
 
     def _is_worse(self, least: float) -> bool:
-        return self.best is not None and least >= self.best.seconds
+        known = [*([self.best.seconds] if self.best is not None else []), *self.estimates.values()]
+        return bool(known) and least >= min(known)
 
     def _log(self, note: Note) -> None:
         """Keep a note, and say it."""
@@ -236,6 +313,37 @@ class Explorer:
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
         LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
+
+
+@dataclass(frozen=True)
+class ShortBenches:
+    """
+    Workbenches of two short steps, by which the whole is judged.
+
+    Args:
+        left_out: how many layers of the whole the longer has not.
+    """
+
+    longer: Workbench
+    shorter: Workbench
+    left_out: int
+
+    @property
+    def size(self) -> int:
+        """The ops of both."""
+        return max(self.longer.size + self.shorter.size, LEAST_WORK)
+
+    def extrapolated(self, longer: float, shorter: float) -> float:
+        """What the whole has of something, of which the short steps have so much."""
+        return extrapolated(longer, shorter, self.left_out)
+
+
+def _short_benches(bench: Workbench) -> ShortBenches | None:
+    found = short_steps(bench.fused)
+    if found is None:
+        return None
+    longer, shorter, left_out = found
+    return ShortBenches(Workbench(longer, bench.cluster), Workbench(shorter, bench.cluster), left_out)
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Axis, Mesh
-from ...ir.submesh import divisions
+from ...ir.submesh import divisions, is_division
 from .candidates import Layout
 
 MOST_PARTS = 64
 """Into how many parts a batch is cut at most."""
+
+_FEW = 8
+"""Up to how many devices stages need not have as many each: of more there are too many ways."""
 
 _AXES = ("outer", "inner")
 
@@ -80,9 +83,10 @@ def accumulations(mesh: Mesh, rows: int) -> Iterator[Layout]:
 
 
 def pipelines(mesh: Mesh, rows: int, layers: int, most_stages: int = 64) -> Iterator[Layout]:
-    """Stages of about as many devices each, with once to eight times as many micro-batches as stages."""
+    """Stages of as many devices each (of few, about as many), with once to eight times as many micro-batches."""
     count = mesh.device_count
     for stages in range(2, min(count, layers, most_stages) + 1):
-        if (count % stages and count > 8) or not divisions(mesh, stages):
+        equal = count % stages == 0 and is_division(mesh, (count // stages,) * stages)
+        if not equal and (count > _FEW or not divisions(mesh, stages)):
             continue
         yield from (Layout(mesh, "pipeline", parts, stages) for parts in cuts(rows) if stages <= parts <= 8 * stages)

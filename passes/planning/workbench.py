@@ -15,8 +15,8 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import SIGNATURE, shape_of
-from ...dialects.step import REGATHER, WORKING
+from ...dialects.compute import shape_of
+from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
@@ -24,6 +24,7 @@ from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..analysis.compute import op_work
+from ..analysis.factors import Factors
 from ..analysis.memory import peak_memory
 from ..analysis.simulation.results import Simulation
 from ..analysis.simulation.simulate import simulate_module
@@ -37,14 +38,15 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.decided import strategy_of, write_strategy
+from ..search.decided import strategy_of, transferred, write_strategy
 from ..search.eliminate import LimitReached, Limits, solve
+from ..search.memory import Prices, Strategy
 from ..search.objective import Loop
 from ..search.pins import Pin, PinError, apply_pins
-from ..search.problem import Infeasible
+from ..search.problem import Infeasible, Solution
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
-from ..search.strategy import Sums, build_problem
+from ..search.strategy import StrategyProblem, Sums, build_problem
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -57,7 +59,7 @@ BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_no
 AXIS = "micro"
 """The temporal axis along which a batch is cut."""
 
-LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, work=100_000_000, branches=4)
+LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, sweeps=(30, 10, 10, 10), work=50_000_000, branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
@@ -70,32 +72,74 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Solved:
+class Ground:
     """
-    A candidate with its strategy in the IR.
+    A step on a mesh, in its stages, if it has any, without a strategy.
 
     Args:
-        sums: by stage.
-        fingerprint: equal for equal strategies on one layout.
+        stages: with the cluster of each, and how dims are divided there.
+    """
+
+    module: ModuleOp
+    stages: tuple[tuple[StepView, Cluster, Factors], ...]
+
+    @staticmethod
+    def of(module: ModuleOp) -> Ground:
+        """The ground that a module is."""
+        views = step_views(module)
+        return Ground(module, tuple((v, c, Factors(v, ratios_of(v.func, v.mesh))) for v, c in views))
+
+    def written(self, strategies: Sequence[Strategy]) -> ModuleOp:
+        """A copy of the module with the strategies of its stages."""
+        module = self.module.clone()
+        for (view, _), (source, _, _), strategy in zip(step_views(module), self.stages, strategies, strict=True):
+            write_strategy(view, transferred(strategy, source, view))
+        return module
+
+
+@dataclass(frozen=True)
+class Solved:
+    """
+    A candidate with its strategy.
+
+    Args:
+        found: by stage, the strategy and what it comes to.
     """
 
     candidate: Candidate
-    module: ModuleOp
-    sums: tuple[Sums, ...]
-    fingerprint: object
+    ground: Ground
+    found: tuple[tuple[Strategy, Sums], ...]
+
+    @property
+    def sums(self) -> tuple[Sums, ...]:
+        """By stage, what the strategy comes to."""
+        return tuple(sums for _, sums in self.found)
+
+    @cached_property
+    def fingerprint(self) -> object:
+        """Equal for equal strategies on one layout."""
+        decided = (
+            (tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found
+        )
+        return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
 
     @property
     def hopeful_seconds(self) -> float:
         """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
-        stages = [max(each.compute + _HIDDEN_AT_BEST * each.blocking, each.beside) for each in self.sums]
+        stages = [
+            max(each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside) for each in self.sums
+        ]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + _BUBBLE_AT_BEST * rest
 
 
-_HIDDEN_AT_BEST = 0.6
+_BLOCKING_AT_BEST = 0.6
 """The part of blocking collectives that counts in a hopeful estimate."""
 
-_BUBBLE_AT_BEST = 0.6
+_IN_A_ROW = 0.7
+"""The part of collectives beside compute that goes one after the other: over several axes some run at once."""
+
+_BUBBLE_AT_BEST = 0.8
 """The part of a pipeline's filling and draining that counts in a hopeful estimate: weights' gradients may fill it."""
 
 
@@ -151,7 +195,7 @@ class Workbench:
             run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(module)]
         self.size = sum(len(view.ops) for view in self.views)
-        self._laid_out: dict[Layout, ModuleOp] = {}
+        self._grounds: dict[Layout, Ground] = {}
         self._tables: dict[Cluster, Tables] = {}
         self._cannot: dict[Layout, str] = {}
 
@@ -200,31 +244,31 @@ class Workbench:
         return None
 
     def solve(self, candidate: Candidate) -> Solved:
-        """Find the strategy of a candidate and write it into a copy of the step; Refused where there is none."""
-        module = self._module(candidate.layout.without_time).clone()
+        """Find the strategy of a candidate; Refused where there is none."""
         try:
-            sums = self._strategies(candidate, module)
+            ground = self._ground(candidate.layout.without_time)
             if candidate.choice.balanced:
-                BalanceRatiosPass().apply(self.ctx, module)
-                sums = self._strategies(candidate, module)
-                BalanceRatiosPass().apply(self.ctx, module)
+                ground = self._balanced(candidate, ground)
+            found = self._strategies(candidate, ground)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
-        return Solved(candidate, module, sums, (candidate.layout, _fingerprint(module)))
+        return Solved(candidate, ground, tuple(found))
 
     def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
         """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
-        return step_views(self._module(layout.without_time))
+        return [(view, cluster) for view, cluster, _ in self._ground(layout.without_time).stages]
 
     def tables_of(self, cluster: Cluster) -> Tables:
         """What problems on a cluster share."""
         return self._tables.setdefault(cluster, Tables(cluster))
 
     def finish(self, solved: Solved) -> list[Finished]:
-        """The programs of a solved candidate, one of each schedule; the solved module is used up."""
+        """The programs of a solved candidate, one of each schedule."""
         layout = solved.candidate.layout
+        module = solved.ground.written([strategy for strategy, _ in solved.found])
         try:
-            module = solved.module
+            if solved.candidate.choice.balanced:
+                BalanceRatiosPass().apply(self.ctx, module)
             for each in _shared_passes(layout):
                 each.apply(self.ctx, module)
             return [self._judged(solved.candidate, variant, made) for variant, made in self._variants(layout, module)]
@@ -251,11 +295,11 @@ class Workbench:
         seconds, compute = sum(each.seconds for each in simulations), sum(each for each, _ in busiest)
         return Finished(replace(candidate, layout=layout), module, seconds, compute, seconds - compute, simulations[0])
 
-    def _module(self, layout: Layout) -> ModuleOp:
+    def _ground(self, layout: Layout) -> Ground:
         """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""
         if layout in self._cannot:
             raise Refused(self._cannot[layout])
-        if layout not in self._laid_out:
+        if layout not in self._grounds:
             module = (self.fused if layout.fused else self.module).clone()
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             if layout.stages > 1:
@@ -264,34 +308,37 @@ class Workbench:
                 except PassFailedException as error:
                     self._cannot[layout] = str(error)
                     raise Refused(str(error)) from error
-            self._laid_out[layout] = module
-        return self._laid_out[layout]
+            self._grounds[layout] = Ground.of(module)
+        return self._grounds[layout]
 
-    def _strategies(self, candidate: Candidate, module: ModuleOp) -> tuple[Sums, ...]:
-        views = step_views(module)
-        loop = self._loop(candidate.layout, [view for view, _ in views])
-        return tuple(self._strategy(candidate, view, cluster, loop) for view, cluster in views)
+    def _balanced(self, candidate: Candidate, ground: Ground) -> Ground:
+        """The step with the shares that are best for the strategy that is best with equal ones."""
+        module = ground.written([strategy for strategy, _ in self._strategies(candidate, ground)])
+        BalanceRatiosPass().apply(self.ctx, module)
+        return Ground.of(module)
 
-    def _strategy(self, candidate: Candidate, view: StepView, cluster: Cluster, loop: Loop | None) -> Sums:
+    def _strategies(self, candidate: Candidate, ground: Ground) -> list[tuple[Strategy, Sums]]:
+        loop = self._loop(candidate.layout, [view for view, _, _ in ground.stages])
+        return [self._strategy(candidate, *stage, loop) for stage in ground.stages]
+
+    def _strategy(
+        self, candidate: Candidate, view: StepView, cluster: Cluster, factors: Factors, loop: Loop | None
+    ) -> tuple[Strategy, Sums]:
         choice = candidate.choice
         constraints = apply_pins((*choice.pins, *self.pins), view)
         tables = self.tables_of(cluster)
+
+        def build(prices: Prices = Prices()) -> StrategyProblem:
+            return build_problem(view, cluster, constraints, choice.weights, prices, tables, loop, factors)
+
         if choice.fits:
-            found = solve_within(
-                view,
-                cluster,
-                lambda prices: build_problem(view, cluster, constraints, choice.weights, prices, tables, loop),
-                lambda problem, allowance: solve(problem.problem, limits=replace(LIMITS, allowance=allowance)),
-                (1.0 - HEADROOM) * cluster.memory,
-            )
-            problem, solution, strategy = found.problem, found.solution, found.strategy
-        else:
-            problem = build_problem(view, cluster, constraints, choice.weights, tables=tables, loop=loop)
-            least = sum(float(costs.min()) for costs in problem.problem.unary)
-            solution = solve(problem.problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
-            strategy = strategy_of(problem, solution, is_frugal=False)
-        write_strategy(view, strategy)
-        return problem.sums(solution.assignment)
+            limit = (1.0 - HEADROOM) * cluster.memory
+            found = solve_within(view, cluster, build, _solved, limit)
+            return found.strategy, found.problem.sums(found.solution.assignment)
+        problem = build()
+        least = sum(float(costs.min()) for costs in problem.problem.unary)
+        solution = _solved(problem, _GOOD_ENOUGH * least)
+        return strategy_of(problem, solution, is_frugal=False), problem.sums(solution.assignment)
 
     def _loop(self, layout: Layout, views: Sequence[StepView]) -> Loop | None:
         if layout.parts == 1 or not views:
@@ -301,21 +348,13 @@ class Workbench:
         return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
 
 
+def _solved(problem: StrategyProblem, allowance: float) -> Solution:
+    return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
+
+
 def _decompositions() -> list[ModulePass]:
     """What writes batch-norms as sums over the batch, so that it can be split."""
     return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
-
-
-def _fingerprint(module: ModuleOp) -> int:
-    """A number that is the same for copies of a step with the same decisions."""
-    found: list[object] = []
-    for func in step_functions(module):
-        found.append(func.arg_attrs)
-        found += [
-            (op.attributes.get(SIGNATURE), op.attributes.get(WORKING), op.attributes.get(REGATHER))
-            for op in func.body.block.ops
-        ]
-    return hash(tuple(found))
 
 
 def _shared_passes(layout: Layout) -> Iterator[ModulePass]:

@@ -97,7 +97,7 @@ class Flow:
     def _continues(self, op: Operation) -> bool:
         """Whether an inner collective makes an operand of `op`, but for views."""
         return any(
-            self.roles.get(source) is Role.INNER or (_is_view(source) and self._continues(source))
+            self.roles.get(source) is Role.INNER or (is_view(source) and self._continues(source))
             for source in sources(op)
         )
 
@@ -109,7 +109,7 @@ class Flow:
         """The collectives that serve results, the views of what any collective makes, and waits of other stages."""
         found: set[Operation] = {*self.of(Role.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
         for op in self.ops:
-            if _is_view(op) and any(source in found or source in self.roles for source in sources(op)):
+            if is_view(op) and any(source in found or source in self.roles for source in sources(op)):
                 found.add(op)
         return found
 
@@ -128,16 +128,16 @@ def _from_arguments(op: Operation) -> bool:
 
 
 def _moves_data(op: Operation) -> bool:
-    return _is_view(op) or isinstance(op, CollectiveOp)
+    return is_view(op) or isinstance(op, CollectiveOp)
 
 
-def _is_view(op: Operation) -> bool:
+def is_view(op: Operation) -> bool:
     """Whether `op` costs nothing, wherever it is."""
     return isinstance(op, SliceOp | PartialOp) or (isinstance(op, AtenOp) and op.spec.view)
 
 
 def _computes(op: Operation) -> bool:
-    return isinstance(op, FragmentOp) or (isinstance(op, ComputeOp) and not _is_view(op))
+    return isinstance(op, FragmentOp) or (isinstance(op, ComputeOp) and not is_view(op))
 
 
 def _final_users(value: SSAValue, hands_on: Callable[[Operation], bool]) -> Iterator[Operation]:

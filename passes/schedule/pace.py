@@ -17,7 +17,8 @@ from ...ir.collectives import CollectiveKind
 from ..analysis.durations import ComputeSeconds
 
 _USUAL_BYTES = 25 * 2**20
-_MARGIN = 3
+MARGIN = 3
+"""How many times its predicted time a collective is given."""
 
 
 class Pace:
@@ -35,7 +36,12 @@ class Pace:
     def __init__(self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.cluster, self._bucket_bytes = cluster, bucket_bytes
         seconds = ComputeSeconds(cluster) if cluster is not None else None
-        self._begins = list(accumulate((_seconds(op, seconds) for op in ops), initial=0.0))
+        self._seconds = {op: _seconds(op, seconds) for op in ops}
+        self._begins = list(accumulate(self._seconds.values(), initial=0.0))
+
+    def seconds(self, op: Operation) -> float:
+        """How long one of the ops computes; a fragment, all of its parts. Others take no time."""
+        return self._seconds.get(op, 0.0)
 
     def bucket_bytes(self, kind: CollectiveKind, axes: tuple[str, ...]) -> float:
         """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
@@ -56,7 +62,7 @@ class Pace:
         """
         if self.cluster is None:
             return -1
-        needed = steps * _MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
+        needed = steps * MARGIN * self.cluster.collective_seconds(kind, axes, whole_bytes)
         began = self._begins[min(use, len(self._begins) - 1)]
         return min(bisect_right(self._begins, began - needed) - 2, use - 1)
 

@@ -62,3 +62,25 @@ def write_strategy(view: StepView, strategy: Strategy) -> None:
     set_working_copies(view.func, mesh, {v: c for v, c in strategy.copies.items() if c[0] != sharding_of(v)})
     if strategy.is_frugal:
         view.func.attributes[FRUGAL] = UnitAttr()
+
+
+def transferred(strategy: Strategy, source: StepView, target: StepView) -> Strategy:
+    """A strategy of one step for a copy of it, op by op and argument by argument."""
+    pairs = zip(source.func.body.block.ops, target.func.body.block.ops, strict=True)
+    ops = dict(pairs)
+    arguments = target.func.body.block.args
+
+    def there(value: SSAValue) -> SSAValue:
+        if isinstance(value, OpResult):
+            return ops[value.op].results[value.index]
+        assert isinstance(value, BlockArgument)
+        return arguments[value.index]
+
+    signatures: dict[ComputeOp, Signature] = {}
+    for op, signature in strategy.ops.items():
+        copy = ops[op]
+        assert isinstance(copy, ComputeOp)
+        signatures[copy] = signature
+    homes = {there(value): home for value, home in strategy.homes.items()}
+    copies = {there(value): copy for value, copy in strategy.copies.items()}
+    return Strategy(signatures, homes, copies, strategy.is_frugal)

@@ -121,6 +121,7 @@ def build_problem(
     prices: Prices = Prices(),
     tables: Tables | None = None,
     loop: Loop | None = None,
+    factors: Factors | None = None,
 ) -> StrategyProblem:
     """
     The discrete problem of choosing a signature for every op of the step, memory being charged at `prices`.
@@ -128,8 +129,9 @@ def build_problem(
     Args:
         tables: those of earlier problems on the same cluster.
         loop: the parts into which the batch will be cut, if it will.
+        factors: those of an earlier problem of the same view.
     """
-    return _Builder(view, cluster, constraints, weights, prices, tables, loop).build()
+    return _Builder(view, cluster, constraints, weights, prices, tables, loop, factors).build()
 
 
 class _Builder:
@@ -144,10 +146,11 @@ class _Builder:
         prices: Prices,
         tables: Tables | None,
         loop: Loop | None,
+        factors: Factors | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
         self.prices, self.lifetimes = prices, Lifetimes(view)
-        self.factors = Factors(view, ratios_of(view.func, view.mesh))
+        self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
@@ -310,7 +313,7 @@ class _Builder:
             is_plain = options == (False,) and not held
             self._join(node, copy, table, move, price, port, states, is_plain=is_plain)
         for use in shared:
-            self._demand(Move(value, "user", use.operation, use.index, len(shared)), copy, states)
+            self._demand(Move(value, "user", use.operation, use.index, len(shared), states), copy, states)
 
     def _free(self, count: int) -> Costs:
         return self.tables.unary.setdefault(("free", count), np.zeros(count))

@@ -8,7 +8,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.check import SEED, CheckCase, imported
 from shardwright.api.comparison import Worst, measure
-from shardwright.api.compile import on_mesh
 from shardwright.api.interpreted import InterpretedRun
 from shardwright.api.reference import EagerRun
 from shardwright.dialects.compute import SIGNATURE, ComputeOp
@@ -16,6 +15,7 @@ from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import signatures
+from shardwright.ir.submesh import on_mesh
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.verification import first_fault

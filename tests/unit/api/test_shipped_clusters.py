@@ -4,11 +4,12 @@ import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import PlanOptions, import_training_step, on_mesh
+from shardwright.api.compile import PlanOptions, import_training_step
 from shardwright.dialects.mesh_ops import ClusterOp
 from shardwright.ir.cluster_file import cluster_toml, find_cluster, parse_cluster, shipped_clusters
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline

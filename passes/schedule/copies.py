@@ -1,0 +1,93 @@
+"""Gathers of what is there already: where backward begins, the last parameters of forward are still in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from xdsl.ir import Block, Operation, OpResult, SSAValue
+
+from ...dialects.placed import AT
+from ...dialects.sharding_attrs import ShardingAttr
+from ...dialects.spmd import CollectiveOp, StartOp, WaitOp
+from ...ir.collectives import CollectiveKind
+from .flow import is_view
+from .waits import wait_of
+
+_Copy: TypeAlias = tuple[SSAValue, ShardingAttr]
+"""A value, and the form that it is brought into."""
+
+
+def reuse_copies(block: Block) -> None:
+    """
+    In a scheduled block, do not gather what will still be needed in the same form when the gather would start.
+
+    Those who need the second copy read the first, which is then kept no longer than the second would have been.
+    """
+    order = {op: index for index, op in enumerate(block.ops)}
+    gathers = [op for op in order if isinstance(op, StartOp) and op.collective is CollectiveKind.ALL_GATHER]
+    latest: dict[_Copy, SSAValue] = {}
+    for start in gathers:
+        for arg, out, result in zip(start.args, start.out_shardings.data, wait_of(start).outs, strict=True):
+            copy = _origin(arg), out
+            known = latest.get(copy)
+            if known is not None and _last_use(known, order) >= order[start]:
+                result.replace_all_uses_with(known)
+            else:
+                latest[copy] = result
+    for start in reversed(gathers):
+        _drop_unused(start)
+
+
+def _origin(value: SSAValue) -> SSAValue:
+    """What collectives have brought into the form of `value`, for the same part of the batch."""
+    while isinstance(value, OpResult) and AT not in value.op.attributes:
+        if isinstance(value.op, WaitOp):
+            value = value.op.start.args[value.index]
+        elif isinstance(value.op, CollectiveOp):
+            value = value.op.operand
+        else:
+            break
+    return value
+
+
+def _last_use(value: SSAValue, order: Mapping[Operation, int]) -> int:
+    """The index of the last op of the block that needs a value, or something that looks at it."""
+    last = -1
+    for use in value.uses:
+        op = use.operation
+        while op not in order and (around := op.parent_op()) is not None:
+            op = around
+        if isinstance(op, StartOp):
+            op = wait_of(op)
+        last = max(last, order[op], *(_last_use(result, order) for result in op.results if is_view(op)))
+    return last
+
+
+def _drop_unused(start: StartOp) -> None:
+    """Take what nobody needs out of a gather; nothing is left of one that nobody needs."""
+    wait = wait_of(start)
+    kept = [index for index, result in enumerate(wait.outs) if result.uses]
+    if len(kept) == len(wait.outs):
+        return
+    if kept:
+        shardings = [start.out_shardings.data[index] for index in kept]
+        method = start.method.data if start.method is not None else None
+        _replace(start, wait, StartOp(start.collective, [start.args[index] for index in kept], shardings, method), kept)
+    for half in (wait, start):
+        half.detach()
+        half.erase()
+
+
+def _replace(start: StartOp, wait: WaitOp, new: StartOp, kept: list[int]) -> None:
+    """Put a gather of some of the operands in the place of one of all."""
+    block, waiting = start.parent_block(), WaitOp(new)
+    assert block is not None
+    for old, half in ((start, new), (wait, waiting)):
+        half.location = old.location
+        half.attributes.update(old.attributes)
+        block.insert_op_before(half, old)
+    new.token.name_hint = start.token.name_hint
+    for index, result in zip(kept, waiting.outs, strict=True):
+        result.name_hint = wait.outs[index].name_hint
+        wait.outs[index].replace_all_uses_with(result)
