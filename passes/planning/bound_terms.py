@@ -19,11 +19,11 @@ which `BoundWeights` charges for.
 What a program does once must be charged once. The users of a value with the same demand share what they get, one that
 wants it as it is made takes that, and `overlap` shares gathers on the ways to several demands: what a program does is
 at least a tree from home to all demands. With k users behind a working copy, each is charged the part 1 / k of its own
-way from there. Where the copy might be as made, that comes to the average of the ways from home, and a tree is as long as
-each. Where it may have any form (`_has_any_form`), the part is 1 / (k - 1): if some user takes the value as made, the
-others are at most k - 1, as above; if all want the same, their form may be the copy's; else those with the same demand
-are at most k - 1, and the copy may be where the tree forks first. What an update, a result or the loss may share with
-other users is not charged.
+way from there. Where the copy might be as made, that comes to the average of the ways from home, and a tree is as long
+as each. Where it may have any form (`_has_any_form`), the part is 1 / (k - 1): if some user takes the value as made,
+the others are at most k - 1, as above; if all want the same, their form may be the copy's; else those with the same
+demand are at most k - 1, and the copy may be where the tree forks first. What an update, a result or the loss may share
+with other users is not charged.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _FREE = Price(0.0, Pricing())
 
 _NO_AXES = Mesh(())
 
-_LEAST = 1e-4
+_LEAST = 1e-5
 """Of strategies that are as good otherwise, that with the least to send is met."""
 
 _BETWEEN = 1
