@@ -14,9 +14,11 @@ from typing import Any, Literal
 import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
+from xdsl.passes import ModulePass
 
+from ..dialects.compute import python_value
 from ..dialects.ratios import ratios_of
-from ..dialects.step import SEARCH
+from ..dialects.step import CHOSEN, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..lowering.calling import batch_items
@@ -32,8 +34,9 @@ from ..passes.pipeline import run_pipeline
 from ..passes.planning.summary import read_plan
 from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
+from ..passes.search_plan import SearchPlanPass
 from ..passes.verification import first_fault
-from .files import write_atomically
+from .files import UNDECIDED, write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
@@ -128,16 +131,26 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A plan: its IR, its program, the report that `plan.json` holds, and when planning began, by `time.time()`."""
+    """
+    A plan.
+
+    Args:
+        report: what `plan.json` holds.
+        began: when planning did, by `time.time()`.
+        undecided: the step before any decision, from which `explain` asks what else would have been; None where
+            `search-plan` was not run.
+    """
 
     module: ModuleOp
     program: str
     report: Mapping[str, Any]
     began: float
+    undecided: ModuleOp | None = None
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
-        Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all.
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all; and `global.mlir`, the
+        step before any decision, if that is known.
 
         Args:
             began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
@@ -147,6 +160,11 @@ class CompiledStep:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "step.mlir", module_text(self.module))
         write_atomically(folder / "program.py", self.program)
+        if self.undecided is not None:
+            write_atomically(folder / UNDECIDED, module_text(self.undecided))
+        else:
+            # That of an earlier plan would answer for this one.
+            (folder / UNDECIDED).unlink(missing_ok=True)
         total = {"total_seconds": time() - (began if began is not None else self.began)}
         write_atomically(folder / "plan.json", json.dumps({**self.report, **total}, indent=2) + "\n")
         return folder
@@ -199,19 +217,25 @@ def lower(
 ) -> CompiledStep:
     """Plan an imported step: passes and emission; `seconds` holds what came before."""
     began = time() - sum(seconds.values())
+    undecided: list[ModuleOp] = []
+
+    def on_before(each: ModulePass, before: ModuleOp) -> None:
+        observe(each.name)
+        if isinstance(each, SearchPlanPass):
+            undecided.append(before.clone())
+
     with collector_paused():
         add_cluster(module, cluster)
         passes = options.passes(cluster)
-        seconds |= run_pipeline(
-            Context(), module, passes, verify_each=False, on_before=lambda each, _: observe(each.name)
-        )
+        seconds |= run_pipeline(Context(), module, passes, verify_each=False, on_before=on_before)
         if fault := first_fault(module):
             raise PassError("plan", "invalid", f"{fault.message} (run opt-tool --verify-each to see which)", fault.op)
         observe("emit")
         start = perf_counter()
         program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
         seconds["emit"] = perf_counter() - start
-    return CompiledStep(module, program, report(module, seconds, name, step_spec), began)
+    given = undecided[0] if undecided else None
+    return CompiledStep(module, program, report(module, seconds, name, step_spec), began, given)
 
 
 def versions() -> dict[str, str]:
@@ -224,6 +248,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
+    `chosen_candidate` is what makes the chosen plan again from `global.mlir`.
+
     `bound_s` is a lower bound of the step, and `gap` how far from it the plan is at most, as a part of its own step.
     `search` is what `search-strategy` says where that was run by itself: sums over ops and collectives as if nothing
     overlapped, which say nothing of the step. Of a pipeline the seconds of compute are those of the stage that
@@ -232,7 +258,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     views = step_views(module)
     (func,) = {view.func: None for view, _ in views}
     whole = cluster_of_module(module)
-    found = func.attributes.get(SEARCH)
+    found, again = func.attributes.get(SEARCH), func.attributes.get(CHOSEN)
     search = found.data if isinstance(found, DictionaryAttr) else {}
     plan = read_plan(func)
     clusters = [cluster for _, cluster in views]
@@ -261,6 +287,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "chosen": plan.chosen if plan is not None else None,
         "bound_s": plan.bound if plan is not None else None,
         "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
+        "chosen_candidate": python_value(again) if again is not None else None,
         "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],
         "search": {name: _number(search.get(name)) for name in ("cost", "lower_bound") if name in search},
         "peak_bytes": [size for peak in peaks for size in peak.by_rank],

@@ -6,6 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
+UNDECIDED = "global.mlir"
+"""The file of a plan's folder with the step before any decision."""
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` to `path` by way of a temporary file beside it, so that nothing half-written is ever seen."""

@@ -11,6 +11,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
+    DictionaryAttr,
     FloatAttr,
     IntegerAttr,
     IntegerType,
@@ -164,6 +165,8 @@ def python_value(attribute: Attribute) -> Any:
             return attribute.data
         case ArrayAttr():
             return [python_value(item) for item in attribute]
+        case DictionaryAttr():
+            return {name: python_value(item) for name, item in attribute.data.items()}
         case DenseArrayBase():
             return list(cast("DenseArrayBase[IntegerType]", attribute).get_values())
         case TypeAttribute():

@@ -50,6 +50,12 @@ On a function: what search-plan reports: the chosen candidate, the seconds of it
 candidates.
 """
 
+CHOSEN = "spmd.chosen"
+"""
+On a function: the candidate that search-plan chose, with all that is needed to make it again: layout, choice, pins, and
+the cluster's own mesh.
+"""
+
 BALANCE = "spmd.balance"
 """
 On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).

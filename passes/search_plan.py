@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.step import PLAN
+from ..dialects.step import CHOSEN, PLAN
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
 from .analysis.memory import size_text
@@ -18,6 +18,7 @@ from .errors import fail
 from .pipeline import replace_module
 from .planning.explore import WORK, Allowance, Explorer, Note
 from .planning.layouts import Fixed
+from .planning.records import Chosen, attribute_of_record
 from .planning.summary import plan_attribute
 from .planning.workbench import Workbench
 from .search.pins import PinError, load_pins
@@ -42,7 +43,8 @@ class SearchPlanPass(ModulePass):
     Ensures: what `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`, `select-collectives`,
     `accumulate`, `duplex`, `overlap`, `schedule-pipeline` and `plan-transfers` ensure, as far as they were of use. The
     mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate, its seconds, and
-    what became of all others. The same for the same input, on any machine, unless `budget` ends the search.
+    what became of all others; `spmd.chosen` what is needed to make it again. The same for the same input, on any
+    machine, unless `budget` ends the search.
 
     Before:
     ```mlir
@@ -118,7 +120,9 @@ class SearchPlanPass(ModulePass):
         if best is None:
             fail(funcs[0], _why_none(explorer.notes))
         replace_module(op, best.module)
+        chosen = attribute_of_record(Chosen(best.candidate, pins, cluster.mesh).record())
         for func in step_functions(op):
+            func.attributes[CHOSEN] = chosen
             func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, None, explorer.notes)
 
     def _fixed(self, cluster: Cluster) -> Fixed:

@@ -60,7 +60,7 @@ def _import_options(add: _Add) -> None:
 def _plan_options(add: _Add) -> None:
     add("step", metavar="STEP", help=_STEP)
     add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
-    add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py and plan.json")
+    add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py, plan.json and global.mlir")
     _planning(add)
     _decisions(add)
     drawn = "what one device draws, or what each rank draws for itself"
@@ -78,6 +78,16 @@ def _run_options(add: _Add) -> None:
     add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--profile", action="store_true", help="measure this machine first and plan for that")
+
+
+def _explain_options(add: _Add) -> None:
+    add("plan", metavar="DIR", help="what `plan` wrote")
+    value_help = (
+        "a parameter, optimizer state or batch item as in pins (h.0.mlp.up.weight, batch.0), a glob of such, or the "
+        "result of an op (h.0.mlp.up.addmm): what was decided on it, and the step with the best alternatives"
+    )
+    add("value", nargs="?", metavar="VALUE|OP", help=value_help)
+    add("--json", action="store_true", help="print JSON")
 
 
 def _simulate_options(add: _Add) -> None:
@@ -174,6 +184,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "import": ("cli_plan:import_command", "Write the IR of a training step, before any decision", _import_options),
     "plan": ("cli_plan:plan_command", "Find the fastest plan of a step and write its program", _plan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
+    "explain": ("cli_explain:explain_command", "Say why a plan won, and what others would cost", _explain_options),
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),
     "check": ("cli_check:check_command", "Compare a plan with one device, step by step", _check_options),
     "check-rule": ("cli_check:check_rule_command", "Check a sharding rule of an op on numbers", _check_rule_options),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 
 @contextmanager
@@ -62,6 +64,25 @@ def process_began() -> float:
 
 
 _IMPORTED = time.perf_counter()
+
+
+def print_report(*parts: Table | str) -> None:
+    """
+    Print tables and lines to standard output: as they look best on a terminal, elsewhere a line a row, for `grep`.
+    """
+    is_terminal = Console().is_terminal
+    console = Console() if is_terminal else Console(width=_WIDE)
+    for part in parts:
+        if isinstance(part, str):
+            console.print(Text(part), soft_wrap=True)
+            continue
+        if not is_terminal:
+            part.box, part.title_justify, part.pad_edge = None, "left", False
+        console.print(part)
+
+
+_WIDE = 10_000
+"""Columns of what no terminal shows: no line wraps."""
 
 
 def seconds_text(seconds: float) -> str:

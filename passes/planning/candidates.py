@@ -77,6 +77,29 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Family:
+    """
+    What kind of candidate one is, so that the candidates of a kind can be found without reading their names.
+
+    Args:
+        mode: of its layout.
+        strategy: its presets, outermost first, as `dp` or `dp+tp`; `search` where it has none.
+        mesh: the axes of all devices with their sizes.
+        balanced: whether devices have shares by their speed.
+    """
+
+    mode: Mode
+    strategy: str
+    mesh: tuple[tuple[str, int], ...]
+    balanced: bool = False
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """The presets by themselves, outermost first."""
+        return tuple(self.strategy.split("+"))
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A layout with a way to find its strategy."""
 
@@ -88,6 +111,13 @@ class Candidate:
         """What to call it in reports."""
         shares = ", shares by speed" if self.choice.balanced else ""
         return f"{self.choice.name} on {self.layout.name}{shares}"
+
+    @property
+    def family(self) -> Family:
+        """What kind of candidate it is."""
+        strategy = "+".join(pin.preset for pin in self.choice.pins) or "search"
+        mesh = tuple((axis.name, axis.size) for axis in self.layout.mesh.spatial)
+        return Family(self.layout.mode, strategy, mesh, self.choice.balanced)
 
 
 COMPLETED = Weights(contractions=1.0, others=0.0, bucketed=True)

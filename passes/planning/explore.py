@@ -10,7 +10,7 @@ from time import perf_counter
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
-from .candidates import Candidate, Layout, preset, presets, searched
+from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, Refused, Solved, Workbench
@@ -142,7 +142,9 @@ class Explorer:
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
         own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
-        yield [Candidate(own, dp), *([Candidate(own, replace(dp, balanced=True))] if self.shares else [])]
+        yield [Candidate(own, dp)]
+        if self.shares:
+            yield [Candidate(own, replace(preset((name, _axes(own.mesh))), balanced=True)) for name in DATA_PARALLEL]
         yield [Candidate(Layout(mesh), choice) for mesh in self.meshes for choice in FIRST]
         yield list(self._balanced())
         yield list(self._over_time())
@@ -156,12 +158,21 @@ class Explorer:
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
         own, rows = self.meshes[0], self.bench.rows
-        if self.bench.cut_refusal() is None:
+        if (refusal := self.bench.cut_refusal()) is None:
             layers = min(len(find_layers(view).names) for view in self.bench.views)
             yield from self._hopeful(pipelines(own, rows, layers), MOST_PIPELINES)
             yield from self._hopeful(accumulations(own, rows), REFINED)
-        if self.bench.cut_refusal(unrolled=True) is None:
+        else:
+            self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
+        if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
             yield from self._hopeful([Layout(own, "duplex", 2)], REFINED)
+        else:
+            self._refuse((Layout(own, "duplex", 2),), refusal)
+
+    def _refuse(self, layouts: Iterable[Layout], why: str) -> None:
+        """Say of what stands for all layouts of a kind why none of them can be."""
+        for layout in filter(self.fixed.allows, layouts):
+            self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
     def _hopeful(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
         """Those that take the least, with a few searches each."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import cast
+from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
+from ...dialects.compute import python_value
 from ...dialects.step import PLAN
+from .candidates import Family
 from .explore import Note
+from .records import attribute_of_record, family_record, read_family
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Tried:
         step: seconds, simulated, or, where it was not finished, at the least by an estimate.
         exposed: of these, seconds in which the busiest stage does not compute; None where it was not finished.
         peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
+        memory_bytes: what that rank has.
+        family: what kind of candidate it is; None in what an older version wrote.
     """
 
     name: str
@@ -31,10 +36,27 @@ class Tried:
     step: float | None = None
     exposed: float | None = None
     peak_bytes: int | None = None
+    memory_bytes: float | None = None
+    family: Family | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every rank has the memory that it needs; None where nobody looked."""
+        if self.peak_bytes is None or self.memory_bytes is None:
+            return None
+        return self.peak_bytes <= self.memory_bytes
 
     def as_dict(self) -> dict[str, object]:
         """What is known of it, for JSON."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**found, "family": family_record(self.family)} if self.family is not None else found
+
+    @staticmethod
+    def from_dict(entry: Mapping[str, Any]) -> Tried:
+        """What `as_dict` wrote."""
+        given = entry.get("family")
+        family = read_family(given) if given is not None else None
+        return Tried(**{name: value for name, value in entry.items() if name != "family"}, family=family)
 
 
 @dataclass(frozen=True)
@@ -62,12 +84,17 @@ def plan_attribute(chosen: str, step: float, bound: float | None, notes: Sequenc
 
 
 def _entry(note: Note) -> DictionaryAttr:
-    found: dict[str, Attribute] = {"name": StringAttr(note.candidate.name), "why": StringAttr(note.why)}
+    found: dict[str, Attribute] = {
+        "name": StringAttr(note.candidate.name),
+        "why": StringAttr(note.why),
+        "family": attribute_of_record(family_record(note.candidate.family)),
+    }
     for name, value in (("step", note.seconds), ("exposed", note.exposed)):
         if value is not None:
             found[name] = FloatAttr(value, 64)
     if note.peak_bytes is not None:
         found["peak_bytes"] = IntegerAttr(note.peak_bytes, i64)
+        found["memory_bytes"] = FloatAttr(note.memory_bytes, 64)
     return DictionaryAttr(found)
 
 
@@ -84,13 +111,15 @@ def read_plan(func: FuncOp) -> PlanSummary | None:
 
 
 def _tried(entry: Mapping[str, Attribute]) -> Tried:
-    peak = entry.get("peak_bytes")
+    peak, family = entry.get("peak_bytes"), entry.get("family")
     return Tried(
         _text(entry.get("name")),
         _text(entry.get("why")),
         _number(entry.get("step")),
         _number(entry.get("exposed")),
         peak.value.data if isinstance(peak, IntegerAttr) else None,
+        _number(entry.get("memory_bytes")),
+        read_family(python_value(family)) if isinstance(family, DictionaryAttr) else None,
     )
 
 

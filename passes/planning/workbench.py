@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -41,12 +41,12 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import strategy_of, transferred, write_strategy
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
-from ..search.objective import Loop
-from ..search.pins import Pin, PinError, apply_pins
-from ..search.problem import Infeasible, Solution
+from ..search.objective import Loop, Weights
+from ..search.pins import Constraints, Pin, PinError, apply_pins
+from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
-from ..search.strategy import StrategyProblem, Sums, build_problem
+from ..search.strategy import StrategyProblem, Sums, build_problem, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -65,6 +65,10 @@ LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, sweeps=(30, 10, 10, 10)
 
 _GOOD_ENOUGH = 0.01
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
+
+
+Narrow = Callable[[StepView, Constraints], None]
+"""Changes the constraints of one stage, besides what pins say: to fix one decision, say, or to leave it open."""
 
 
 class Refused(ValueError):
@@ -198,6 +202,7 @@ class Workbench:
         self._grounds: dict[Layout, Ground] = {}
         self._tables: dict[Cluster, Tables] = {}
         self._cannot: dict[Layout, str] = {}
+        self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
 
     @property
     def rows(self) -> int:
@@ -243,13 +248,13 @@ class Workbench:
                 return str(error)
         return None
 
-    def solve(self, candidate: Candidate) -> Solved:
+    def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
         """Find the strategy of a candidate; Refused where there is none."""
         try:
             ground = self._ground(candidate.layout.without_time)
             if candidate.choice.balanced:
-                ground = self._balanced(candidate, ground)
-            found = self._strategies(candidate, ground)
+                ground = self._balanced(candidate, ground, narrow)
+            found = self._strategies(candidate, ground, narrow)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
         return Solved(candidate, ground, tuple(found))
@@ -261,6 +266,19 @@ class Workbench:
     def tables_of(self, cluster: Cluster) -> Tables:
         """What problems on a cluster share."""
         return self._tables.setdefault(cluster, Tables(cluster))
+
+    def views_of(self, layout: Layout) -> list[StepView]:
+        """The stages of the step on a layout, without decisions; Refused where it cannot be laid out so."""
+        return [view for view, _, _ in self._ground(layout.without_time).stages]
+
+    def problems(self, candidate: Candidate, narrow: Narrow | None = None) -> list[tuple[StepView, StrategyProblem]]:
+        """The problem of each stage of a candidate, on `views_of` its layout, with even shares; memory is free."""
+        try:
+            ground = self._ground(candidate.layout.without_time)
+            loop = self._loop(candidate.layout, [view for view, _, _ in ground.stages])
+            return [(stage[0], self._builder(candidate, *stage, loop, narrow)()) for stage in ground.stages]
+        except (PassFailedException, PinError) as error:
+            raise Refused(str(error)) from error
 
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
@@ -311,34 +329,55 @@ class Workbench:
             self._grounds[layout] = Ground.of(module)
         return self._grounds[layout]
 
-    def _balanced(self, candidate: Candidate, ground: Ground) -> Ground:
+    def _balanced(self, candidate: Candidate, ground: Ground, narrow: Narrow | None) -> Ground:
         """The step with the shares that are best for the strategy that is best with equal ones."""
-        module = ground.written([strategy for strategy, _ in self._strategies(candidate, ground)])
+        module = ground.written([strategy for strategy, _ in self._strategies(candidate, ground, narrow)])
         BalanceRatiosPass().apply(self.ctx, module)
         return Ground.of(module)
 
-    def _strategies(self, candidate: Candidate, ground: Ground) -> list[tuple[Strategy, Sums]]:
+    def _strategies(
+        self, candidate: Candidate, ground: Ground, narrow: Narrow | None
+    ) -> list[tuple[Strategy, Sums]]:
         loop = self._loop(candidate.layout, [view for view, _, _ in ground.stages])
-        return [self._strategy(candidate, *stage, loop) for stage in ground.stages]
+        builders = [self._builder(candidate, *stage, loop, narrow) for stage in ground.stages]
+        stages = zip(ground.stages, builders, strict=True)
+        return [_strategy(view, cluster, build, fits=candidate.choice.fits) for (view, cluster, _), build in stages]
 
-    def _strategy(
-        self, candidate: Candidate, view: StepView, cluster: Cluster, factors: Factors, loop: Loop | None
-    ) -> tuple[Strategy, Sums]:
+    def _builder(
+        self,
+        candidate: Candidate,
+        view: StepView,
+        cluster: Cluster,
+        factors: Factors,
+        loop: Loop | None,
+        narrow: Narrow | None,
+    ) -> Callable[..., StrategyProblem]:
+        """What makes the problem of a stage, at prices of memory."""
         choice = candidate.choice
         constraints = apply_pins((*choice.pins, *self.pins), view)
+        if narrow is not None:
+            narrow(view, constraints)
         tables = self.tables_of(cluster)
+        is_shared = narrow is None and not choice.pins and not choice.balanced
+
+        first = partial(build_problem, view, cluster, constraints, tables=tables, loop=loop, factors=factors)
 
         def build(prices: Prices = Prices()) -> StrategyProblem:
+            if is_shared and not prices.at:
+                return self._shared_problem(candidate, view, tables, first)
             return build_problem(view, cluster, constraints, choice.weights, prices, tables, loop, factors)
 
-        if choice.fits:
-            limit = (1.0 - HEADROOM) * cluster.memory
-            found = solve_within(view, cluster, build, _solved, limit)
-            return found.strategy, found.problem.sums(found.solution.assignment)
-        problem = build()
-        least = sum(float(costs.min()) for costs in problem.problem.unary)
-        solution = _solved(problem, _GOOD_ENOUGH * least)
-        return strategy_of(problem, solution, is_frugal=False), problem.sums(solution.assignment)
+        return build
+
+    def _shared_problem(
+        self, candidate: Candidate, view: StepView, tables: Tables, build: Callable[[Weights], StrategyProblem]
+    ) -> StrategyProblem:
+        """The problem of a candidate where memory is free; those that differ in weights alone are built once."""
+        key, weights = (candidate.layout, view.stage), candidate.choice.weights
+        if key not in self._problems:
+            self._problems[key] = build(weights), weights
+            return self._problems[key][0]
+        return repriced(*self._problems[key], weights, tables)
 
     def _loop(self, layout: Layout, views: Sequence[StepView]) -> Loop | None:
         if layout.parts == 1 or not views:
@@ -346,6 +385,24 @@ class Workbench:
         batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
         whole = views[0].whole
         return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+
+
+def _strategy(
+    view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], *, fits: bool
+) -> tuple[Strategy, Sums]:
+    """The strategy of a stage, and what it comes to."""
+    if fits:
+        found = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)
+        return found.strategy, found.problem.sums(found.solution.assignment)
+    problem = build()
+    solution = good_solution(problem.problem)
+    return strategy_of(problem, solution, is_frugal=False), problem.sums(solution.assignment)
+
+
+def good_solution(problem: Problem) -> Solution:
+    """A solution about as good as the best; Infeasible where there is none."""
+    least = sum(float(costs.min()) for costs in problem.unary)
+    return solve(problem, limits=replace(LIMITS, allowance=_GOOD_ENOUGH * least))
 
 
 def _solved(problem: StrategyProblem, allowance: float) -> Solution:

@@ -119,13 +119,14 @@ class Limit:
 @dataclass(frozen=True)
 class OpLimit:
     """
-    What an op's signature must be: per axis all its placements, the sharding of single operands, and per axis the
-    splits that its values may not have.
+    What an op's signature must be: per axis all its placements, the sharding of single operands, per axis the splits
+    that its values may not have, and the whole of it where given.
     """
 
     axes: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
     operands: tuple[tuple[int, Limit], ...] = ()
     never: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
+    signature: Signature | None = None
 
 
 _FREE = Limit()
@@ -169,6 +170,8 @@ class Constraints:
             found = (placement(s, axis) for s in (*given.operands, *given.results))
             if any(isinstance(each, tuple) and each == split for each, split in zip(found, refused, strict=True)):
                 return False
+        if limit.signature is not None and not is_same(given, limit.signature):
+            return False
         return all(_obeys(given.operands[i], each) for i, each in limit.operands)
 
     def refuse_op(self, op: ComputeOp) -> NoReturn:
@@ -192,6 +195,14 @@ def _obeys(sharding: Sharding, limit: Limit) -> bool:
     if limit.sharding is not None and not _is_as_pinned(sharding, limit.sharding):
         return False
     return all(placement(sharding, axis) in allowed for axis, allowed in limit.axes)
+
+
+def is_same(given: Signature | Sharding, wanted: Signature | Sharding) -> bool:
+    """Whether one is the other; where the wanted one gives no boundaries, those of the ratios will do."""
+    if isinstance(given, Sharding) or isinstance(wanted, Sharding):
+        return isinstance(given, Sharding) and isinstance(wanted, Sharding) and _is_as_pinned(given, wanted)
+    pairs = zip((*given.operands, *given.results), (*wanted.operands, *wanted.results), strict=True)
+    return all(_is_as_pinned(one, other) for one, other in pairs)
 
 
 def _is_as_pinned(sharding: Sharding, pinned: Sharding) -> bool:

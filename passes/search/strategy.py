@@ -96,19 +96,26 @@ class StrategyProblem:
     Args:
         seconds: by node, those of the op by state, unweighted; None for what is no op.
         traffic: by edge.
+        ends: by node, what its op is charged beside, by state: seconds of activations, weighted.
     """
 
     problem: Problem
     decisions: list[Decision]
     seconds: list[Costs | None]
     traffic: list[Traffic]
+    ends: dict[int, Costs]
 
     def sums(self, assignment: States) -> Sums:
         """What an assignment comes to."""
         compute = sum(float(costs[x]) for costs, x in zip(self.seconds, assignment, strict=True) if costs is not None)
         found = {True: 0.0, False: 0.0}
+        known: dict[tuple[int, bool], Costs | None] = {}
         for edge, traffic in zip(self.problem.edges, self.traffic, strict=True):
-            if (seconds := traffic.seconds()) is not None:
+            # Equal changes share their table.
+            key = (id(edge.table), traffic.price.beside)
+            if key not in known:
+                known[key] = traffic.seconds()
+            if (seconds := known[key]) is not None:
                 found[traffic.price.beside] += float(seconds[assignment[edge.u], assignment[edge.v]])
         return Sums(compute, found[True], found[False])
 
@@ -134,6 +141,34 @@ def build_problem(
     return _Builder(view, cluster, constraints, weights, prices, tables, loop, factors).build()
 
 
+def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:
+    """The problem, built at the weights `before` without prices of memory, at others."""
+    unary = list(problem.problem.unary)
+    for node, (decision, seconds) in enumerate(zip(problem.decisions, problem.seconds, strict=True)):
+        if seconds is None or not isinstance(decision.subject, ComputeOp):
+            continue
+        key = ("repriced", id(seconds), after.of_op(decision.subject))
+        if key not in tables.unary:
+            tables.kept.append(seconds)
+            tables.unary[key] = after.of_op(decision.subject) * seconds
+        unary[node] = tables.unary[key]
+    scale = after.activations / before.activations
+    ends = {node: scale * costs for node, costs in problem.ends.items()}
+    for node, costs in ends.items():
+        unary[node] = unary[node] + costs
+    known: dict[tuple[int, bool], Costs] = {}
+    edges: list[Edge] = []
+    for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
+        # Equal changes share their table, before and after.
+        key = (id(edge.table), traffic.price.beside)
+        if key not in known:
+            price = replace(after.price(traffic.move), turns=traffic.price.turns)
+            table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
+            known[key] = table if table is not None else np.zeros_like(edge.table)
+        edges.append(Edge(edge.u, edge.v, known[key]))
+    return replace(problem, problem=Problem(tuple(unary), tuple(edges)), ends=ends)
+
+
 class _Builder:
     """Collects nodes and edges; one use."""
 
@@ -155,6 +190,7 @@ class _Builder:
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
         self.traffic: list[Traffic] = []
+        self.ends: dict[int, Costs] = {}
         self.seconds: list[Costs | None] = []
         self.decisions: list[Decision] = []
         self.op_nodes: dict[int, int] = {}
@@ -179,7 +215,7 @@ class _Builder:
         self._results()
         self._departures()
         problem = Problem(tuple(self.unary), tuple(self.edges))
-        return StrategyProblem(problem, self.decisions, self.seconds, self.traffic)
+        return StrategyProblem(problem, self.decisions, self.seconds, self.traffic, self.ends)
 
     def _node(self, decision: Decision, unary: Costs, seconds: Costs | None = None) -> int:
         self.decisions.append(decision)
@@ -411,7 +447,12 @@ class _Builder:
                 price = self._price(Move(value, "loss"))
                 table = self._table(value, port, whole, price) if price.weight else None
                 if table is not None:
-                    self.unary[node] = self.unary[node] + table[:, 0]
+                    self._charge(node, table[:, 0])
+
+    def _charge(self, node: int, costs: Costs) -> None:
+        """Charge the op of a node for what becomes of its result beside edges."""
+        self.unary[node] = self.unary[node] + costs
+        self.ends[node] = self.ends.get(node, 0.0) + costs
 
     def _departures(self) -> None:
         """What goes to another stage may be spread in any way, once it is no partial value."""
@@ -421,7 +462,7 @@ class _Builder:
                 port = self.tables.port(self._states(node), True, value.index)
                 table = self._table(value, port, self._homes(value), self._price(Move(value, "user")))
                 if table is not None:
-                    self.unary[node] = self.unary[node] + table.min(axis=1)
+                    self._charge(node, table.min(axis=1))
 
 
 def _unknown() -> None:

@@ -38,7 +38,10 @@ def test_help_answers_without_loading_libraries():
     assert done.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["", "import", "plan", "run", "simulate", "check", "check-rule", "profile"])
+COMMANDS = ["", "import", "plan", "run", "explain", "simulate", "check", "check-rule", "profile"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         main([*command.split(), "--help"])

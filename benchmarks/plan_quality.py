@@ -1,0 +1,365 @@
+"""
+Whether a searched plan is ever slower than a plain one, by the simulator.
+
+    python benchmarks/plan_quality.py [--steps STEP ...] [--clusters CLUSTER ...] [--sample N] [--jobs N]
+    python benchmarks/plan_quality.py --random N [--seed FIRST]
+    python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
+
+Each pair of a step and a cluster is planned by `search-plan`, and by hand: data parallelism and ZeRO, Megatron's tensor
+parallelism at every degree, hybrid sharding, even pipelines with every schedule, AMP's enumeration, and shares by speed
+on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`) that have nothing to do with the search.
+Those count that fit in memory. By default every shipped step of full size meets every shipped cluster; `--random N`
+makes clusters, and steps, out of numbers (`_random_pairs.py`).
+
+`--most` and `--seconds` limit how many plans by hand a pair is compared with; all others are then left out at random.
+A pair whose plan crashes, is invalid, or is refused though a plain one fits, is a failure and is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import statistics
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+# Before torch is loaded: its threads only wait for one another where several processes plan.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
+from _random_pairs import PREFIX, find_any_cluster, find_step, number_of, random_step
+from _report import RESULTS, publish
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, TensorType
+
+from shardwright.api.compile import import_training_step
+from shardwright.dialects.train import BATCH
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import shipped_clusters
+from shardwright.models.registry import MODELS
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.errors import PassError
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.summary import read_plan
+from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.verification import first_fault
+
+FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+"""What `shardwright plan` runs before it decides."""
+
+LAST = "check-order,check-memory,insert-frees"
+"""And after."""
+
+TOLERANCE = 1e-6
+"""By how much, relative, the same program may seem faster under another name."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """
+    How pairs are compared.
+
+    Args:
+        plan: the passes that search.
+        most, seconds: how many plans by hand, and for how long.
+        only: a part of the names of the plans by hand that are tried.
+    """
+
+    plan: str = "search-plan"
+    most: int = 100_000
+    seconds: float | None = None
+    only: str | None = None
+
+
+@dataclass
+class Row:
+    """
+    What became of a pair: seconds of steps, names of plans.
+
+    Args:
+        failure: why the search gave no plan, or an invalid one; empty where it did not fail.
+        fitting, refused: how many plans by hand can be run, and how many cannot be made.
+        refusals: why not, the family and the reason of each.
+        losses: plans by hand that are faster, the fastest first, with their steps.
+    """
+
+    step: str
+    cluster: str
+    devices: int = 0
+    what: str = ""
+    chosen: str = ""
+    seconds: float | None = None
+    failure: str = ""
+    best: str = ""
+    best_seconds: float | None = None
+    fitting: int = 0
+    refused: int = 0
+    planning: float = 0.0
+    candidates: int = 0
+    losses: tuple[tuple[str, float], ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """The chosen plan's step relative to that of the best plan by hand."""
+        if self.seconds is None or self.best_seconds is None:
+            return None
+        return self.seconds / self.best_seconds
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the search failed where it should not; where nothing fits by hand it may find nothing, too."""
+        is_refusal = self.failure.startswith("refused")
+        return bool(self.failure) and (not is_refusal or self.best_seconds is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the table and JSON."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+@lru_cache(maxsize=4)
+def prepared_step(name: str) -> Prepared:
+    """The step, imported and in the form that the search gets it in."""
+    step = find_step(name)
+    module = import_training_step(step)
+    run_pipeline(Context(), module, FIRST, verify_each=False)
+    decomposed = module.clone()
+    has_batch_norm = any(op.name == "aten._native_batch_norm_legit_functional" for op in module.walk())
+    if has_batch_norm:
+        run_pipeline(Context(), decomposed, "decompose-batch-norm,canonicalize,cse,dce", verify_each=False)
+    return Prepared(decomposed, module, has_batch_norm, _rows(module))
+
+
+def _rows(module: ModuleOp) -> int:
+    """The size of the batch: of the first dim of its items."""
+    (func,) = step_functions(module)
+    attributes = func.arg_attrs or ()
+    batch = [value.type for value, given in zip(func.args, attributes, strict=True) if BATCH in given.data]
+    return max((each.get_shape()[0] for each in batch if isinstance(each, TensorType) and each.get_shape()), default=1)
+
+
+@lru_cache(maxsize=4)
+def _need(name: str) -> float:
+    return need_of(prepared_step(name))
+
+
+def cluster_for(step: str, cluster: str) -> Cluster:
+    """The cluster of a pair."""
+    return find_any_cluster(cluster, lambda: _need(step))
+
+
+def compare(step: str, cluster: str, options: Options = Options()) -> Row:
+    """Plan a pair by the search and by hand; never raises."""
+    row = Row(step, cluster)
+    try:
+        number = number_of(step)
+        row.what = random_step(number)[0] if number is not None else ""
+        prepared, devices = prepared_step(step), cluster_for(step, cluster)
+        row.devices = devices.mesh.device_count
+        _search(row, prepared, devices, options.plan)
+        _by_hand(row, prepared, devices, options)
+    except Exception:
+        row.failure = f"benchmark: {traceback.format_exc(limit=-3)}"
+    return row
+
+
+def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
+    module = prepared.fused.clone()
+    add_cluster(module, cluster)
+    began = perf_counter()
+    try:
+        run_pipeline(Context(), module, plan, verify_each=False)
+        row.planning = perf_counter() - began
+        seconds, (peak, memory) = step_seconds(module), tightest(module)
+        (func,) = step_functions(module)
+        summary = read_plan(func)
+        row.chosen, row.seconds = (summary.chosen if summary is not None else plan), seconds
+        row.candidates = len(summary.candidates) if summary is not None else 0
+        if summary is not None and abs(summary.step / seconds - 1.0) > TOLERANCE:
+            row.failure = f"says {summary.step:.6g} s, is {seconds:.6g} s"
+        if peak > memory:
+            row.failure = f"needs {peak} bytes of {memory:.0f}"
+        run_pipeline(Context(), module, LAST, verify_each=False)
+        if fault := first_fault(module):
+            row.failure = f"invalid: {fault.message}"
+    except PassError as error:
+        kind = "crashed" if "crashed" in str(error) else "refused"
+        row.failure = f"{kind}: {error}"
+        row.planning = perf_counter() - began
+
+
+def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -> None:
+    named = [plan for plan in plain_plans(prepared, cluster) if options.only is None or options.only in plan.name]
+    plans = limited(named, options.most)
+    judged = judge_all(Workshop(prepared, cluster), plans, options.seconds)
+    fitting = sorted((each for each in judged if each.counts), key=_step_of)
+    row.refusals = tuple(dict.fromkeys((each.family, each.refusal) for each in judged if each.step is None))
+    row.fitting, row.refused = len(fitting), sum(each.step is None for each in judged)
+    if fitting:
+        row.best, row.best_seconds = fitting[0].name, fitting[0].step
+    if row.seconds is not None:
+        limit = row.seconds / (1.0 + TOLERANCE)
+        row.losses = tuple((each.name, _step_of(each)) for each in fitting if _step_of(each) < limit)
+
+
+def _step_of(judged: Judged) -> float:
+    assert judged.step is not None
+    return judged.step
+
+
+def command(row: Row, baseline: str = "") -> str:
+    """What shows one row again."""
+    only = f" --only '{baseline}'" if baseline else ""
+    return f"python benchmarks/plan_quality.py --pairs {row.step}@{row.cluster}{only}"
+
+
+def faults(row: Row, most: int = 3) -> Iterator[str]:
+    """A line for each plan by hand that is faster, `most` at most, and for a failure."""
+    where = f"{row.step} ({row.what})" if row.what else row.step
+    if row.is_failure:
+        best = f"; by hand {row.best} {row.best_seconds:.6g} s" if row.best_seconds is not None else ""
+        failure = " ".join(row.failure.split())
+        yield f"FAILED {where}, {row.cluster}: {failure}{best}: {command(row)}"
+    for name, seconds in row.losses[:most]:
+        assert row.seconds is not None
+        yield (
+            f"SLOWER {where}, {row.cluster} ({row.devices}): chosen {row.chosen} {row.seconds:.6g} s; {name}"
+            f" {seconds:.6g} s ({row.seconds / seconds:.4f}x; {len(row.losses)} are faster): {command(row, name)}"
+        )
+
+
+def compare_all(pairs: Sequence[tuple[str, str]], options: Options, jobs: int) -> Iterator[Row]:
+    """All pairs, in the order in which they are done; one that kills its process is a failure, too."""
+    if jobs == 1:
+        yield from (compare(*pair, options) for pair in pairs)
+        return
+    broken: list[tuple[str, str]] = []
+    with _pool(jobs) as pool:
+        futures: dict[Future[Row], tuple[str, str]] = {pool.submit(compare, *pair, options): pair for pair in pairs}
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                broken.append(futures[future])
+    for pair in broken:
+        with _pool(1) as pool:
+            try:
+                yield pool.submit(compare, *pair, options).result()
+            except BrokenProcessPool:
+                yield Row(*pair, failure="crashed: its process was killed")
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """How many pairs lose, the worst ratio, the median gain."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    return {
+        "pairs": len(rows),
+        "compared": len(ratios),
+        "slower than a plan by hand": sum(bool(row.losses) for row in rows),
+        "failures": sum(row.is_failure for row in rows),
+        "worst ratio": max(ratios, default=None),
+        "median ratio": statistics.median(ratios) if ratios else None,
+    }
+
+
+def plot(rows: Sequence[Row]) -> None:
+    """The ratios in order, to `results/plan_quality.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ratios = sorted(row.ratio for row in rows if row.ratio is not None)
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.plot(range(1, len(ratios) + 1), ratios, ".")
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_xlabel("pairs of a step and a cluster")
+    axes.set_ylabel("step of the searched plan / of the best by hand")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "plan_quality.png", dpi=120)
+    pyplot.close(figure)
+
+
+def chosen_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """The pairs that the command line asks for, those of one step side by side."""
+    if options.pairs:
+        return [(step, cluster) for step, _, cluster in (pair.rpartition("@") for pair in options.pairs)]
+    if options.random:
+        names = (f"{PREFIX}{number}" for number in range(options.seed, options.seed + options.random))
+        return [(name, name) for name in names]
+    clusters = options.clusters or list(shipped_clusters())
+    steps = options.steps or [name for name in MODELS if not name.endswith("-tiny")]
+    pairs = [(step, cluster) for step in steps for cluster in clusters]
+    return sorted(random.Random(options.seed).sample(pairs, options.sample)) if options.sample else pairs
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", nargs="+", metavar="STEP", help="by default all of full size")
+    parser.add_argument("--clusters", nargs="+", metavar="CLUSTER", help="by default all shipped ones")
+    parser.add_argument("--pairs", nargs="+", metavar="STEP@CLUSTER", help="these alone; either may be random-NUMBER")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many pairs of these, at random")
+    parser.add_argument("--random", type=int, metavar="N", help="so many random clusters with a random step each")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample, or the first random number")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--plan", default="search-plan", metavar="PIPELINE", help="the passes that search")
+    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="plans by hand for each pair")
+    parser.add_argument("--seconds", type=float, help="for the plans by hand of each pair")
+    parser.add_argument("--only", metavar="TEXT", help="plans by hand with this in their names")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="append losses and failures as they are found")
+    parser.add_argument("--name", default="plan_quality", help="of the JSON file")
+    return parser
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    asked = _parser().parse_args()
+    logging.disable(logging.WARNING)
+    rows: list[Row] = []
+    pairs = chosen_pairs(asked)
+    for row in compare_all(pairs, Options(asked.plan, asked.most, asked.seconds, asked.only), asked.jobs):
+        rows.append(row)
+        found = list(faults(row))
+        if asked.faults is not None and found:
+            with asked.faults.open("a") as file:
+                file.writelines(f"{line}\n" for line in found)
+        print(f"[{len(rows)}/{len(pairs)}] {_line(row)}", *found, sep="\n  ", flush=True)
+    report(rows, asked.name)
+
+
+def _line(row: Row) -> str:
+    ratio = f"{row.ratio:.4f}" if row.ratio is not None else "-"
+    times = f"searched {row.planning:.0f} s, {row.fitting} fit, {row.refused} refused"
+    return f"{row.step} {row.what} @ {row.cluster} ({row.devices}): {ratio} {row.chosen or row.failure[:120]} ({times})"
+
+
+def report(rows: Sequence[Row], name: str) -> None:
+    """Table, summary, losses, JSON and plot."""
+    order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
+    hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused")
+    publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
+    for key, value in summary_of(rows).items():
+        print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
+    for line in (line for row in rows for line in faults(row)):
+        print(line)
+    plot(rows)
+
+
+if __name__ == "__main__":
+    main()

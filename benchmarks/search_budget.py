@@ -1,0 +1,147 @@
+"""
+How good the best plan is after how many seconds of `search-plan`.
+
+    python benchmarks/search_budget.py [--budget SECONDS] [STEP@CLUSTER ...]
+
+The clock starts with the pass, when the step has been imported, and is read when a candidate has been judged. A curve
+begins at the first candidate that fits. Steps are simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from _report import RESULTS, publish
+from plan_quality import cluster_for, prepared_step
+from xdsl.context import Context
+
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.planning.summary import read_plan
+from shardwright.passes.search.step_view import step_functions
+
+CASES = (
+    "gpt2-small@h100-8x8",
+    "gpt2-small@hap-8x8",
+    "gpt2-small@amp-het-cluster",
+    "bert-sgmoe@hidup-2x4-10g",
+    "vgg19@hidup-8x8",
+    "resnet50@rtx4090-4x4",
+)
+
+
+class Clock(logging.Handler):
+    """Notes when each candidate has been judged, by its number from 1."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.began = perf_counter()
+        self.seconds: dict[int, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The first argument of the message is how many candidates there have been."""
+        if isinstance(record.args, tuple) and record.args and isinstance(record.args[0], int):
+            self.seconds[record.args[0]] = perf_counter() - self.began
+
+
+@dataclass(frozen=True)
+class Curve:
+    """(seconds, step in seconds, what it is) of each candidate that was the best, and when the search ended."""
+
+    name: str
+    points: tuple[tuple[float, float, str], ...]
+    ended: float
+    candidates: int
+
+    def at(self, seconds: float) -> float | None:
+        """The best step by then."""
+        return min((step for when, step, _ in self.points if when <= seconds), default=None)
+
+
+def curve_of(name: str, budget: float | None) -> Curve:
+    """Search one case."""
+    step, _, cluster = name.rpartition("@")
+    module = prepared_step(step).fused.clone()
+    add_cluster(module, cluster_for(step, cluster))
+    logger, clock = logging.getLogger("shardwright.plan"), Clock()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(clock)
+    try:
+        passes = f"search-plan{{budget={budget}}}" if budget is not None else "search-plan"
+        run_pipeline(Context(), module, passes, verify_each=False)
+        ended = perf_counter() - clock.began
+    finally:
+        logger.removeHandler(clock)
+        logger.setLevel(level)
+    plan = read_plan(step_functions(module)[0])
+    assert plan is not None
+    points = [
+        (clock.seconds[number], each.step, each.name)
+        for number, each in enumerate(plan.candidates, 1)
+        if not each.why and each.step is not None and number in clock.seconds
+    ]
+    return Curve(name, tuple(points), ended, len(plan.candidates))
+
+
+def row_of(curve: Curve) -> dict[str, Any]:
+    """The best after some seconds, relative to the best at the end."""
+    best = curve.points[-1][1]
+    after = {f"after {seconds} s": curve.at(seconds) for seconds in (2, 5, 10, 20, 40)}
+    return {
+        "case": curve.name,
+        "first s": curve.points[0][0],
+        **{name: step / best if step is not None else None for name, step in after.items()},
+        "best ms": best * 1e3,
+        "found after s": curve.points[-1][0],
+        "ended after s": curve.ended,
+        "candidates": curve.candidates,
+        "plan": curve.points[-1][2],
+        "curve": [list(point) for point in curve.points],
+    }
+
+
+def plot(curves: Sequence[Curve]) -> None:
+    """Best step against seconds, relative to the best at the end, to `results/search_budget.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for curve in curves:
+        best = curve.points[-1][1]
+        times = [when for when, _, _ in curve.points] + [curve.ended]
+        axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds of the search")
+    axes.set_ylabel("best step / best at the end")
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "search_budget.png", dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=float, help="seconds for each case; by default the search ends by itself")
+    parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
+    options = parser.parse_args()
+    curves = [curve_of(name, options.budget) for name in options.cases]
+    command = f"python benchmarks/search_budget.py {' '.join(sys.argv[1:])}"
+    publish("search_budget", [row_of(curve) for curve in curves], command=command, hidden=("curve",))
+    plot(curves)
+
+
+if __name__ == "__main__":
+    main()

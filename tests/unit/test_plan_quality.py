@@ -1,0 +1,95 @@
+"""The benchmark that compares searched plans with plain ones, on one small pair, and the pairs made out of numbers."""
+
+from __future__ import annotations
+
+import pytest
+from _plain_plans import Workshop, any_mesh_will_do, cuts, limited, plain_plans, splits
+from _random_pairs import MOST_DEVICES, find_any_cluster, random_cluster, random_step
+from plan_quality import Options, Row, command, compare, faults, prepared_step, summary_of
+
+from shardwright.ir.cluster_file import cluster_toml, find_cluster, parse_cluster
+
+QUICK = Options(plan="search-plan{work=1}", most=1, only="dp on 4")
+
+
+def test_a_pair_is_planned_and_compared() -> None:
+    row = compare("mlp-tiny", "local-4", QUICK)
+    assert row.failure == ""
+    assert row.best == "dp on 4"
+    assert row.ratio is not None
+    assert row.ratio <= 1.0
+    assert row.losses == ()
+    assert not row.is_failure
+
+
+def test_a_pipeline_that_cannot_be_is_a_failure_of_the_search_alone() -> None:
+    row = compare("mlp-tiny", "local-4", Options(plan="search-plan{stages=64}", most=1, only="dp on 4"))
+    assert row.failure.startswith("refused")
+    assert row.is_failure
+    assert any(line.startswith("FAILED mlp-tiny, local-4: refused") for line in faults(row))
+
+
+def test_what_loses_is_listed_with_a_command() -> None:
+    row = Row("mlp", "local-4", chosen="a", seconds=2.0, best="b", best_seconds=1.0, losses=(("b", 1.0),))
+    (line,) = faults(row)
+    assert "2.0000x" in line
+    assert line.endswith(command(row, "b"))
+    assert summary_of([row])["worst ratio"] == 2.0
+    assert summary_of([row])["slower than a plan by hand"] == 1
+
+
+def test_every_family_of_plain_plans_is_there() -> None:
+    plans = list(plain_plans(prepared_step("mlp-tiny"), find_cluster("uneven-4")))
+    assert {plan.family for plan in plans} == {
+        "AMP", "data parallel", "even pipeline", "hybrid", "proportional", "tensor parallel"
+    }
+    assert len({(plan.name, plan.mesh) for plan in plans}) == len(plans)
+    assert {plan.family for plan in limited(plans, 1)} == {"data parallel", "hybrid", "proportional", "tensor parallel"}
+
+
+def test_a_plain_pipeline_is_a_program() -> None:
+    prepared, cluster = prepared_step("mlp-tiny"), find_cluster("local-4")
+    plan = next(each for each in plain_plans(prepared, cluster) if each.family == "AMP" and "2 stages" in each.name)
+    judged = Workshop(prepared, cluster).judge(plan)
+    assert judged.counts, judged.refusal
+
+
+def test_degrees_are_those_of_the_axes_where_no_other_mesh_is_known() -> None:
+    free, bound = find_cluster("hidup-2x4-10g"), parse_cluster(_grid())
+    assert any_mesh_will_do(free)
+    assert not any_mesh_will_do(bound)
+    assert [mesh.parts(inner) for mesh, _, inner in splits(free)] == [2, 4, 8]
+    assert [(outer, inner) for _, outer, inner in splits(bound)] == [
+        (("gpu",), ("node",)), (("node",), ("gpu",)), ((), ("node", "gpu"))
+    ]
+
+
+def _grid() -> str:
+    """A cluster of two axes whose hosts are not known."""
+    device = '[device.a]\nflops = { float32 = 1e9 }\nmemory_bandwidth = 1e9\nmemory = "1GiB"\nlaunch = 0.0\n'
+    links = "".join(f"[link.{axis}]\nlatency = 1e-6\nbandwidth = 1e9\n" for axis in ("node", "gpu"))
+    return f'version = 3\nname = "grid"\nmesh = ["node=2", "gpu=2"]\n{device}{links}'
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(8, [2, 4, 8]), (12, [2, 4]), (7, [7]), (1, [])])
+def test_micro_batches_divide_the_batch(rows: int, expected: list[int]) -> None:
+    assert cuts(rows) == expected
+
+
+def test_random_clusters_are_legal_and_the_same_everywhere() -> None:
+    clusters = [parse_cluster(random_cluster(number, 1e9)) for number in range(200)]
+    assert all(1 <= cluster.mesh.device_count <= MOST_DEVICES for cluster in clusters)
+    assert {len(cluster.kinds_used) for cluster in clusters} == {1, 2, 3}
+    assert any(cluster.topology is None for cluster in clusters)
+    assert parse_cluster(cluster_toml(clusters[0])) == clusters[0]
+    first = clusters[0]
+    assert (str(first.mesh), f"{first.memory:.3g}", random_step(0)[0]) == EXPECTED
+
+
+EXPECTED = ('<["node"=5, "gpu"=4]>', "2.43e+09", "llama-tiny")
+"""The cluster of the number 0 where the step needs 1e9 bytes, and its step."""
+
+
+def test_memory_follows_what_the_step_needs() -> None:
+    small, large = (find_any_cluster("random-0", lambda need=need: need) for need in (1e6, 1e9))
+    assert large.memory == pytest.approx(1000 * small.memory, rel=0.02)

@@ -1,0 +1,255 @@
+"""`shardwright explain`: why a plan is as it is, and what another decision would cost."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ..api.files import UNDECIDED
+from ..ir.sharding import Sharding
+from ..ir.signatures import Signature
+from ..passes.planning.alternatives import Alternative, Alternatives, Decided, NoSuchDecision, Question
+from ..passes.planning.records import Chosen
+from ..passes.planning.workbench import Refused, Workbench
+from ..passes.search.pins import PinError
+from ..passes.search.step_view import cluster_of_module
+from .cli_arguments import TOOL
+from .cli_console import bytes_text, print_report, seconds_text, working
+from .diagnostics import Diagnostic, DiagnosticError
+from .ir_input import load_module
+from .why_not import difference, why_not
+
+NEAREST = 3
+"""So many names are offered in place of an unknown one."""
+
+FASTER = 1e-4
+"""An alternative that is faster by less than this part is as fast."""
+
+CHANGED = 1e-3
+"""Where the plan's step, made again, differs by more than this part, that is said."""
+
+
+def explain_command(options: Namespace) -> int:
+    """Say why a plan was chosen or, of a value or op, what was decided and what else could have been."""
+    folder = Path(options.plan)
+    report = _report(folder)
+    if options.value is None:
+        shown = _whole_plan(report)
+    else:
+        shown = _one_decision(_answer(folder, report, options.value), report, options.value)
+    if options.json:
+        print(json.dumps(shown.record, indent=2))
+        return 0
+    print_report(*shown.parts)
+    return 0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An answer, for people and for machines."""
+
+    parts: list[Table | str]
+    record: Mapping[str, Any]
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
+    path = folder / "plan.json"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        _ = report["predicted_step_s"], report["mesh"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
+        raise _error(f"{path} is not a plan: {error}", hint) from error
+    again = f"plan again: {TOOL} plan {report.get('step') or 'STEP'} --cluster FILE --out {folder}"
+    if "chosen_candidate" not in report:
+        raise _error(f"{path} is of an older version, which did not write what is needed to explain it", again)
+    if report["chosen_candidate"] is None:
+        what = "nothing else was tried: it was not made by search-plan"
+        raise _error(f"{folder}: {what}", f"{again}, without --pass-pipeline, --algorithm and a preset for --pin")
+    return report
+
+
+def _whole_plan(report: Mapping[str, Any]) -> Shown:
+    """Why the plan was chosen."""
+    plan = Table(title=f"{report['name']} on {report['cluster']}", show_header=False)
+    facts = _facts(report)
+    for name, value in facts.items():
+        plan.add_row(name, value)
+    kinds = Table("why not", "best of its kind", "step", "exposed", "peak", "because", title="other kinds of plans")
+    found = why_not(report)
+    for each in found:
+        best = each.best
+        step = seconds_text(best.step) if best is not None and best.step is not None else "-"
+        exposed = seconds_text(best.exposed) if best is not None and best.exposed is not None else "-"
+        peak = bytes_text(best.peak_bytes) if best is not None and best.peak_bytes is not None else "-"
+        kinds.add_row(each.kind, best.name if best is not None else "-", step, exposed, peak, each.why)
+    record = {
+        "chosen": report["chosen"],
+        "step": report["predicted_step_s"],
+        "compute": report["predicted_compute_s"],
+        "exposed": report["predicted_exposed_communication_s"],
+        "peak_bytes": report["peak"]["bytes"],
+        "bound": report["bound_s"],
+        "gap": report["gap"],
+        "candidates": len(report["candidates"]),
+        "why_not": [each.as_dict() for each in found],
+    }
+    hint = "what another decision would cost: shardwright explain DIR VALUE, for a parameter or the result of an op"
+    return Shown([plan, kinds, hint], record)
+
+
+def _facts(report: Mapping[str, Any]) -> dict[str, str]:
+    peak = report["peak"]
+    facts = {
+        "plan": report["chosen"],
+        "of candidates": str(len(report["candidates"])),
+        "step": seconds_text(report["predicted_step_s"]),
+        "of it compute": seconds_text(report["predicted_compute_s"]),
+        "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
+        "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
+    }
+    if report["bound_s"] is not None:
+        facts["no step is shorter than"] = f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%})"
+    return facts
+
+
+def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
+    """What was decided on a value or op, and what else could have been."""
+    path = folder / UNDECIDED
+    if not path.exists():
+        hint = f"plan again: {TOOL} plan {report['step'] or 'STEP'} --cluster FILE --out {folder}"
+        raise _error(f"{path} is missing, the step before any decision", hint)
+    with working(f"explaining {name}") as phase:
+        phase("reading the step")
+        module = load_module(str(path))
+        cluster = cluster_of_module(module)
+        try:
+            chosen = Chosen.read(report["chosen_candidate"], cluster.mesh.name)
+            return Question(Workbench(module, cluster, chosen.pins), chosen.candidate, name, phase).answer()
+        except NoSuchDecision as error:
+            raise _error(str(error), _nearest(name, error.known)) from error
+        except (KeyError, TypeError, ValueError, PinError, Refused) as error:
+            hint = "plan again: it may be of another version"
+            raise _error(f"the plan of {folder} cannot be made again: {error}", hint) from error
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = get_close_matches(name, list(known), n=NEAREST, cutoff=0.5)
+    near = f"did you mean {' or '.join(found)}? " if found else ""
+    return f"{near}step.mlir has the names" if known else ""
+
+
+def _one_decision(found: Alternatives, report: Mapping[str, Any], name: str) -> Shown:
+    """What was decided on a value or op, and the steps with the few best of its alternatives."""
+    parts: list[Table | str] = [_decided(found, f"{name} in {report['chosen']}")]
+    if found.others:
+        parts.append(_others(found))
+    record = {
+        "decided": [_decided_record(each) for each in found.decided],
+        "step": found.seconds,
+        "states": found.count,
+        "alternatives": [_alternative_record(each, found.seconds) for each in found.others],
+        "remarks": _remarks(found, report),
+    }
+    return Shown([*parts, *record["remarks"]], record)
+
+
+def _decided(found: Alternatives, title: str) -> Table:
+    """What was decided: the home of values, or how the operands and results of ops are spread."""
+    if not isinstance(found.decided[0].state, Signature):
+        table = Table("value", "home", "working copy", title=title)
+        for each in found.decided:
+            table.add_row(_named(each), Text(str(each.state)), Text(_copy(each)))
+        return table
+    table = Table("op", "value", "shape", "sharding", title=title)
+    for each in found.decided:
+        for index, (value, sharding) in enumerate(_sides(each)):
+            made, _, shape = value.rpartition(" ")
+            table.add_row(f"{_named(each)}: {each.op}" if index == 0 else "", Text(made), shape, Text(sharding))
+    return table
+
+
+def _named(each: Decided) -> str:
+    return each.name if each.stage is None else f"{each.name} (stage {each.stage})"
+
+
+def _copy(each: Decided) -> str:
+    if each.working is None:
+        return "the same"
+    return f"{each.working}, made again for backward" if each.regathered else str(each.working)
+
+
+def _sides(each: Decided) -> Iterator[tuple[str, str]]:
+    """The operands and results of an op with their shardings."""
+    assert isinstance(each.state, Signature)
+    for value, sharding in zip(each.operands, each.state.operands, strict=True):
+        yield f"takes {value}", str(sharding)
+    for value, sharding in zip(each.results, each.state.results, strict=True):
+        yield f"makes {value}", str(sharding)
+
+
+def _others(found: Alternatives) -> Table:
+    """The alternatives, the fastest first."""
+    title = f"instead, all else free to adapt (the plan: {seconds_text(found.seconds)})"
+    table = Table("alternative", "step", "difference", "exposed", "peak", title=title)
+    for each in found.others:
+        if each.seconds is None or each.exposed is None or each.peak_bytes is None:
+            table.add_row(Text(str(each.state)), "-", f"cannot be: {each.why_none}", "-", "-")
+            continue
+        peak = bytes_text(each.peak_bytes) + ("" if each.fits else ", does not fit")
+        by = difference(each.seconds - found.seconds, found.seconds)
+        table.add_row(Text(str(each.state)), seconds_text(each.seconds), by, seconds_text(each.exposed), peak)
+    return table
+
+
+def _remarks(found: Alternatives, report: Mapping[str, Any]) -> list[str]:
+    """What a reader should not have to find out by comparing numbers."""
+    remarks: list[str] = []
+    best = found.others[0] if found.others else None
+    if best is None:
+        remarks.append("there is no alternative: its rule, its shape or a pin leaves no other")
+    elif best.fits and best.seconds is not None and best.seconds < found.seconds * (1.0 - FASTER):
+        by = difference(best.seconds - found.seconds, found.seconds)
+        remarks.append(f"the plan is not the fastest that was found: with {best.state} the step is {by}")
+    if found.count > (shown := len(found.others)) + 1:
+        remarks.append(f"of {found.count} alternatives the {shown} are shown that the search's objective prefers")
+    planned = report["predicted_step_s"]
+    if abs(found.seconds - planned) > CHANGED * planned:
+        again, was = seconds_text(found.seconds), seconds_text(planned)
+        remarks.append(f"made again the plan takes {again}, {was} when it was written: by another version?")
+    return remarks
+
+
+def _decided_record(each: Decided) -> dict[str, object]:
+    found: dict[str, object] = {"name": each.name, "stage": each.stage}
+    if isinstance(each.state, Sharding):
+        working = str(each.working) if each.working is not None else None
+        return {**found, "home": str(each.state), "working": working, "regathered": each.regathered}
+    operands = [value.rpartition(" ")[0] for value in each.operands]
+    return {**found, "op": each.op, "operands": operands, "signature": str(each.state)}
+
+
+def _alternative_record(each: Alternative, step: float) -> dict[str, object]:
+    return {
+        "state": str(each.state),
+        "objective": each.objective,
+        "step": each.seconds,
+        "difference": each.seconds - step if each.seconds is not None else None,
+        "exposed": each.exposed,
+        "peak_bytes": each.peak_bytes,
+        "fits": each.fits,
+        "why_none": each.why_none,
+    }
+
+
+def _error(message: str, hint: str = "") -> DiagnosticError:
+    return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
