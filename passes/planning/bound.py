@@ -61,7 +61,7 @@ _ROUNDING = 1e-9
 _CLOSE = 1e-3
 """How near to the optimum of a problem its solution need be, and how near to the best bound weights need come."""
 
-_FIRST_REACH = 0.4
+_FIRST_REACH = 0.2
 """How far each weight may be from the best so far, at first."""
 
 
@@ -130,7 +130,9 @@ def plan_bound(
         solved += sum(part.solved for part in parts)
         if parts and (least is None or seconds < least.seconds):
             least = parts[0] if len(parts) == 1 else Bound(seconds)
-    return replace(least, solved=solved) if least is not None else Bound(0.0)
+    found = replace(least, solved=solved) if least is not None else Bound(0.0)
+    # What bounds all plans may be the better bound of these, by a rounding of weights.
+    return replace(found, seconds=max(found.seconds, compute_bound(bench)))
 
 
 def compute_bound(bench: Workbench) -> float:
@@ -201,20 +203,25 @@ class _Bounding:
 
     def run(self, start: Mix | None, rounds: int, enough: float) -> Bound:
         """Try weights until no better ones are near."""
-        mix = normalised({term: (start or self._first()).get(term, 0.0) for term in self.terms})
+        ahead = [start] if start else self._first()
         best, reach = Bound(0.0), _FIRST_REACH
-        for number in range(rounds):
+        for number in range(1, rounds + 1):
+            mix = normalised({term: ahead[0].get(term, 0.0) for term in self.terms})
             found = self.at(mix)
             if found is None:
-                return replace(best, solved=number + 1)
-            better = found.seconds > best.seconds
-            if better:
+                return replace(best, solved=number)
+            if found.seconds > best.seconds:
                 best, self.best = found, mix
-            else:
+            elif len(ahead) == 1:
                 reach /= 2.0
-            mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
-            if best.seconds >= enough or self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
-                return replace(best, solved=number + 1)
+            if len(ahead) == 1:
+                mix, hoped = _next_mix(self.met, self.terms, self.best, reach)
+                ahead.append(mix)
+                if self._stepped(hoped) <= (1.0 + _CLOSE) * best.seconds or _same(mix, self.best):
+                    return replace(best, solved=number)
+            if best.seconds >= enough:
+                return replace(best, solved=number)
+            del ahead[0]
         return replace(best, solved=rounds)
 
     def at(self, mix: Mix) -> Bound | None:
@@ -235,8 +242,7 @@ class _Bounding:
         return Bound(seconds, {term.name: weight for term, weight in mix.items() if weight > 1e-9}, named)
 
     def _weights(self, mix: Mix) -> BoundWeights:
-        groups = tuple(streams(self.view.mesh))
-        return BoundWeights(mix=mix, outline=self.outline, streams=groups, started=self.started)
+        return BoundWeights(mix=mix, outline=self.outline, mesh=self.view.mesh, started=self.started)
 
     def _priced(self, weights: BoundWeights) -> StrategyProblem:
         """The problem at some weights: the decisions stay, and what depends on no pair of them is not built again."""
@@ -259,13 +265,13 @@ class _Bounding:
     def _stepped(self, seconds: float) -> float:
         return self.slowest * seconds + self.overhead
 
-    def _first(self) -> Mix:
-        """Weights to begin with: a third each to ops as a whole, to paths, and to streams from the first cut on."""
-        found = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
-        groups = streams(self.view.mesh)
-        first = min(1, self.outline.end - 1)
-        found |= {Term(first, self.outline.end, axes): 0.3 / len(groups) for axes in groups}
-        return found | {Term(0, self.outline.end, "compute"): 0.4}
+    def _first(self) -> list[Mix]:
+        """Weights to begin with: all to the ops; a third each to ops, paths, and streams from the first cut on."""
+        end, groups = self.outline.end, streams(self.view.mesh)
+        ops: dict[Term, float] = {Term(0, end, "compute"): 1.0}
+        mixed = dict.fromkeys((term for term in self.terms if term.what == "path"), 0.3)
+        mixed |= {Term(min(1, end - 1), end, axes): 0.3 / len(groups) for axes in groups}
+        return [ops, mixed | {Term(0, end, "compute"): 0.4}]
 
 
 def _same(mix: Mix, other: Mix) -> bool:

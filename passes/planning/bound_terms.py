@@ -16,12 +16,14 @@ Any weights that are not negative, and of which those of the terms that span a s
 for every segment (`normalised`), make of these a bound of the step. It is a sum over ops and over changes of sharding,
 which `BoundWeights` charges for.
 
-What a program does once must be charged once. The users of a value with the same demand share what they get, and one
-that wants it as it is made, takes that. With k users behind a working copy, each is charged 1 / (k - 1) of its own way
-from there: where none takes the value as it is made, and not all want the same, those with the same demand are at most
-k - 1; where all do, their common form may be the working copy; and where one takes it as made, the ways of the others
-from home itself cost, on average, at most the longest of them, and the program goes that far. What an update, a result
-or the loss may share with other users is not charged.
+What a program does once must be charged once. The users of a value with the same demand share what they get, one that
+wants it as it is made takes that, and `overlap` shares gathers on the ways to several demands: what a program does is
+at least a tree from home to all demands. With k users behind a working copy, each is charged the part 1 / k of its own
+way from there. Where the copy might be as made, that comes to the average of the ways from home, and a tree is as long
+as each. Where it may have any form (`_has_any_form`), the part is 1 / (k - 1): if some user takes the value as made,
+the others are at most k - 1, as above; if all want the same, their form may be the copy's; else those with the same
+demand are at most k - 1, and the copy may be where the tree forks first. What an update, a result or the loss may share
+with other users is not charged.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, element_bytes, value_bytes
+from ...dialects.compute import ComputeOp, element_bytes, shape_of, value_bytes
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding
 from ..analysis.compute import is_contraction, spec_of
-from ..analysis.resharding import ReshardCosts
+from ..analysis.resharding import ReshardCosts, even_shardings, fits
 from ..analysis.step_prices import Axes, Pricing, stream_of
 from ..schedule.early import WINDOW
 from ..search.objective import Move, Price, Weights
@@ -71,7 +73,9 @@ Mix: TypeAlias = Mapping[Term, float]
 
 _FREE = Price(0.0, Pricing())
 
-_LEAST = 1e-4
+_NO_AXES = Mesh(())
+
+_LEAST = 1e-5
 """Of strategies that are as good otherwise, that with the least to send is met."""
 
 _BETWEEN = 1
@@ -358,8 +362,9 @@ class BoundWeights(Weights):
 
     mix: Mix = field(default_factory=dict[Term, float])
     outline: Outline = Outline((), {}, {}, {}, {})
-    streams: tuple[Axes, ...] = ()
+    mesh: Mesh = _NO_AXES
     started: frozenset[Axes] = frozenset()
+    _any_form: dict[int, bool] = field(default_factory=dict[int, bool], init=False, repr=False, compare=False)
     _prices: dict[Charge, Price] = field(default_factory=dict[Charge, Price], init=False, repr=False, compare=False)
 
     def of_op(self, op: ComputeOp) -> float:
@@ -375,10 +380,22 @@ class BoundWeights(Weights):
 
     def charge(self, move: Move) -> Charge:
         """What of a change of a value's sharding counts: see the head of this file."""
-        share = 1.0 / (move.users - 1) if move.why == "user" and move.users > 2 else 1.0
+        share = 1.0
+        if move.why == "user" and move.users > 1:
+            share /= move.users - self._has_any_form(move)
         if move.why == "loss" or (move.why in ("update", "home") and move.users > 1):
             share = 0.0
         return Charge(self.outline.begins_of(move.value), self.outline.part_of(move), share)
+
+    def _has_any_form(self, move: Move) -> bool:
+        """Whether the working copy of a value may have any form that lies on a way between others."""
+        if (known := self._any_form.get(id(move.forms))) is None:
+            partial = any(form.partial for form in move.forms)
+            shape = shape_of(move.value)
+            every = even_shardings(len(shape), self.mesh, partial=partial)
+            known = {form for form in every if fits(form, shape, self.mesh)} <= set(move.forms)
+            self._any_form[id(move.forms)] = known
+        return known
 
     def terms_of_stream(self, axes: Axes, begins: Sequence[int]) -> list[Term]:
         """The terms in which counts what goes over `axes`."""
@@ -395,7 +412,9 @@ class BoundWeights(Weights):
         whole = self.mix.get(charge.part, 0.0) if charge.part is not None else 0.0
         # Tables that differ by a factor alone have one pricing.
         inner, factor = (charge.share, 1.0) if whole else (1.0, charge.share)
-        weights = [(axes, inner * self._weight(self.terms_of_stream(axes, charge.begins))) for axes in self.streams]
+        weights = [
+            (axes, inner * self._weight(self.terms_of_stream(axes, charge.begins))) for axes in streams(self.mesh)
+        ]
         if not charge.share or not (whole or any(weight for _, weight in weights)):
             return _FREE
         by_axes = (((), 0.0), *weights)

@@ -9,6 +9,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
+from ...ir.sharding import Sharding
 from ...ir.signatures import Split
 from ..analysis.compute import ONCE, Turns, is_contraction
 from ..analysis.step_prices import Pricing
@@ -43,6 +44,7 @@ class Move:
             of that new value; for the loss.
         to: the op that it is made for, or whose result it takes home; None where it serves several.
         users: how many get the value through its working copy; 1 where it has none.
+        forms: of which that copy may have one.
     """
 
     value: SSAValue
@@ -50,6 +52,7 @@ class Move:
     to: Operation | None = None
     operand: int = 0
     users: int = 1
+    forms: tuple[Sharding, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -349,7 +349,7 @@ class _Builder:
             is_plain = options == (False,) and not held
             self._join(node, copy, table, move, price, port, states, is_plain=is_plain)
         for use in shared:
-            self._demand(Move(value, "user", use.operation, use.index, len(shared)), copy, states)
+            self._demand(Move(value, "user", use.operation, use.index, len(shared), states), copy, states)
 
     def _free(self, count: int) -> Costs:
         return self.tables.unary.setdefault(("free", count), np.zeros(count))

@@ -11,7 +11,9 @@ import pytest
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.ir.cluster import Interference
+from shardwright.ir.cluster import Cluster, Device, Interference, Link
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
 from shardwright.passes.insert_resharding import InsertReshardingPass
@@ -106,7 +108,7 @@ def simulated(module: ModuleOp, problem: StrategyProblem, states: tuple[int, ...
             each.apply(context(), made)
     except (PassError, ValueError):
         return math.inf
-    return sum(each.seconds for each in simulate_module(made))
+    return sum(each.seconds for each in simulate_module(made, every_rank=True))
 
 
 def strategies(problem: StrategyProblem, seed: int = 0) -> Iterator[tuple[int, ...]]:
@@ -148,6 +150,43 @@ def test_the_chosen_plan_is_above_the_bound(link: str) -> None:
     assert bound.seconds <= best.seconds
     assert all(note.seconds is None or note.exposed is None or bound.seconds <= note.seconds for note in explorer.notes)
     assert compute_bound(bench) <= bound.seconds
+
+
+def some_cluster(chance: random.Random) -> Cluster:
+    """A cluster of some links, measured or not, of one kind of device or two."""
+    mesh = chance.choice([Mesh.of(gpu=2), Mesh.of(gpu=4), Mesh.of(node=2, gpu=2)])
+    names = [axis.name for axis in mesh.spatial]
+    first = Device("a", (("float32", 10 ** chance.uniform(8, 10)),), 10 ** chance.uniform(8, 10), 1e12, 1e-7)
+    second = replace(first, kind="b", flops=(("float32", 10 ** chance.uniform(8, 10)),))
+    links = [some_link(chance, name) for name in (*names, *(["-".join(names)] if len(names) > 1 else []))]
+    placement = tuple(chance.choice([0, 0, 1]) for _ in range(mesh.device_count))
+    around = Interference(chance.choice([1.0, 1.3, 0.8]), chance.choice([1.0, 1.5, 0.7]))
+    return Cluster("some", mesh, (first, second), placement, tuple(links), around)
+
+
+def some_link(chance: random.Random, name: str) -> Link:
+    """A link whose measured times, if there are any, go up and down, and whose starts take some of them."""
+    alpha, beta = 10 ** chance.uniform(-7, -5), 10 ** chance.uniform(-11, -8)
+    points: list[tuple[str, float, float]] = []
+    if chance.random() < 0.5:
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            sizes = (1e3, 1e4, 1e5, 1e6)
+            points += [(kind, size, (alpha + beta * size) * chance.uniform(0.4, 2.0)) for size in sizes]
+            points += [(f"{kind}:start", size, 0.5 * (alpha + beta * size)) for size in sizes]
+    return Link(name, alpha, beta, points=tuple(points))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_program_is_faster_on_clusters_of_any_sort(seed: int) -> None:
+    """Whatever was measured, and however devices differ, twenty strategies and more are not below the bound."""
+    cluster = some_cluster(random.Random(seed))
+    module = module_of(STEP, "even")
+    add_cluster(module, cluster)
+    ((view, given),) = step_views(module)
+    assert given.placement == cluster.placement
+    bound = step_bound(view, given)
+    problem = build_problem(view, given, Constraints())
+    assert bound.seconds <= min(simulated(module, problem, x) for x in strategies(problem, seed)) * (1.0 + 1e-9)
 
 
 def test_weights_and_terms_make_the_bound() -> None:
