@@ -194,6 +194,6 @@ def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:
     if (first := next((note for note in notes if note.why), None)) is not None:
         return f"no plan obeys what was asked ({fixed}): {first.candidate.name}: {first.why}"
     return (
-        f"no plan obeys what was asked: {fixed} on {devices} devices; a pipeline has at most as many stages as layers and"
-        " devices, and a batch as many parts as rows"
+        f"no plan obeys what was asked: {fixed} on {devices} devices; a pipeline has at most as many stages as layers"
+        " and devices, and a batch as many parts as rows"
     )

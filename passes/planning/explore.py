@@ -10,7 +10,7 @@ from time import perf_counter
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
-from .candidates import DATA_PARALLEL, Candidate, Layout, preset, presets, searched
+from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, Refused, Solved, Workbench
@@ -30,8 +30,17 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 36_000
-"""How many ops may be gone through by default: those of each problem that is solved, twice those of each program."""
+WORK = 14_000
+"""How many ops may be gone through by default: those of each program, and a part of those of each problem."""
+
+SOLVING = 0.3
+"""What an op counts in a problem that is solved, where it counts 1 in a program."""
+
+LEAST_GAIN = 0.01
+"""What part of a step shares by speed must save data parallelism, or others are not tried with them."""
+
+SURE = 3
+"""How many of a batch, the most hopeful, are made programs of even where no more may be spent."""
 
 LEAST_WORK = 800
 """What any problem or program counts at least."""
@@ -144,8 +153,8 @@ class Explorer:
         own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
         yield [Candidate(own, dp)]
         if self.shares:
-            yield [Candidate(own, replace(preset((name, _axes(own.mesh))), balanced=True)) for name in DATA_PARALLEL]
-        yield [Candidate(Layout(mesh), choice) for mesh in self.meshes for choice in FIRST]
+            yield [Candidate(own, replace(dp, balanced=True))]
+        yield [*self._searches([own], FIRST), *self._searches(map(Layout, self.meshes[1:]), FIRST[:2])]
         yield list(self._balanced())
         yield list(self._over_time())
         yield list(self._within_memory())
@@ -154,6 +163,10 @@ class Explorer:
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
+
+    def _searches(self, layouts: Iterable[Layout], choices: Sequence[Choice]) -> Iterator[Candidate]:
+        for layout in layouts:
+            yield from (Candidate(layout, choice) for choice in choices)
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
@@ -187,9 +200,13 @@ class Explorer:
                 yield from (Candidate(layout, choice) for choice in FIRST)
 
     def _balanced(self) -> Iterator[Candidate]:
-        """Shares by speed, for the layouts that did best with equal ones."""
-        if self.shares:
+        """Where data parallelism gains by shares by speed, these for what did best with equal ones, and for ZeRO."""
+        dp = [note.seconds for note in self.notes[:2] if note.seconds is not None]
+        if self.shares and (len(dp) < 2 or dp[1] < (1.0 - LEAST_GAIN) * dp[0]):
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
+            own = self.meshes[0]
+            for name in DATA_PARALLEL[1:]:
+                yield Candidate(Layout(own), replace(preset((name, _axes(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
         """The best layouts with other weights."""
@@ -233,8 +250,9 @@ class Explorer:
                 solved.append((self._hope(candidate), number, candidate))
             except Refused as error:
                 self._log(Note(candidate, None, str(error)))
-        for _, _, candidate in sorted(solved, key=lambda each: each[:2]):
-            if self._is_over:
+        for rank, (_, _, candidate) in enumerate(sorted(solved, key=lambda each: each[:2])):
+            # What was solved was solved to be tried: the most hopeful are, whatever that takes.
+            if self._is_over and rank >= SURE:
                 return
             try:
                 self._judge(candidate)
@@ -248,11 +266,11 @@ class Explorer:
             assert self.short is not None
             pair = self.short.longer.solve(candidate), self.short.shorter.solve(candidate)
             self.solutions[candidate] = pair
-            self.allowance.work -= self.short.size
+            self.allowance.work -= SOLVING * self.short.size
             return self.short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
         solved = self.bench.solve(candidate)
         self.solutions[candidate] = (solved,)
-        self.allowance.work -= self.size
+        self.allowance.work -= SOLVING * self.size
         return solved.hopeful_seconds
 
     def _by_short_steps(self, candidate: Candidate) -> bool:
@@ -272,7 +290,7 @@ class Explorer:
     def _finish(self, candidate: Candidate, solved: Solved) -> None:
         if self._is_settled(candidate, solved, solved.hopeful_seconds):
             return
-        self.allowance.work -= 2 * self.size * max(1, candidate.layout.stages // 2)
+        self.allowance.work -= self.size * candidate.layout.stages
         for finished in self.bench.finish(solved):
             self._take(finished)
 
@@ -281,7 +299,7 @@ class Explorer:
         hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
         if self._is_settled(candidate, longer, hope):
             return
-        self.allowance.work -= 2 * short.size
+        self.allowance.work -= short.size
         (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
         seconds, exposed = (
             short.extrapolated(*pair) for pair in ((long.seconds, brief.seconds), (long.exposed, brief.exposed))

@@ -59,7 +59,7 @@ BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_no
 AXIS = "micro"
 """The temporal axis along which a batch is cut."""
 
-LIMITS = Limits(entries=2_000_000, cheap_work=5_000_000, sweeps=(15, 10, 10, 10), work=50_000_000, branches=1)
+LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
@@ -285,8 +285,6 @@ class Workbench:
         layout = solved.candidate.layout
         module = solved.ground.written([strategy for strategy, _ in solved.found])
         try:
-            if solved.candidate.choice.balanced:
-                BalanceRatiosPass().apply(self.ctx, module)
             for each in _shared_passes(layout):
                 each.apply(self.ctx, module)
             return [self._judged(solved.candidate, variant, made) for variant, made in self._variants(layout, module)]

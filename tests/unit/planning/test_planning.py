@@ -107,8 +107,8 @@ def test_short_steps_say_what_the_whole_takes(deep: ModuleOp):
         assert told == pytest.approx(made[0].seconds, rel=0.1)
 
 
-def explored(module: ModuleOp, **fixed: int) -> Explorer:
-    explorer = Explorer(Workbench(module, find_cluster("local-4")), Fixed(**fixed), Allowance(20_000))
+def explored(module: ModuleOp, fixed: Fixed = Fixed()) -> Explorer:
+    explorer = Explorer(Workbench(module, find_cluster("local-4")), fixed, Allowance(20_000))
     explorer.run()
     return explorer
 
@@ -126,7 +126,7 @@ def test_the_plan_is_the_same_every_time_and_no_slower_than_the_presets(tiny: Mo
 
 
 def test_what_is_fixed_is_so(tiny: ModuleOp):
-    best = explored(tiny, stages=2, micro_batches=4).best
+    best = explored(tiny, Fixed(stages=2, micro_batches=4)).best
     assert best is not None
     assert (best.candidate.layout.stages, best.candidate.layout.parts) == (2, 4)
 
