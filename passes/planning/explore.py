@@ -30,11 +30,17 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 14_000
+WORK = 20_000
 """How many ops may be gone through by default: those of each program, and a part of those of each problem."""
 
 SOLVING = 0.3
 """What an op counts in a problem that is solved, where it counts 1 in a program."""
+
+LEAST_EFFORT = 0.5
+"""The part of the usual work that is done even where compute is all there is."""
+
+MOST_EFFORT = 2.0
+"""How many times the usual work is done where communication is."""
 
 LEAST_GAIN = 0.01
 """What part of a step shares by speed must save data parallelism, or others are not tried with them."""
@@ -88,12 +94,12 @@ class Allowance:
     work: float
     seconds: float | None = None
     began: float = field(default_factory=perf_counter)
+    spent: float = 0.0
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether nothing more may be begun."""
+    def is_over(self, effort: float) -> bool:
+        """Whether nothing more may be begun, where so many times the usual work is worth it."""
         late = self.seconds is not None and perf_counter() - self.began > self.seconds
-        return late or self.work <= 0
+        return late or self.spent >= effort * self.work
 
 
 class Explorer:
@@ -139,8 +145,16 @@ class Explorer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether something was found and no more may be spent."""
-        return self.allowance.is_spent and (self.best is not None or bool(self.estimates))
+        """
+        Whether something was found and no more may be spent: the less, the less of the best step is exposed.
+
+        Where devices differ, layouts and shares decide how much there is to compute, so that is no sign.
+        """
+        if self.best is None:
+            return self.allowance.is_over(1.0) and bool(self.estimates)
+        exposed = self.best.exposed / self.best.seconds if self.best.seconds else 0.0
+        effort = max(MOST_EFFORT * exposed, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
+        return self.allowance.is_over(effort)
 
     def _finish_estimated(self, count: int) -> None:
         """Make programs of the whole step of those that short steps show to be the fastest."""
@@ -266,11 +280,11 @@ class Explorer:
             assert self.short is not None
             pair = self.short.longer.solve(candidate), self.short.shorter.solve(candidate)
             self.solutions[candidate] = pair
-            self.allowance.work -= SOLVING * self.short.size
+            self.allowance.spent += SOLVING * self.short.size
             return self.short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
         solved = self.bench.solve(candidate)
         self.solutions[candidate] = (solved,)
-        self.allowance.work -= SOLVING * self.size
+        self.allowance.spent += SOLVING * self.size
         return solved.hopeful_seconds
 
     def _by_short_steps(self, candidate: Candidate) -> bool:
@@ -290,7 +304,7 @@ class Explorer:
     def _finish(self, candidate: Candidate, solved: Solved) -> None:
         if self._is_settled(candidate, solved, solved.hopeful_seconds):
             return
-        self.allowance.work -= self.size * candidate.layout.stages
+        self.allowance.spent += self.size * candidate.layout.stages
         for finished in self.bench.finish(solved):
             self._take(finished)
 
@@ -299,7 +313,7 @@ class Explorer:
         hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
         if self._is_settled(candidate, longer, hope):
             return
-        self.allowance.work -= short.size
+        self.allowance.spent += short.size
         (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
         seconds, exposed = (
             short.extrapolated(*pair) for pair in ((long.seconds, brief.seconds), (long.exposed, brief.exposed))
