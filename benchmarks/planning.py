@@ -50,8 +50,8 @@ def main() -> None:
     for step in options.steps:
         runs = sorted((measure(step, options.cluster) for _ in range(options.repeat)), key=lambda run: run["wall"])
         best, seconds = runs[0], runs[0]["pass_seconds"]
-        searches = [run["pass_seconds"]["search-strategy"] for run in runs]
-        known = seconds["import"] + seconds["search-strategy"] + seconds["emit"]
+        searches = [run["pass_seconds"]["search-plan"] for run in runs]
+        known = seconds["import"] + seconds["search-plan"] + seconds["emit"]
         rows.append(
             {
                 "step": step,
@@ -61,12 +61,12 @@ def main() -> None:
                 "search s (median)": statistics.median(searches),
                 "import s": seconds["import"],
                 "emit s": seconds["emit"],
-                "cost s": best["cost_s"],
+                "step s": best["predicted_step_s"],
                 "gap": best["gap"],
                 "start of Python and torch s": best["start"],
             }
         )
-        values = (seconds["import"], seconds["search-strategy"], best["wall"] - known, seconds["emit"])
+        values = (seconds["import"], seconds["search-plan"], best["wall"] - known, seconds["emit"])
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)
     publish("planning", rows, command="python benchmarks/planning.py " + " ".join(options.steps))

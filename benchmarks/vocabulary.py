@@ -50,7 +50,7 @@ def main() -> None:
     for tokens, (batch, length) in _STEPS.items():
         imported = import_training_step(gpt2_step(GPT2Config(), batch=batch, length=length))
         for link, beta in _LINKS.items():
-            passes = PlanOptions().passes(cluster(beta))
+            passes = PlanOptions("eliminate").passes(cluster(beta))
             for name, pipeline in (("fused", passes.replace(_PASS, "")), ("pieces", passes)):
                 options = PlanOptions(pipeline=pipeline)
                 plan = lower(imported.clone(), cluster(beta), options, name="gpt2", step_spec=None, seconds={})

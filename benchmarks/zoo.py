@@ -42,7 +42,8 @@ RANDOM = ("gpt2-tiny", "bert-sgmoe-tiny", "vit-switch-tiny", "vgg19-tiny")
 
 _PLAN = """
 import json, sys, time
-from shardwright.api.compile import compile_step, on_mesh
+from shardwright.api.compile import compile_step
+from shardwright.ir.submesh import on_mesh
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import training_step
