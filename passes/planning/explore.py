@@ -141,6 +141,9 @@ class Explorer:
             if self._is_over:
                 break
         self._finish_estimated(FINALISTS)
+        while self.best is None and self.estimates:
+            # Short steps may promise more than the whole keeps: that it fits, above all.
+            self._finish_estimated(1)
         return self.best
 
     @property
@@ -159,8 +162,11 @@ class Explorer:
     def _finish_estimated(self, count: int) -> None:
         """Make programs of the whole step of those that short steps show to be the fastest."""
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
-            self._finish(candidate, self.bench.solve(candidate))
             del self.estimates[candidate]
+            try:
+                self._make(self.bench.solve(candidate))
+            except Refused as error:
+                self._log(Note(candidate, None, str(error)))
 
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
@@ -304,7 +310,11 @@ class Explorer:
     def _finish(self, candidate: Candidate, solved: Solved) -> None:
         if self._is_settled(candidate, solved, solved.hopeful_seconds):
             return
-        self.allowance.spent += self.size * candidate.layout.stages
+        self._make(solved)
+
+    def _make(self, solved: Solved) -> None:
+        """Make programs of the whole step, and keep the fastest."""
+        self.allowance.spent += self.size * solved.candidate.layout.stages
         for finished in self.bench.finish(solved):
             self._take(finished)
 

@@ -197,7 +197,7 @@ class Workbench:
         self.module = module.clone()
         if self.has_batch_norm:
             run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
-        self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(module)]
+        self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         self._grounds: dict[Layout, Ground] = {}
         self._tables: dict[Cluster, Tables] = {}
