@@ -21,9 +21,9 @@ from ..dialects.ratios import ratios_of
 from ..dialects.step import CHOSEN, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
+from ..ir.garbage import collector_paused
 from ..lowering.calling import batch_items
 from ..lowering.capture import capture_step
-from ..lowering.capture_trace import collector_paused
 from ..lowering.emit_python import emit_python
 from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
+from ..ir.garbage import collector_paused
 from .calling import Batch, CallError, compute_loss
 from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
@@ -158,18 +158,6 @@ def _told_that_it_is_traced() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Planning makes no garbage to speak of, and looking for it takes a sixth of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> str:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from ..ir.garbage import collector_paused, kept_to_the_end
 from .cli_arguments import TOOL, parse_arguments
 from .diagnostics import Diagnostic, DiagnosticError
 
@@ -22,11 +23,16 @@ PACKAGE = (__package__ or "").split(".", maxsplit=1)[0]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, that of the process by default, and return its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        with kept_to_the_end():
+            return main(sys.argv[1:])
+    words = list(arguments)
     try:
         options = parse_arguments(words)
         module, _, function = options.handler.partition(":")
-        return getattr(import_module(f".{module}", __package__), function)(options)
+        with collector_paused():
+            command = getattr(import_module(f".{module}", __package__), function)
+        return command(options)
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -26,6 +26,7 @@ from ..dialects.step import sharding_of
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
+from ..ir.garbage import collector_paused
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
@@ -57,6 +58,11 @@ def import_command(options: Namespace) -> int:
 
 def plan_command(options: Namespace) -> int:
     """Plan a step, write what came of it and say what it is."""
+    with collector_paused():
+        return _plan(options)
+
+
+def _plan(options: Namespace) -> int:
     compiled = planned(options, find_cluster(options.cluster), dtype_of(options.dtype), options.pass_pipeline)
     folder = compiled.save(options.out, process_began())
     console = Console(soft_wrap=True)

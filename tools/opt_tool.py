@@ -23,6 +23,7 @@ from xdsl.universe import XDSL_UNIVERSE
 from xdsl.utils.lexer import Input
 
 from ..dialects.text import module_text
+from ..ir.garbage import collector_paused, kept_to_the_end
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
@@ -39,7 +40,10 @@ from .universe import UNIVERSE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool on a command line, that of the process by default, and return its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        with kept_to_the_end(), collector_paused():
+            return main(sys.argv[1:])
+    words = list(arguments)
     try:
         return _run(words)
     except DiagnosticError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from xdsl.ir import SSAValue
 
@@ -53,6 +54,9 @@ class Computation:
 
 
 Event = Transmission | Computation
+
+_Like = tuple[Device, tuple[tuple[str, float], ...]]
+"""What ranks have in common that compute alike: a device, and shares of all axes but one."""
 
 
 def events_of(view: StepView) -> tuple[Event, ...]:
@@ -105,28 +109,58 @@ class PhaseModel:
     def phases(self, axis: str, ratios: RatiosBySegment) -> tuple[Phase, ...]:
         """The phases by the shares of `axis`, the other axes being shared as `ratios` has it."""
         found: list[Phase] = []
+        alike = {segment: self._alike(axis, each) for segment, each in ratios.items()}
         segment, fixed, rate, talking = 0, 0.0, 0.0, False
-        ranks: list[list[float]] = []
-        for event in self.events:
+        totals: list[list[float]] = []
+        for event, kind in zip(self.events, self._kinds, strict=True):
             if event.segment != segment or (isinstance(event, Transmission) and not talking):
-                found += self._closed(axis, segment, fixed, rate, ranks)
-                segment, fixed, rate, ranks = event.segment, 0.0, 0.0, []
+                found += self._closed(axis, fixed, rate, totals, alike[segment], segment)
+                segment, fixed, rate, totals = event.segment, 0.0, 0.0, []
             if talking := isinstance(event, Transmission):
                 costs = self._communication(event, axis, ratios[segment])
                 fixed, rate = fixed + costs[0], rate + costs[1]
             else:
-                ranks = ranks or [[0.0, 0.0] for _ in range(self.cluster.mesh.device_count)]
-                for rank, total in enumerate(ranks):
-                    costs = self._computation(event, axis, rank, ratios[segment])
+                totals = totals or [[0.0, 0.0] for _ in alike[segment]]
+                for like, total in zip(alike[segment], totals, strict=True):
+                    costs = self._computation(event, kind, axis, like)
                     total[0], total[1] = total[0] + costs[0], total[1] + costs[1]
-        return tuple([*found, *self._closed(axis, segment, fixed, rate, ranks)])
+        return tuple([*found, *self._closed(axis, fixed, rate, totals, alike[segment], segment)])
+
+    @cached_property
+    def _kinds(self) -> list[int]:
+        """By event, a number that equal uses of ops with equal signatures share."""
+        numbers: dict[object, int] = {}
+        keys = ((e.op.use_key(), e.signature) if isinstance(e, Computation) else None for e in self.events)
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    def _alike(self, axis: str, ratios: Ratios) -> dict[_Like, list[int]]:
+        """The ranks with equal devices and equal shares of the other axes, by what they have in common."""
+        mesh = self.cluster.mesh
+        others = [(a.name, shares_of(ratios, a.name, mesh)) for a in mesh.spatial if a.name != axis]
+        found: dict[_Like, list[int]] = {}
+        for rank in range(mesh.device_count):
+            place = mesh.coordinates(rank)
+            shares = tuple((name, of_parts[place[name]]) for name, of_parts in others)
+            found.setdefault((self.cluster.device(rank), shares), []).append(rank)
+        return found
 
     def _closed(
-        self, axis: str, segment: int, fixed: float, rate: float, ranks: list[list[float]]
+        self,
+        axis: str,
+        fixed: float,
+        rate: float,
+        totals: list[list[float]],
+        alike: dict[_Like, list[int]],
+        segment: int,
     ) -> Iterator[Phase]:
+        """The phase that ends here, if it has anything."""
         mesh = self.cluster.mesh
-        lines = (Work(mesh.part(rank, (axis,)), *costs) for rank, costs in enumerate(ranks))
-        if fixed or rate or ranks:
+        lines = [
+            Work(part, *costs)
+            for costs, ranks in zip(totals, alike.values(), strict=bool(totals))
+            for part in dict.fromkeys(mesh.part(rank, (axis,)) for rank in ranks)
+        ]
+        if fixed or rate or totals:
             yield Phase(segment, fixed, rate, tuple(dict.fromkeys(lines)))
 
     def _communication(self, event: Transmission, axis: str, ratios: Ratios) -> tuple[float, float]:
@@ -155,14 +189,13 @@ class PhaseModel:
 
         return seconds
 
-    def _computation(self, event: Computation, axis: str, rank: int, ratios: Ratios) -> tuple[float, float]:
-        """Seconds, and seconds per unit of its share of `axis`, that a rank computes."""
-        mesh, device = self.cluster.mesh, self.cluster.device(rank)
-        place = mesh.coordinates(rank)
-        shares = {a.name: shares_of(ratios, a.name, mesh)[place[a.name]] for a in mesh.spatial if a.name != axis}
-        key = (event.op.use_key(), event.signature, axis, device, tuple(shares.values()))
+    def _computation(self, event: Computation, kind: int, axis: str, like: _Like) -> tuple[float, float]:
+        """Seconds, and seconds per unit of its share of `axis`, that a rank of some ranks alike computes."""
+        key = (kind, axis, like)
         if key not in self._known:
-            even = {**shares, axis: 1.0 / mesh.axis(axis).size}
+            device, shares = like
+            mesh = self.cluster.mesh
+            even = {**dict(shares), axis: 1.0 / mesh.axis(axis).size}
             self._known[key] = _linear(event, device, mesh, even, axis)
         return self._known[key]
 

@@ -190,7 +190,7 @@ class Question:
         """What was decided, and what else could have been."""
         self.observe("the plan again")
         solved = self.bench.solve(self.candidate)
-        written = solved.ground.written([strategy for strategy, _ in solved.found])
+        written = self.bench.written(solved)
         decided = tuple(d for view, _ in step_views(written) for d in _decided(view, self.subject))
         self.steps[solved.fingerprint] = plan = self._fastest(self.bench.finish(solved))
         chosen = {each.state for each in decided}

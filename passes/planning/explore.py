@@ -18,7 +18,10 @@ from .workbench import Finished, Refused, Solved, Workbench
 LOG = logging.getLogger("shardwright.plan")
 
 FIRST = (searched(0.25, 1.0, bucketed=False), searched(1.0, 1.0), searched(1.0, 1.0, bucketed=False))
-"""How every layout is searched."""
+"""How layouts are searched: where much of the communication may be hidden, and where little."""
+
+MUCH = 0.5
+"""What part of a step data parallelism waits for communication, where little of it can be hidden."""
 
 MORE = (
     searched(0.25, 1.0),
@@ -120,7 +123,7 @@ class Explorer:
         self.estimates: dict[Candidate, float] = {}
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
-        self.solutions: dict[Candidate, tuple[Solved, ...]] = {}
+        self.solutions: dict[Candidate, tuple[float, tuple[Solved, ...]]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -174,7 +177,10 @@ class Explorer:
         yield [Candidate(own, dp)]
         if self.shares:
             yield [Candidate(own, replace(dp, balanced=True))]
-        yield [*self._searches([own], FIRST), *self._searches(map(Layout, self.meshes[1:]), FIRST[:2])]
+        usual = self._usual()
+        yield [Candidate(Layout(mesh), usual) for mesh in self.meshes]
+        yield [Candidate(own, choice) for choice in presets(own.mesh)]
+        yield [replace(leader, choice=choice) for leader in self._leaders(REFINED) for choice in FIRST]
         yield list(self._balanced())
         yield list(self._over_time())
         yield list(self._within_memory())
@@ -184,9 +190,12 @@ class Explorer:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
 
-    def _searches(self, layouts: Iterable[Layout], choices: Sequence[Choice]) -> Iterator[Candidate]:
-        for layout in layouts:
-            yield from (Candidate(layout, choice) for choice in choices)
+    def _usual(self) -> Choice:
+        """How a layout is searched at first: as far as data parallelism shows that communication can be hidden."""
+        dp = next(iter(self.notes), None)
+        if dp is None or dp.seconds is None or dp.exposed is None or dp.exposed <= MUCH * dp.seconds:
+            return FIRST[0]
+        return FIRST[1]
 
     def _over_time(self) -> Iterator[Candidate]:
         """The batch in parts: stages, accumulation, duplex; of each kind the layouts that may take the least."""
@@ -208,7 +217,7 @@ class Explorer:
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
     def _hopeful(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
-        """Those that take the least, with a few searches each."""
+        """Those that may take the least."""
         least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
         found = 0
         for layout in sorted(least, key=least.__getitem__):
@@ -217,7 +226,7 @@ class Explorer:
                 self._log(note)
             elif found < most:
                 found += 1
-                yield from (Candidate(layout, choice) for choice in FIRST)
+                yield Candidate(layout, self._usual())
 
     def _balanced(self) -> Iterator[Candidate]:
         """Where data parallelism gains by shares by speed, these for what did best with equal ones, and for ZeRO."""
@@ -245,8 +254,10 @@ class Explorer:
         fitting = [(note.seconds, note.candidate) for note in programs if note.seconds is not None]
         leaders: dict[Layout, Candidate] = {}
         for _, candidate in sorted(fitting, key=lambda each: each[0]):
+            # Strategies that differ may suit different schedules.
+            layout = replace(candidate.layout, schedule=None)
             if len(leaders) < count:
-                leaders.setdefault(candidate.layout, candidate)
+                leaders.setdefault(layout, replace(candidate, layout=layout))
         return list(leaders.values())
 
     def _within_memory(self) -> Iterator[Candidate]:
@@ -282,15 +293,17 @@ class Explorer:
 
     def _hope(self, candidate: Candidate) -> float:
         """Solve a candidate; about the least that its step can take."""
-        if self._by_short_steps(candidate):
-            assert self.short is not None
-            pair = self.short.longer.solve(candidate), self.short.shorter.solve(candidate)
-            self.solutions[candidate] = pair
-            self.allowance.spent += SOLVING * self.short.size
-            return self.short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
+        short = self.short if self._by_short_steps(candidate) else None
+        if short is not None and not self.bench.is_folded(candidate):
+            pair = short.longer.solve(candidate), short.shorter.solve(candidate)
+            self.allowance.spent += SOLVING * short.size
+            hope = short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
+            self.solutions[candidate] = hope, pair
+            return hope
         solved = self.bench.solve(candidate)
-        self.solutions[candidate] = (solved,)
-        self.allowance.spent += SOLVING * self.size
+        self.allowance.spent += SOLVING * max(solved.size, LEAST_WORK)
+        by_short_steps = short is not None and solved.is_folded
+        self.solutions[candidate] = solved.hopeful_seconds, (solved, solved) if by_short_steps else (solved,)
         return solved.hopeful_seconds
 
     def _by_short_steps(self, candidate: Candidate) -> bool:
@@ -298,19 +311,16 @@ class Explorer:
 
     def _judge(self, candidate: Candidate) -> None:
         """Make a program of a solved candidate, if it may be the best: of short steps, where these will do."""
-        solutions = self.solutions[candidate]
+        hope, solutions = self.solutions[candidate]
+        if len(solutions) == 1 and self.best is None and self.estimates:
+            # Pipelines are compared with a program that is there.
+            self._finish_estimated(1)
+        if self._is_settled(candidate, solutions[0], hope):
+            return
         if len(solutions) == 1:
-            if self.best is None and self.estimates:
-                # Pipelines are compared with a program that is there.
-                self._finish_estimated(1)
-            self._finish(candidate, solutions[0])
+            self._make(solutions[0])
         elif self.short is not None:
             self._estimate(candidate, self.short, *solutions)
-
-    def _finish(self, candidate: Candidate, solved: Solved) -> None:
-        if self._is_settled(candidate, solved, solved.hopeful_seconds):
-            return
-        self._make(solved)
 
     def _make(self, solved: Solved) -> None:
         """Make programs of the whole step, and keep the fastest."""
@@ -320,9 +330,6 @@ class Explorer:
 
     def _estimate(self, candidate: Candidate, short: ShortBenches, longer: Solved, shorter: Solved) -> None:
         """What the whole step takes, by two short ones."""
-        hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
-        if self._is_settled(candidate, longer, hope):
-            return
         self.allowance.spent += short.size
         (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
         seconds, exposed = (
@@ -395,8 +402,9 @@ def _short_benches(bench: Workbench) -> ShortBenches | None:
     found = short_steps(bench.fused)
     if found is None:
         return None
-    longer, shorter, left_out = found
-    return ShortBenches(Workbench(longer, bench.cluster), Workbench(shorter, bench.cluster), left_out)
+    *modules, left_out = found
+    longer, shorter = (Workbench(each, bench.cluster, folding=bench.folding) for each in modules)
+    return ShortBenches(longer, shorter, left_out)
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

@@ -109,4 +109,5 @@ def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Ite
 
 
 def _parts(rows: int, fixed: Fixed) -> list[int]:
-    return cuts(rows) if fixed.micro_batches is None else [fixed.micro_batches]
+    asked = cuts(rows) if fixed.micro_batches is None else [fixed.micro_batches]
+    return [parts for parts in asked if parts > 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -15,11 +15,12 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
-from ...dialects.compute import shape_of
+from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
+from ...ir.signatures import Choice
 from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
@@ -38,7 +39,7 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.decided import strategy_of, transferred, write_strategy
+from ..search.decided import Counterparts, strategy_of, transferred, write_strategy
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
 from ..search.objective import Loop, Weights
@@ -53,6 +54,8 @@ from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
 from ..time.batch_parts import Batch, find_parts
 from .candidates import Candidate, Layout
+from .fold import Folder, Folding
+from .fold import folding as folding_of
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 
@@ -86,6 +89,17 @@ class Ground:
 
     module: ModuleOp
     stages: tuple[tuple[StepView, Cluster, Factors], ...]
+    loops: dict[Batch, Loop] = field(default_factory=dict[Batch, Loop], init=False, repr=False, compare=False)
+
+    def loop(self, batch: Batch) -> Loop | None:
+        """How the step goes through the parts of a batch; None where it has no ops."""
+        if not self.stages:
+            return None
+        if batch not in self.loops:
+            whole = self.stages[0][0].whole
+            found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
+            self.loops[batch] = Loop(batch.parts, found)
+        return self.loops[batch]
 
     @staticmethod
     def of(module: ModuleOp) -> Ground:
@@ -93,11 +107,19 @@ class Ground:
         views = step_views(module)
         return Ground(module, tuple((v, c, Factors(v, ratios_of(v.func, v.mesh))) for v, c in views))
 
-    def written(self, strategies: Sequence[Strategy]) -> ModuleOp:
-        """A copy of the module with the strategies of its stages."""
+    def written(
+        self, strategies: Sequence[Strategy], source: Ground | None = None, counterparts: Counterparts | None = None
+    ) -> ModuleOp:
+        """
+        A copy of the module with the strategies of its stages.
+
+        Args:
+            source: of whose ops and values the strategies are: this one's, or those of a step with `counterparts`.
+        """
         module = self.module.clone()
-        for (view, _), (source, _, _), strategy in zip(step_views(module), self.stages, strategies, strict=True):
-            write_strategy(view, transferred(strategy, source, view))
+        stages = (source or self).stages
+        for (view, _), (of, _, _), strategy in zip(step_views(module), stages, strategies, strict=True):
+            write_strategy(view, transferred(strategy, of, view, counterparts))
         return module
 
 
@@ -107,17 +129,25 @@ class Solved:
     A candidate with its strategy.
 
     Args:
-        found: by stage, the strategy and what it comes to.
+        ground: whose ops and values the strategies speak of: the step on the candidate's layout, or, where `is_folded`,
+            the short step that represents it.
+        found: by stage, the strategy and what it comes to for the whole step.
     """
 
     candidate: Candidate
     ground: Ground
     found: tuple[tuple[Strategy, Sums], ...]
+    is_folded: bool = False
 
     @property
     def sums(self) -> tuple[Sums, ...]:
         """By stage, what the strategy comes to."""
         return tuple(sums for _, sums in self.found)
+
+    @property
+    def size(self) -> int:
+        """The ops of the problem that was solved."""
+        return sum(len(view.ops) for view, _, _ in self.ground.stages)
 
     @cached_property
     def fingerprint(self) -> object:
@@ -188,9 +218,12 @@ class Workbench:
     Args:
         module: with the cluster, and without decisions.
         pins: what every candidate must obey.
+        folding: that of a longer step, whose strategies shall be made programs of this one; by default its own.
     """
 
-    def __init__(self, module: ModuleOp, cluster: Cluster, pins: Sequence[Pin] = ()) -> None:
+    def __init__(
+        self, module: ModuleOp, cluster: Cluster, pins: Sequence[Pin] = (), folding: Folding | None = None
+    ) -> None:
         self.fused, self.cluster, self.pins = module, cluster, tuple(pins)
         self.ctx = Context()
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
@@ -199,7 +232,11 @@ class Workbench:
             run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
+        # Pins may tell equal layers from one another.
+        self.folding = folding or (None if self.pins else folding_of(self.module))
         self._grounds: dict[Layout, Ground] = {}
+        self._folders: dict[Layout, Folder] = {}
+        self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
         self._tables: dict[Cluster, Tables] = {}
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
@@ -223,11 +260,12 @@ class Workbench:
         devices = [self.cluster.device(rank) for rank in range(self.cluster.mesh.device_count)]
         kinds = {device: devices.count(device) for device in devices}
         shares = layout.parts * len(devices) / layout.stages
-        found = self._loop(layout, self.views)
+        cut = self._cut(unrolled=layout.mode == "duplex")
+        choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
         total, known = 0.0, dict[object, float]()
         for view in self.views:
             for op in view.ops:
-                turns = found.turns_of(op).count if found is not None else 1
+                turns = layout.parts if choices.get(op) is not None else 1
                 key = (op.use_key(), turns)
                 if key not in known:
                     work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
@@ -241,16 +279,42 @@ class Workbench:
 
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Why the batch cannot be cut into parts; None where it can."""
-        for view in self.views:
+        cut = self._cut(unrolled=unrolled)
+        return cut if isinstance(cut, str) else None
+
+    def _cut(self, *, unrolled: bool) -> Mapping[ComputeOp, Choice] | str:
+        """What two parts of the batch make of each op, which is about what more of them do; or why there are none."""
+        if unrolled not in self._cuts:
+            found: dict[ComputeOp, Choice] = {}
             try:
-                find_parts(list(view.func.body.block.ops), view.inputs, Batch(self.rows, AXIS, 2, unrolled))
+                for view in self.views:
+                    batch = Batch(self.rows, AXIS, 2, unrolled)
+                    found |= find_parts(list(view.func.body.block.ops), view.inputs, batch).choices
+                self._cuts[unrolled] = found
             except PassFailedException as error:
-                return str(error)
-        return None
+                self._cuts[unrolled] = str(error)
+        return self._cuts[unrolled]
+
+    @cached_property
+    def _short(self) -> Workbench | None:
+        """Where problems of the short step that represents this one are made."""
+        return Workbench(self.folding.module, self.cluster) if self.folding is not None else None
+
+    @cached_property
+    def _counterparts(self) -> Counterparts | None:
+        return self.folding.counterparts(self.module) if self.folding is not None else None
+
+    def is_folded(self, candidate: Candidate) -> bool:
+        """Whether equal layers decide alike in the strategy of a candidate, which makes it quick to find."""
+        layout, choice = candidate.layout, candidate.choice
+        plain = not (layout.fused or choice.balanced or choice.fits)
+        return plain and layout.stages == 1 and self._counterparts is not None
 
     def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
         """Find the strategy of a candidate; Refused where there is none."""
         try:
+            if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
+                return solved
             ground = self._ground(candidate.layout.without_time)
             if candidate.choice.balanced:
                 ground = self._balanced(candidate, ground, narrow)
@@ -258,6 +322,24 @@ class Workbench:
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
         return Solved(candidate, ground, tuple(found))
+
+    def _folded(self, candidate: Candidate) -> Solved | None:
+        """The strategy of a candidate in which equal layers decide alike; None where their decisions differ in kind."""
+        assert self._short is not None
+        assert self.folding is not None
+        layout = candidate.layout
+        ground = self._short._ground(layout.without_time)
+        ((view, cluster, factors),) = ground.stages
+        given = self._short._builder(candidate, view, cluster, factors, self._short._loop(layout, ground), None)()
+        if layout.without_time not in self._folders:
+            self._folders[layout.without_time] = Folder(view, self.folding.count)
+        folded = self._folders[layout.without_time].folded(given)
+        if folded is None:
+            return None
+        solution = good_solution(folded.problem)
+        assignment = folded.expanded(solution.assignment)
+        strategy = strategy_of(given, replace(solution, assignment=assignment), is_frugal=False)
+        return Solved(candidate, ground, ((strategy, folded.sums(assignment)),), is_folded=True)
 
     def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
         """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
@@ -275,15 +357,22 @@ class Workbench:
         """The problem of each stage of a candidate, on `views_of` its layout, with even shares; memory is free."""
         try:
             ground = self._ground(candidate.layout.without_time)
-            loop = self._loop(candidate.layout, [view for view, _, _ in ground.stages])
+            loop = self._loop(candidate.layout, ground)
             return [(stage[0], self._builder(candidate, *stage, loop, narrow)()) for stage in ground.stages]
         except (PassFailedException, PinError) as error:
             raise Refused(str(error)) from error
 
+    def written(self, solved: Solved) -> ModuleOp:
+        """The step with the strategy of a solved candidate."""
+        strategies = [strategy for strategy, _ in solved.found]
+        if not solved.is_folded:
+            return solved.ground.written(strategies)
+        return self._ground(solved.candidate.layout.without_time).written(strategies, solved.ground, self._counterparts)
+
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
         layout = solved.candidate.layout
-        module = solved.ground.written([strategy for strategy, _ in solved.found])
+        module = self.written(solved)
         try:
             for each in _shared_passes(layout):
                 each.apply(self.ctx, module)
@@ -336,7 +425,7 @@ class Workbench:
     def _strategies(
         self, candidate: Candidate, ground: Ground, narrow: Narrow | None
     ) -> list[tuple[Strategy, Sums]]:
-        loop = self._loop(candidate.layout, [view for view, _, _ in ground.stages])
+        loop = self._loop(candidate.layout, ground)
         builders = [self._builder(candidate, *stage, loop, narrow) for stage in ground.stages]
         stages = zip(ground.stages, builders, strict=True)
         return [_strategy(view, cluster, build, fits=candidate.choice.fits) for (view, cluster, _), build in stages]
@@ -377,12 +466,10 @@ class Workbench:
             return self._problems[key][0]
         return repriced(*self._problems[key], weights, tables)
 
-    def _loop(self, layout: Layout, views: Sequence[StepView]) -> Loop | None:
-        if layout.parts == 1 or not views:
+    def _loop(self, layout: Layout, ground: Ground) -> Loop | None:
+        if layout.parts == 1:
             return None
-        batch = Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex")
-        whole = views[0].whole
-        return Loop(layout.parts, find_parts(list(whole.func.body.block.ops), whole.inputs, batch))
+        return ground.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))
 
 
 def _strategy(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
@@ -64,23 +66,37 @@ def write_strategy(view: StepView, strategy: Strategy) -> None:
         view.func.attributes[FRUGAL] = UnitAttr()
 
 
-def transferred(strategy: Strategy, source: StepView, target: StepView) -> Strategy:
-    """A strategy of one step for a copy of it, op by op and argument by argument."""
-    pairs = zip(source.func.body.block.ops, target.func.body.block.ops, strict=True)
-    ops = dict(pairs)
-    arguments = target.func.body.block.args
+@dataclass(frozen=True)
+class Counterparts:
+    """
+    What of one step stands for what of another, where several may have the same.
 
-    def there(value: SSAValue) -> SSAValue:
-        if isinstance(value, OpResult):
-            return ops[value.op].results[value.index]
-        assert isinstance(value, BlockArgument)
-        return arguments[value.index]
+    Args:
+        ops: by position of an op of the other step, the position of its counterpart.
+        arguments: by argument.
+    """
 
+    ops: tuple[int, ...]
+    arguments: tuple[int, ...]
+
+
+def transferred(
+    strategy: Strategy, source: StepView, target: StepView, counterparts: Counterparts | None = None
+) -> Strategy:
+    """A strategy of one step for another that has its `counterparts` in it; for a copy of it without them."""
+    block, other = source.func.body.block, target.func.body.block
+    listed = list(block.ops)
+    op_at = counterparts.ops if counterparts is not None else range(len(listed))
+    argument_at = counterparts.arguments if counterparts is not None else range(len(block.args))
     signatures: dict[ComputeOp, Signature] = {}
-    for op, signature in strategy.ops.items():
-        copy = ops[op]
-        assert isinstance(copy, ComputeOp)
-        signatures[copy] = signature
-    homes = {there(value): home for value, home in strategy.homes.items()}
-    copies = {there(value): copy for value, copy in strategy.copies.items()}
+    values: list[tuple[SSAValue, SSAValue]] = [
+        (block.args[at], a) for at, a in zip(argument_at, other.args, strict=True)
+    ]
+    for at, op in zip(op_at, other.ops, strict=True):
+        like = listed[at]
+        values += zip(like.results, op.results, strict=True)
+        if isinstance(op, ComputeOp) and isinstance(like, ComputeOp) and like in strategy.ops:
+            signatures[op] = strategy.ops[like]
+    homes = {value: strategy.homes[like] for like, value in values if like in strategy.homes}
+    copies = {value: strategy.copies[like] for like, value in values if like in strategy.copies}
     return Strategy(signatures, homes, copies, strategy.is_frugal)

@@ -105,18 +105,26 @@ class StrategyProblem:
     traffic: list[Traffic]
     ends: dict[int, Costs]
 
-    def sums(self, assignment: States) -> Sums:
-        """What an assignment comes to."""
-        compute = sum(float(costs[x]) for costs, x in zip(self.seconds, assignment, strict=True) if costs is not None)
+    def sums(
+        self,
+        assignment: States,
+        node_factors: Sequence[float] | None = None,
+        edge_factors: Sequence[float] | None = None,
+    ) -> Sums:
+        """What an assignment comes to, where each node and edge counts as often as its factor says."""
+        nodes = node_factors if node_factors is not None else [1.0] * len(self.seconds)
+        edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
+        by_node = zip(self.seconds, assignment, nodes, strict=True)
+        compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
         found = {True: 0.0, False: 0.0}
         known: dict[tuple[int, bool], Costs | None] = {}
-        for edge, traffic in zip(self.problem.edges, self.traffic, strict=True):
+        for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
             # Equal changes share their table.
             key = (id(edge.table), traffic.price.beside)
             if key not in known:
                 known[key] = traffic.seconds()
             if (seconds := known[key]) is not None:
-                found[traffic.price.beside] += float(seconds[assignment[edge.u], assignment[edge.v]])
+                found[traffic.price.beside] += factor * float(seconds[assignment[edge.u], assignment[edge.v]])
         return Sums(compute, found[True], found[False])
 
 

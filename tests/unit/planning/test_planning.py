@@ -2,16 +2,10 @@
 
 import numpy as np
 import pytest
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
-from shardwright.models.registry import training_step
-from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Allowance, Explorer
 from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
@@ -23,26 +17,6 @@ from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.step_view import step_views
 from shardwright.passes.search.strategy import build_problem, repriced
 from shardwright.passes.verification import first_fault
-
-CLEAN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-
-
-def prepared(module: ModuleOp, cluster: str) -> ModuleOp:
-    """A step with a cluster, as `search-plan` gets it."""
-    add_cluster(module, find_cluster(cluster))
-    run_pipeline(Context(), module, CLEAN)
-    return module
-
-
-@pytest.fixture(scope="module")
-def tiny() -> ModuleOp:
-    return prepared(import_training_step(training_step("gpt2-tiny")), "local-4")
-
-
-@pytest.fixture(scope="module")
-def deep() -> ModuleOp:
-    config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
-    return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
 
 
 def test_the_devices_are_factored_where_their_links_are_known():

@@ -1,0 +1,282 @@
+"""
+A problem in which equal layers decide alike: that of a step of four layers, each counted as often as it stands for one.
+
+A step of n equal layers is represented by one of `KEPT` = 4 (`shrink.shrunk`): its first, two from the middle that
+share every decision, and its last. With the decisions `a` of the first, `m` of the middle and `z` of the last,
+
+    sum of the n layers  =  f(a) + (n - 2) f(m) + f(z) + g(a, m) + (n - 3) g(m, m) + g(m, z)
+
+where f is what a layer costs and g what goes between two neighbours. `folded` gives these factors to the nodes and
+edges of the short step's problem and merges the two layers in the middle, so that its solutions, and what they cost,
+are those solutions of the whole step's problem in which all layers but the first and the last decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from ...dialects.compute import ComputeOp
+from ..search.decided import Counterparts
+from ..search.layers import Layers, find_layers
+from ..search.problem import Costs, Edge, Problem, States
+from ..search.step_view import StepView, mesh_of_module, step_functions
+from ..search.strategy import StrategyProblem, Sums
+from .shrink import Run, longest_run, shrunk
+
+KEPT = 4
+"""How many layers represent all."""
+
+WORTHWHILE = 6
+"""From how many equal layers on problems are folded."""
+
+_FIRST, _MIDDLE, _SAME, _LAST = range(KEPT)
+
+
+@dataclass(frozen=True)
+class Folding:
+    """
+    A step of many equal layers, and the short one that represents it.
+
+    Args:
+        module: the short step.
+        count: how many equal layers the whole has.
+    """
+
+    module: ModuleOp
+    count: int
+
+    def counterparts(self, module: ModuleOp) -> Counterparts | None:
+        """What of the short step stands for each op and argument of a step of two layers or more; None if unknown."""
+        return _Matcher(_laid(self.module), _laid(module)).run()
+
+
+def folding(module: ModuleOp) -> Folding | None:
+    """The folding of a step; None where it has too few equal layers, or they cannot be taken out."""
+    found = _laid(module) if len(step_functions(module)) == 1 else None
+    if found is None or found.run is None or found.run.count < WORTHWHILE:
+        return None
+    short = shrunk(module, KEPT)
+    if short is None:
+        return None
+    made = Folding(short, found.run.count)
+    return made if made.counterparts(module) is not None else None
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A step with its layers and its run of equal ones."""
+
+    view: StepView
+    layers: Layers
+    run: Run | None
+
+
+def _laid(module: ModuleOp) -> _Laid:
+    (func,) = step_functions(module)
+    view = StepView(func, mesh_of_module(module))
+    layers = find_layers(view)
+    return _Laid(view, layers, longest_run(view, layers))
+
+
+class _Matcher:
+    """Finds what of a short step stands for the ops and arguments of a longer one; one use."""
+
+    def __init__(self, short: _Laid, whole: _Laid) -> None:
+        self.short, self.whole = short, whole
+        self.ops: dict[Operation, Operation] = {}
+        self.arguments: dict[SSAValue, BlockArgument] = {}
+
+    def run(self) -> Counterparts | None:
+        short, whole = self.short.run, self.whole.run
+        if short is None or whole is None or short.count != KEPT or whole.count < 2 or short.first != whole.first:
+            return None
+        for number, layer in enumerate(whole.ops):
+            inner = 0 < number < whole.count - 1
+            of = short.ops[_MIDDLE if inner else _LAST if number else _FIRST]
+            if len(of) != len(layer):
+                return None
+            self.ops.update(zip(layer, of, strict=True))
+        if not self._rest() or not self._arguments():
+            return None
+        short_ops = {op: at for at, op in enumerate(self.short.view.func.body.block.ops)}
+        ops = tuple(short_ops[self.ops[op]] for op in self.whole.view.func.body.block.ops)
+        arguments = tuple(self.arguments[argument].index for argument in self.whole.view.func.body.block.args)
+        return Counterparts(ops, arguments)
+
+    def _rest(self) -> bool:
+        """Pair what is in no equal layer, in the order of the program."""
+        inside = (
+            {op for layer in self.short.run.ops for op in layer} if self.short.run is not None else set[Operation]()
+        )
+        short = [op for op in self.short.view.func.body.block.ops if op not in inside]
+        whole = [op for op in self.whole.view.func.body.block.ops if op not in self.ops]
+        if len(short) != len(whole):
+            return False
+        self.ops.update(zip(whole, short, strict=True))
+        return all(_alike(op, other) for op, other in self.ops.items())
+
+    def _arguments(self) -> bool:
+        """Pair arguments by their users, and those that nobody uses in their order."""
+        for op, other in self.ops.items():
+            if isinstance(op, ComputeOp):
+                for value, like in zip(op.operands, other.operands, strict=True):
+                    if not isinstance(value, BlockArgument):
+                        continue
+                    if not isinstance(like, BlockArgument) or self.arguments.setdefault(value, like) is not like:
+                        return False
+        left, over = (
+            [argument for argument in each.view.func.body.block.args if not _is_used(argument)]
+            for each in (self.whole, self.short)
+        )
+        if len(left) != len(over):
+            return False
+        self.arguments.update(zip(left, over, strict=True))
+        return all(one.type == other.type for one, other in self.arguments.items())
+
+
+def _is_used(value: SSAValue) -> bool:
+    return any(isinstance(use.operation, ComputeOp) for use in value.uses)
+
+
+def _alike(op: Operation, other: Operation) -> bool:
+    if isinstance(op, ComputeOp) and isinstance(other, ComputeOp):
+        return op.name == other.name and op.use_key() == other.use_key()
+    return op.name == other.name
+
+
+@dataclass(frozen=True)
+class FoldedProblem:
+    """
+    The problem of a short step in which equal layers decide alike.
+
+    Args:
+        given: the problem of the short step.
+        problem: with the factors, and without the second layer in the middle.
+        of: by node of `given`, the node of `problem`.
+        node_factors, edge_factors: by node and edge of `given`, how often what it costs counts.
+    """
+
+    given: StrategyProblem
+    problem: Problem
+    of: tuple[int, ...]
+    node_factors: tuple[float, ...]
+    edge_factors: tuple[float, ...]
+
+    def expanded(self, assignment: States) -> States:
+        """A solution as one of the short step's problem."""
+        return np.array([assignment[node] for node in self.of], dtype=np.int64)
+
+    def sums(self, assignment: States) -> Sums:
+        """What the whole step comes to, by an expanded solution."""
+        return self.given.sums(assignment, self.node_factors, self.edge_factors)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a decision is: in which of the equal layers, if in any, and what it is about there."""
+
+    layer: int | None
+    subject: object
+
+
+class Folder:
+    """
+    Folds problems of a view of the short step.
+
+    Args:
+        view: of the short step, on some mesh.
+        count: of the equal layers that it represents.
+    """
+
+    def __init__(self, view: StepView, count: int) -> None:
+        layers = find_layers(view)
+        run = longest_run(view, layers)
+        assert run is not None
+        self.count = count
+        self.places: dict[object, _Place] = dict(_places(layers, run))
+        self.scaled: dict[tuple[int, float], tuple[Costs, Costs]] = {}
+
+    def folded(self, given: StrategyProblem) -> FoldedProblem | None:
+        """The problem with factors; None where the layers in the middle do not have the same decisions."""
+        places = [self._place(problem.subject, problem.copy) for problem in given.decisions]
+        at = {place.subject: node for node, place in enumerate(places) if place.layer == _MIDDLE}
+        first = {node: at.get(place.subject) for node, place in enumerate(places) if place.layer == _SAME}
+        if len(at) != len(first):
+            return None
+        for node, other in first.items():
+            if other is None or given.decisions[node].states != given.decisions[other].states:
+                return None
+        kept = [node for node in range(len(places)) if node not in first]
+        number = {node: index for index, node in enumerate(kept)}
+        of = tuple(number[node if (other := first.get(node)) is None else other] for node in range(len(places)))
+        factors = tuple(self._node_factor(place.layer) for place in places)
+        between = [self._edge_factor(places[edge.u].layer, places[edge.v].layer) for edge in given.problem.edges]
+        if any(factor is None for factor in between):
+            return None
+        edge_factors = tuple(factor or 0.0 for factor in between)
+        return FoldedProblem(
+            given, self._merged(given.problem, kept, of, factors, edge_factors), of, factors, edge_factors
+        )
+
+    def _merged(
+        self,
+        given: Problem,
+        kept: list[int],
+        of: tuple[int, ...],
+        factors: tuple[float, ...],
+        edge_factors: tuple[float, ...],
+    ) -> Problem:
+        # A node in the middle stands for itself and for its like in the second layer.
+        unary = [self._times(given.unary[n], factors[n] if factors[n] == 1.0 else 2.0 * factors[n]) for n in kept]
+        edges: list[Edge] = []
+        for edge, factor in zip(given.edges, edge_factors, strict=True):
+            u, v, table = of[edge.u], of[edge.v], self._times(edge.table, factor)
+            if u == v:
+                unary[u] = unary[u] + np.ascontiguousarray(np.diagonal(table))
+            else:
+                edges.append(Edge(u, v, table))
+        return Problem(tuple(unary), tuple(edges))
+
+    def _times(self, costs: Costs, factor: float) -> Costs:
+        """Costs so many times; equal ones stay the same object."""
+        if factor == 1.0:
+            return costs
+        key = (id(costs), factor)
+        if key not in self.scaled:
+            self.scaled[key] = costs, factor * costs
+        return self.scaled[key][1]
+
+    def _node_factor(self, layer: int | None) -> float:
+        return (self.count - 2) / 2 if layer in (_MIDDLE, _SAME) else 1.0
+
+    def _edge_factor(self, one: int | None, other: int | None) -> float | None:
+        """How often an edge counts; None between layers that are no neighbours."""
+        if one is None or other is None or one == other:
+            return max(self._node_factor(one), self._node_factor(other))
+        if abs(one - other) > 1:
+            return None
+        return float(self.count - 3) if {one, other} == {_MIDDLE, _SAME} else 1.0
+
+    def _place(self, subject: ComputeOp | SSAValue, copy: bool) -> _Place:
+        found = self.places.get(subject)
+        return _Place(found.layer, (found.subject, copy)) if found is not None else _Place(None, subject)
+
+
+def _places(layers: Layers, run: Run) -> Iterator[tuple[object, _Place]]:
+    """Of the ops, results and arguments of equal layers, their places."""
+    for layer, ops in enumerate(run.ops):
+        known: set[SSAValue] = set()
+        for at, op in enumerate(ops):
+            yield op, _Place(layer, at)
+            for index, result in enumerate(op.results):
+                yield result, _Place(layer, (at, "result", index))
+            for index, value in enumerate(op.operands):
+                is_kept = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
+                if is_kept and value not in known:
+                    known.add(value)
+                    yield value, _Place(layer, (at, "operand", index))

@@ -1,0 +1,32 @@
+"""Steps to plan: a small one, and one of many equal layers."""
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import import_training_step
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+
+CLEAN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+
+
+def prepared(module: ModuleOp, cluster: str) -> ModuleOp:
+    """A step with a cluster, as `search-plan` gets it."""
+    add_cluster(module, find_cluster(cluster))
+    run_pipeline(Context(), module, CLEAN)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ModuleOp:
+    return prepared(import_training_step(training_step("gpt2-tiny")), "local-4")
+
+
+@pytest.fixture(scope="module")
+def deep() -> ModuleOp:
+    config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
+    return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
