@@ -76,6 +76,8 @@ class PlanOptions:
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
         mesh, stages, micro_batches, duplex, budget: what `search-plan` is not to decide, and its seconds; see there.
+        processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
+            forked, so one is right where a process group or a GPU is in use.
     """
 
     algorithm: str | None = None
@@ -91,6 +93,7 @@ class PlanOptions:
     micro_batches: int | None = None
     duplex: Literal["auto", "yes", "no"] = "auto"
     budget: float | None = None
+    processes: int = 1
 
     def passes(self, cluster: Cluster) -> str:
         """The pipeline string, for a plan on `cluster`."""
@@ -113,6 +116,7 @@ class PlanOptions:
         """The options of `search-plan`."""
         quoted = {"mesh": self.mesh, "pins": self.pins}
         plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
+        plain["processes"] = self.processes if self.processes > 1 else None
         found = [f'{name}="{value}"' for name, value in quoted.items() if value is not None]
         found += [f"{name}={value}" for name, value in plain.items() if value is not None]
         return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]

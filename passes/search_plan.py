@@ -17,8 +17,9 @@ from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
-from .planning.explore import WORK, Allowance, Explorer, Note
+from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed
+from .planning.notes import Allowance, Note
 from .planning.records import Chosen, attribute_of_record
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Workbench
@@ -124,6 +125,9 @@ class SearchPlanPass(ModulePass):
     work: int = WORK
     """How many ops the search may go through, where no seconds limit it: its length, by the same count everywhere."""
 
+    processes: int = 1
+    """In how many processes of this machine candidates are tried; the plan does not depend on it."""
+
     bound_rounds: int = 3
     """How many times the lower bound of the step is improved; 0 for none."""
 
@@ -140,7 +144,8 @@ class SearchPlanPass(ModulePass):
             raise PassFailedException(str(error)) from error
         work = float("inf") if self.budget is not None else float(self.work)
         bench = Workbench(op, cluster, pins)
-        explorer = Explorer(bench, fixed, Allowance(work, self.budget), shares=self.ratios == "auto")
+        allowance, shares = Allowance(work, self.budget), self.ratios == "auto"
+        explorer = Explorer(bench, fixed, allowance, shares=shares, processes=self.processes)
         best = explorer.run()
         if best is None:
             fail(funcs[0], _why_none(explorer.notes, fixed, cluster.mesh.device_count))

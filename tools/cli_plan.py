@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -34,6 +35,9 @@ from .cli_console import bound_text, bytes_text, plan_progress, process_began, s
 
 MOST_ROWS = 8
 """Of the largest parameters, and of the best candidates, so many are listed."""
+
+_MOST_PROCESSES = 8
+"""Candidates are tried a few at a time."""
 
 _DECISIONS: dict[str, Any] = {"mesh": None, "stages": None, "micro_batches": None, "duplex": "auto", "budget": None}
 """The options of a search over whole plans, with what they are where a command does not have them."""
@@ -91,6 +95,7 @@ def planned(
             ratios=getattr(options, "ratios", "auto"),
             random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
+            processes=getattr(options, "processes", None) or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
         name = spec.rpartition(":")[2]

@@ -32,7 +32,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -291,13 +291,19 @@ def _cuts(order: _Order, least: Mapping[ComputeOp, float]) -> tuple[ComputeOp | 
     for op in order.leaves:
         common &= order.reached[op]
     candidates = [op for op in order.view.ops if common >> order.at[op] & 1]
+    needed = 0
+    for op in candidates:
+        needed |= order.reached[op]
+    # What another candidate needs has less before it than that one.
+    ends = [op for op in candidates if not needed >> order.at[op] & 1]
 
     def work(op: ComputeOp) -> float:
         return sum(least[each] for each in candidates if order.depends(op, each))
 
-    forward = max(candidates, key=lambda op: (work(op), order.at[op]), default=None)
+    forward = max(ends, key=lambda op: (work(op), order.at[op]), default=None)
     began = order.at[forward] if forward is not None else 0
-    done = {op: sum(least[each] for each in order.view.ops[began : order.at[op]]) for op in order.leaves}
+    so_far = list(accumulate((least[each] for each in order.view.ops[began:]), initial=0.0))
+    done = {op: so_far[max(order.at[op] - began, 0)] for op in order.leaves}
     last = order.leaves[-1]
     goals = [done[last] * part / (_BETWEEN + 1) for part in range(1, _BETWEEN + 1)]
     chosen = [next(op for op in order.leaves if done[op] >= goal) for goal in goals]

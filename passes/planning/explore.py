@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from time import perf_counter
+from dataclasses import replace
+from math import inf
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..search.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
-from .shrink import extrapolated, short_steps
-from .workbench import Finished, Refused, Solved, Workbench
+from .notes import Allowance, Note
+from .trials import Attempt, Judged, Trials
+from .workbench import Finished, Workbench
 
 LOG = logging.getLogger("shardwright.plan")
 
@@ -36,9 +37,6 @@ MORE = (
 WORK = 20_000
 """How many ops may be gone through by default: those of each program, and a part of those of each problem."""
 
-SOLVING = 0.3
-"""What an op counts in a problem that is solved, where it counts 1 in a program."""
-
 LEAST_EFFORT = 0.5
 """The part of the usual work that is done even where compute is all there is."""
 
@@ -48,11 +46,14 @@ MOST_EFFORT = 2.0
 LEAST_GAIN = 0.01
 """What part of a step shares by speed must save data parallelism, or others are not tried with them."""
 
-SURE = 3
+SURE = 4
 """How many of a batch, the most hopeful, are made programs of even where no more may be spent."""
 
-LEAST_WORK = 800
-"""What any problem or program counts at least."""
+AT_ONCE = 2
+"""How many programs are made before it is seen which is the fastest: side by side, where processes allow."""
+
+CHUNK = 8
+"""How many problems are solved before it is seen whether more may be spent."""
 
 MOST_PIPELINES = 6
 """How many layouts in stages are searched."""
@@ -64,66 +65,31 @@ REFINED = 2
 """How many layouts are searched with more weights."""
 
 
-@dataclass(frozen=True)
-class Note:
-    """
-    What became of a candidate.
-
-    Args:
-        seconds: of its step: simulated, or, where it was not finished, at the least by an estimate.
-        why: it was not chosen; empty for those that were the best when they were tried.
-        exposed: of these, how many the stage that computes longest does not; None where it was not finished.
-        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
-        memory_bytes: what that rank has.
-    """
-
-    candidate: Candidate
-    seconds: float | None
-    why: str
-    exposed: float | None = None
-    peak_bytes: int | None = None
-    memory_bytes: float = 0.0
-
-    @property
-    def fits(self) -> bool:
-        """Whether it is known that every rank has the memory that it needs."""
-        return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
-
-
-@dataclass
-class Allowance:
-    """What the search may spend: ops gone through, and seconds where the user limits them."""
-
-    work: float
-    seconds: float | None = None
-    began: float = field(default_factory=perf_counter)
-    spent: float = 0.0
-
-    def is_over(self, effort: float) -> bool:
-        """Whether nothing more may be begun, where so many times the usual work is worth it."""
-        late = self.seconds is not None and perf_counter() - self.began > self.seconds
-        return late or self.spent >= effort * self.work
-
-
 class Explorer:
     """
     Tries candidates on a workbench and keeps the fastest that fits; one use.
 
     Args:
         shares: whether devices that differ may have shares by their speed.
+        processes: in how many processes at most; what is found does not depend on it.
     """
 
-    def __init__(self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, shares: bool = True) -> None:
+    def __init__(
+        self, bench: Workbench, fixed: Fixed, allowance: Allowance, *, shares: bool = True, processes: int = 1
+    ) -> None:
         self.bench, self.fixed, self.allowance = bench, fixed, allowance
         self.shares = shares and len(bench.cluster.kinds_used) > 1
-        self.size = max(bench.size, LEAST_WORK)
+        self.trials = Trials(bench, processes)
         self.notes: list[Note] = []
-        self.best: Finished | None = None
-        self.short = None if bench.pins else _short_benches(bench)
+        self.best: Judged | None = None
+        self.best_attempt: Attempt | None = None
+        self.exposed: float | None = None
+        """The part of the fastest step that fits, of what is known or estimated, in which it waits."""
         self.estimates: dict[Candidate, float] = {}
+        self.attempts: dict[Candidate, Attempt] = {}
+        """At what short steps have judged, and was not made whole."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, str] = {}
-        self.solutions: dict[Candidate, tuple[float, tuple[Solved, ...]]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -147,7 +113,9 @@ class Explorer:
         while self.best is None and self.estimates:
             # Short steps may promise more than the whole keeps: that it fits, above all.
             self._finish_estimated(1)
-        return self.best
+        if self.best is None or self.best_attempt is None:
+            return None
+        return self.trials.program(self.best_attempt, self.best)
 
     @property
     def _is_over(self) -> bool:
@@ -156,20 +124,22 @@ class Explorer:
 
         Where devices differ, layouts and shares decide how much there is to compute, so that is no sign.
         """
-        if self.best is None:
-            return self.allowance.is_over(1.0) and bool(self.estimates)
-        exposed = self.best.exposed / self.best.seconds if self.best.seconds else 0.0
-        effort = max(MOST_EFFORT * exposed, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
+        if self.exposed is None:
+            return False
+        effort = max(MOST_EFFORT * self.exposed, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
         return self.allowance.is_over(effort)
 
     def _finish_estimated(self, count: int) -> None:
         """Make programs of the whole step of those that short steps show to be the fastest."""
+        whole: list[Attempt] = []
         for candidate in sorted(self.estimates, key=self.estimates.__getitem__)[:count]:
             del self.estimates[candidate]
-            try:
-                self._make(self.bench.solve(candidate))
-            except Refused as error:
-                self._log(Note(candidate, None, str(error)))
+            found = self.trials.whole(self.attempts.pop(candidate))
+            if isinstance(found, str):
+                self._log(Note(candidate, None, found))
+            else:
+                whole.append(found)
+        self._judge(whole)
 
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
@@ -272,96 +242,73 @@ class Explorer:
 
     def _consider(self, batch: Sequence[Candidate]) -> None:
         """Solve the candidates of a batch, and make programs of them, the most hopeful first."""
-        solved: list[tuple[float, int, Candidate]] = []
-        for number, candidate in enumerate(batch):
+        solved: list[Attempt] = []
+        for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
             if self._is_over:
-                return
-            self.tried.add(candidate)
-            try:
-                solved.append((self._hope(candidate), number, candidate))
-            except Refused as error:
-                self._log(Note(candidate, None, str(error)))
-        for rank, (_, _, candidate) in enumerate(sorted(solved, key=lambda each: each[:2])):
+                break
+            self.tried.update(chunk)
+            for candidate, found in zip(chunk, self.trials.solve(list(chunk)), strict=True):
+                if isinstance(found, str):
+                    self._log(Note(candidate, None, found))
+                else:
+                    solved.append(found)
+                    self.allowance.spent += found.work
+        solved.sort(key=lambda each: each.hope)
+        for at in range(0, len(solved), AT_ONCE):
             # What was solved was solved to be tried: the most hopeful are, whatever that takes.
-            if self._is_over and rank >= SURE:
-                return
-            try:
-                self._judge(candidate)
-            except Refused as error:
-                self._log(Note(candidate, None, str(error)))
-            self.solutions.pop(candidate, None)
+            if self._is_over and at >= SURE:
+                break
+            if not solved[at].by_short_steps and self.best is None and self.estimates:
+                # Pipelines are compared with a program that is there.
+                self._finish_estimated(1)
+            self._judge([each for each in solved[at : at + AT_ONCE] if not self._is_settled(each)])
 
-    def _hope(self, candidate: Candidate) -> float:
-        """Solve a candidate; about the least that its step can take."""
-        short = self.short if self._by_short_steps(candidate) else None
-        if short is not None and not self.bench.is_folded(candidate):
-            pair = short.longer.solve(candidate), short.shorter.solve(candidate)
-            self.allowance.spent += SOLVING * short.size
-            hope = short.extrapolated(pair[0].hopeful_seconds, pair[1].hopeful_seconds)
-            self.solutions[candidate] = hope, pair
-            return hope
-        solved = self.bench.solve(candidate)
-        self.allowance.spent += SOLVING * max(solved.size, LEAST_WORK)
-        by_short_steps = short is not None and solved.is_folded
-        self.solutions[candidate] = solved.hopeful_seconds, (solved, solved) if by_short_steps else (solved,)
-        return solved.hopeful_seconds
+    def _judge(self, attempts: list[Attempt]) -> None:
+        """Make programs of some candidates, and keep what is best."""
+        worth = self.best.seconds if self.best is not None else inf
+        for attempt, found in zip(attempts, self.trials.judge(attempts, worth), strict=True):
+            if isinstance(found, str):
+                self._log(Note(attempt.candidate, None, found))
+                continue
+            for judged in found:
+                self.allowance.spent += judged.work
+                if attempt.by_short_steps:
+                    self._estimate(attempt, judged)
+                else:
+                    self._take(attempt, judged)
 
-    def _by_short_steps(self, candidate: Candidate) -> bool:
-        return self.short is not None and candidate.layout.mode != "pipeline"
+    def _estimate(self, attempt: Attempt, judged: Judged) -> None:
+        """Keep what short steps say."""
+        assert judged.peak is not None
+        if judged.fits:
+            if not self._is_worse(judged.seconds):
+                self.exposed = judged.exposed / judged.seconds if judged.seconds else 0.0
+            self.estimates[attempt.candidate] = judged.seconds
+            self.attempts[attempt.candidate] = attempt
+        self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
 
-    def _judge(self, candidate: Candidate) -> None:
-        """Make a program of a solved candidate, if it may be the best: of short steps, where these will do."""
-        hope, solutions = self.solutions[candidate]
-        if len(solutions) == 1 and self.best is None and self.estimates:
-            # Pipelines are compared with a program that is there.
-            self._finish_estimated(1)
-        if self._is_settled(candidate, solutions[0], hope):
-            return
-        if len(solutions) == 1:
-            self._make(solutions[0])
-        elif self.short is not None:
-            self._estimate(candidate, self.short, *solutions)
-
-    def _make(self, solved: Solved) -> None:
-        """Make programs of the whole step, and keep the fastest."""
-        self.allowance.spent += self.size * solved.candidate.layout.stages
-        for finished in self.bench.finish(solved):
-            self._take(finished)
-
-    def _estimate(self, candidate: Candidate, short: ShortBenches, longer: Solved, shorter: Solved) -> None:
-        """What the whole step takes, by two short ones."""
-        self.allowance.spent += short.size
-        (long,), (brief,) = short.longer.finish(longer), short.shorter.finish(shorter)
-        seconds, exposed = (
-            short.extrapolated(*pair) for pair in ((long.seconds, brief.seconds), (long.exposed, brief.exposed))
-        )
-        peak = int(short.extrapolated(long.tightest[0], brief.tightest[0]))
-        note = Note(candidate, seconds, "by shorter steps", exposed, peak, long.tightest[1])
-        if note.fits:
-            self.estimates[candidate] = seconds
-        self._log(note)
-
-    def _is_settled(self, candidate: Candidate, solved: Solved, hope: float) -> bool:
+    def _is_settled(self, attempt: Attempt) -> bool:
         """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
-        if self._is_worse(hope):
-            self._log(Note(candidate, hope, "by an estimate"))
+        candidate = attempt.candidate
+        if self._is_worse(attempt.hope):
+            self._log(Note(candidate, attempt.hope, "by an estimate"))
             return True
-        first = self.strategies.setdefault(solved.fingerprint, candidate.name)
+        first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)
         if first != candidate.name:
             self._log(Note(candidate, None, f"the same as {first}"))
         return first != candidate.name
 
-    def _take(self, finished: Finished) -> None:
+    def _take(self, attempt: Attempt, judged: Judged) -> None:
         """Keep a program if it is the fastest that fits; how much a slower one holds is of no interest."""
-        self.tried.add(finished.candidate)
-        candidate, seconds, exposed = finished.candidate, finished.seconds, finished.exposed
-        if self.best is not None and seconds >= self.best.seconds:
-            self._log(Note(candidate, seconds, "slower", exposed))
+        self.tried.add(judged.candidate)
+        if judged.peak is None or (self.best is not None and judged.seconds >= self.best.seconds):
+            self._log(Note(judged.candidate, judged.seconds, "slower", judged.exposed))
             return
-        if finished.fits:
-            self.best = finished
-        why = "" if finished.fits else "does not fit"
-        self._log(Note(candidate, seconds, why, exposed, *finished.tightest))
+        if judged.fits:
+            self.best, self.best_attempt = judged, attempt
+            self.exposed = judged.exposed / judged.seconds if judged.seconds else 0.0
+        why = "" if judged.fits else "does not fit"
+        self._log(Note(judged.candidate, judged.seconds, why, judged.exposed, *judged.peak))
 
     def _is_worse(self, least: float) -> bool:
         known = [*([self.best.seconds] if self.best is not None else []), *self.estimates.values()]
@@ -373,38 +320,6 @@ class Explorer:
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
         LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
-
-
-@dataclass(frozen=True)
-class ShortBenches:
-    """
-    Workbenches of two short steps, by which the whole is judged.
-
-    Args:
-        left_out: how many layers of the whole the longer has not.
-    """
-
-    longer: Workbench
-    shorter: Workbench
-    left_out: int
-
-    @property
-    def size(self) -> int:
-        """The ops of both."""
-        return max(self.longer.size + self.shorter.size, LEAST_WORK)
-
-    def extrapolated(self, longer: float, shorter: float) -> float:
-        """What the whole has of something, of which the short steps have so much."""
-        return extrapolated(longer, shorter, self.left_out)
-
-
-def _short_benches(bench: Workbench) -> ShortBenches | None:
-    found = short_steps(bench.fused)
-    if found is None:
-        return None
-    *modules, left_out = found
-    longer, shorter = (Workbench(each, bench.cluster, folding=bench.folding) for each in modules)
-    return ShortBenches(longer, shorter, left_out)
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

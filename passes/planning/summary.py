@@ -13,7 +13,7 @@ from xdsl.ir import Attribute
 from ...dialects.compute import python_value
 from ...dialects.step import PLAN
 from .candidates import Family
-from .explore import Note
+from .notes import Note
 from .records import attribute_of_record, family_record, read_family
 
 

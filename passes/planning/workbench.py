@@ -16,10 +16,11 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.ratios import ratios_of
+from ...dialects.ratios import ratios_of, set_ratios
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
+from ...ir.ratios import Ratios
 from ...ir.signatures import Choice
 from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
@@ -39,7 +40,15 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.decided import Counterparts, strategy_of, transferred, write_strategy
+from ..search.decided import (
+    Counterparts,
+    PackedStrategy,
+    packed,
+    strategy_of,
+    transferred,
+    unpacked,
+    write_strategy,
+)
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
 from ..search.objective import Loop, Weights
@@ -149,6 +158,14 @@ class Solved:
         """The ops of the problem that was solved."""
         return sum(len(view.ops) for view, _, _ in self.ground.stages)
 
+    def packed(self) -> PackedSolved:
+        """The same for another process, that unpacks it on a workbench of the same step."""
+        stages = self.ground.stages
+        strategies = (packed(strategy, view) for (strategy, _), (view, _, _) in zip(self.found, stages, strict=True))
+        ratios = tuple(ratios_of(view.func, view.mesh) for view, _, _ in stages)
+        balanced = ratios if self.candidate.choice.balanced else ()
+        return PackedSolved(self.candidate, tuple(strategies), self.sums, balanced, self.is_folded)
+
     @cached_property
     def fingerprint(self) -> object:
         """Equal for equal strategies on one layout."""
@@ -165,6 +182,23 @@ class Solved:
         ]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + _BUBBLE_AT_BEST * rest
+
+
+@dataclass(frozen=True)
+class PackedSolved:
+    """
+    A solved candidate that another process can read.
+
+    Args:
+        strategies: by stage.
+        ratios: by stage, the shares of devices by segment, where they are not even.
+    """
+
+    candidate: Candidate
+    strategies: tuple[PackedStrategy, ...]
+    sums: tuple[Sums, ...]
+    ratios: tuple[dict[int, Ratios], ...]
+    is_folded: bool
 
 
 _BLOCKING_AT_BEST = 0.6
@@ -298,7 +332,11 @@ class Workbench:
     @cached_property
     def _short(self) -> Workbench | None:
         """Where problems of the short step that represents this one are made."""
-        return Workbench(self.folding.module, self.cluster) if self.folding is not None else None
+        if self.folding is None:
+            return None
+        made = Workbench(self.folding.module, self.cluster)
+        made._tables = self._tables
+        return made
 
     @cached_property
     def _counterparts(self) -> Counterparts | None:
@@ -361,6 +399,19 @@ class Workbench:
             return [(stage[0], self._builder(candidate, *stage, loop, narrow)()) for stage in ground.stages]
         except (PassFailedException, PinError) as error:
             raise Refused(str(error)) from error
+
+    def unpacked(self, given: PackedSolved) -> Solved:
+        """What was solved and packed on such a workbench in another process."""
+        bench = self._short if given.is_folded and self._short is not None else self
+        ground = bench._ground(given.candidate.layout.without_time)
+        if given.ratios:
+            module = ground.module.clone()
+            for (view, _), ratios in zip(step_views(module), given.ratios, strict=True):
+                set_ratios(view.func, view.mesh, ratios)
+            ground = Ground.of(module)
+        strategies = (unpacked(each, view) for each, (view, _, _) in zip(given.strategies, ground.stages, strict=True))
+        found = tuple(zip(strategies, given.sums, strict=True))
+        return Solved(given.candidate, ground, found, given.is_folded)
 
     def written(self, solved: Solved) -> ModuleOp:
         """The step with the strategy of a solved candidate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import UnitAttr
-from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.compute import SIGNATURE, ComputeOp
 from ...dialects.pipe import TransferOp
@@ -100,3 +100,55 @@ def transferred(
     homes = {value: strategy.homes[like] for like, value in values if like in strategy.homes}
     copies = {value: strategy.copies[like] for like, value in values if like in strategy.copies}
     return Strategy(signatures, homes, copies, strategy.is_frugal)
+
+
+@dataclass(frozen=True)
+class PackedStrategy:
+    """
+    A strategy by position, without the IR that it is of.
+
+    Args:
+        ops: the position of each op in its block, and its signature.
+        homes, copies: the position of each value (of its op, -1 for an argument, and its number there), and the rest.
+    """
+
+    ops: tuple[tuple[int, Signature], ...]
+    homes: tuple[tuple[tuple[int, int], Sharding], ...]
+    copies: tuple[tuple[tuple[int, int], tuple[Sharding, bool]], ...]
+    is_frugal: bool
+
+
+def packed(strategy: Strategy, view: StepView) -> PackedStrategy:
+    """A strategy of a step, so that another process can read it."""
+    numbers: dict[Operation, int] = {op: at for at, op in enumerate(view.func.body.block.ops)}
+
+    def place(value: SSAValue) -> tuple[int, int]:
+        if isinstance(value, OpResult):
+            return numbers[value.op], value.index
+        assert isinstance(value, BlockArgument)
+        return -1, value.index
+
+    return PackedStrategy(
+        tuple((numbers[op], signature) for op, signature in strategy.ops.items()),
+        tuple((place(value), home) for value, home in strategy.homes.items()),
+        tuple((place(value), copy) for value, copy in strategy.copies.items()),
+        strategy.is_frugal,
+    )
+
+
+def unpacked(given: PackedStrategy, view: StepView) -> Strategy:
+    """What was packed, on the same step."""
+    block = view.func.body.block
+    listed = list(block.ops)
+
+    def value(place: tuple[int, int]) -> SSAValue:
+        at, index = place
+        return block.args[index] if at < 0 else listed[at].results[index]
+
+    signatures: dict[ComputeOp, Signature] = {}
+    for at, signature in given.ops:
+        op = listed[at]
+        assert isinstance(op, ComputeOp)
+        signatures[op] = signature
+    homes = {value(place): home for place, home in given.homes}
+    return Strategy(signatures, homes, {value(place): copy for place, copy in given.copies}, given.is_frugal)

@@ -30,3 +30,8 @@ def tiny() -> ModuleOp:
 def deep() -> ModuleOp:
     config = GPT2Config(layers=18, width=32, heads=4, vocabulary=101, positions=24)
     return prepared(import_training_step(gpt2_step(config, batch=8, length=16)), "rtx4090-4x4")
+
+
+@pytest.fixture(scope="module")
+def uneven() -> ModuleOp:
+    return prepared(import_training_step(training_step("mlp-tiny")), "uneven-4")

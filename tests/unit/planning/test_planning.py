@@ -1,16 +1,21 @@
 """The search over plans: its layouts, its shortcuts against the whole thing, and that it is the same every time."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
-from shardwright.passes.planning.explore import Allowance, Explorer
+from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
+from shardwright.passes.planning.notes import Allowance
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
-from shardwright.passes.planning.workbench import Refused, Workbench
+from shardwright.passes.planning.workbench import Finished, Refused, Workbench
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.shared_tables import Tables
@@ -81,26 +86,36 @@ def test_short_steps_say_what_the_whole_takes(deep: ModuleOp):
         assert told == pytest.approx(made[0].seconds, rel=0.1)
 
 
-def explored(module: ModuleOp, fixed: Fixed = Fixed()) -> Explorer:
-    explorer = Explorer(Workbench(module, find_cluster("local-4")), fixed, Allowance(20_000))
-    explorer.run()
-    return explorer
+def explored(module: ModuleOp, fixed: Fixed = Fixed(), processes: int = 1) -> tuple[Explorer, Finished | None]:
+    explorer = Explorer(Workbench(module, find_cluster("local-4")), fixed, Allowance(20_000), processes=processes)
+    return explorer, explorer.run()
 
 
 def test_the_plan_is_the_same_every_time_and_no_slower_than_the_presets(tiny: ModuleOp):
-    one, other = explored(tiny), explored(tiny)
+    (one, first), (other, second) = explored(tiny), explored(tiny, processes=3)
     assert one.notes == other.notes
-    assert one.best is not None
-    assert other.best is not None
-    assert one.best.candidate == other.best.candidate
+    assert one.allowance.spent == other.allowance.spent
+    assert first is not None
+    assert second is not None
+    assert module_text(first.module) == module_text(second.module)
     bench = Workbench(tiny, find_cluster("local-4"))
     for choice in presets(bench.own_mesh):
         (plain,) = bench.finish(bench.solve(Candidate(Layout(bench.own_mesh), choice)))
-        assert one.best.seconds <= plain.seconds * (1 + 1e-9)
+        assert first.seconds <= plain.seconds * (1 + 1e-9)
+
+
+def test_a_solution_is_the_same_in_another_process(uneven: ModuleOp):
+    bench, other = (Workbench(uneven, find_cluster("uneven-4")) for _ in range(2))
+    choice = replace(searched(1.0, 1.0), balanced=True)
+    for layout in (Layout(bench.own_mesh), Layout(bench.own_mesh, "pipeline", 4, 2)):
+        solved = bench.solve(Candidate(layout, choice))
+        again = other.unpacked(pickle.loads(pickle.dumps(solved.packed())))
+        assert again.fingerprint == solved.fingerprint
+        assert [each.seconds for each in other.finish(again)] == [each.seconds for each in bench.finish(solved)]
 
 
 def test_what_is_fixed_is_so(tiny: ModuleOp):
-    best = explored(tiny, Fixed(stages=2, micro_batches=4)).best
+    _, best = explored(tiny, Fixed(stages=2, micro_batches=4))
     assert best is not None
     assert (best.candidate.layout.stages, best.candidate.layout.parts) == (2, 4)
 

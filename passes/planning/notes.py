@@ -1,0 +1,49 @@
+"""What a search over plans keeps of each candidate, and what it may spend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from .candidates import Candidate
+
+
+@dataclass(frozen=True)
+class Note:
+    """
+    What became of a candidate.
+
+    Args:
+        seconds: of its step: simulated, or, where it was not finished, at the least by an estimate.
+        why: it was not chosen; empty for those that were the best when they were tried.
+        exposed: of these, how many the stage that computes longest does not; None where it was not finished.
+        peak_bytes: of the rank that comes closest to its memory; None where nobody looked.
+        memory_bytes: what that rank has.
+    """
+
+    candidate: Candidate
+    seconds: float | None
+    why: str
+    exposed: float | None = None
+    peak_bytes: int | None = None
+    memory_bytes: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known that every rank has the memory that it needs."""
+        return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
+
+
+@dataclass
+class Allowance:
+    """What the search may spend: ops gone through, and seconds where the user limits them."""
+
+    work: float
+    seconds: float | None = None
+    began: float = field(default_factory=perf_counter)
+    spent: float = 0.0
+
+    def is_over(self, effort: float) -> bool:
+        """Whether nothing more may be begun, where so many times the usual work is worth it."""
+        late = self.seconds is not None and perf_counter() - self.began > self.seconds
+        return late or self.spent >= effort * self.work

@@ -1,0 +1,225 @@
+"""Trying a candidate: its strategy first, then programs of it, whole or of two short steps that say what it takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from .candidates import Candidate
+from .processes import side_by_side
+from .shrink import extrapolated, short_steps
+from .workbench import Finished, PackedSolved, Refused, Solved, Workbench
+
+SOLVING = 0.3
+"""What an op counts in a problem that is solved, where it counts 1 in a program."""
+
+LEAST_WORK = 800
+"""What any problem or program counts at least."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """
+    A candidate with its strategy.
+
+    Args:
+        hope: about the least that its step can take, in seconds.
+        solved: on the whole step; or, where short steps will judge it, on the longer of them and on the shorter, unless
+            one folded strategy serves both.
+        work: what it took, in ops.
+        by_short_steps: whether short steps will judge it.
+    """
+
+    candidate: Candidate
+    hope: float
+    solved: tuple[Solved, ...]
+    work: float
+    by_short_steps: bool
+
+
+@dataclass(frozen=True)
+class Judged:
+    """
+    What a candidate comes to.
+
+    Args:
+        seconds, exposed: of the step, and of these those in which the stage that computes longest does not.
+        peak: as `Finished.tightest`; None where the step takes longer than one that is known.
+        work: what it took, in ops.
+        program: None where it was made in another process, or of short steps.
+    """
+
+    candidate: Candidate
+    seconds: float
+    exposed: float
+    peak: tuple[int, float] | None
+    work: float
+    program: Finished | None = field(default=None, repr=False)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known that every rank has the memory that it needs."""
+        return self.peak is not None and self.peak[0] <= self.peak[1]
+
+
+@dataclass(frozen=True)
+class _PackedAttempt:
+    """An attempt that another process can read."""
+
+    attempt: Attempt
+    solved: tuple[PackedSolved, ...]
+
+
+@dataclass(frozen=True)
+class _ShortBenches:
+    """
+    Workbenches of two short steps, by which the whole is judged.
+
+    Args:
+        left_out: how many layers of the whole the longer has not.
+    """
+
+    longer: Workbench
+    shorter: Workbench
+    left_out: int
+
+    @property
+    def both(self) -> tuple[Workbench, Workbench]:
+        """The longer and the shorter."""
+        return self.longer, self.shorter
+
+    @property
+    def size(self) -> int:
+        """The ops of both."""
+        return max(self.longer.size + self.shorter.size, LEAST_WORK)
+
+    def extrapolated(self, longer: float, shorter: float) -> float:
+        """What the whole has of something, of which the short steps have so much."""
+        return extrapolated(longer, shorter, self.left_out)
+
+
+class Trials:
+    """
+    Tries candidates of one step, several at a time.
+
+    What one comes to depends on no other, nor on the number of processes. What cannot be is a string that says why.
+    """
+
+    def __init__(self, bench: Workbench, processes: int = 1) -> None:
+        self.bench, self.processes = bench, processes
+        self.size = max(bench.size, LEAST_WORK)
+        self.short = None if bench.pins else _short_benches(bench)
+
+    def solve(self, candidates: list[Candidate]) -> list[Attempt | str]:
+        """Find strategies."""
+
+        def packed(candidate: Candidate) -> _PackedAttempt | str:
+            attempt = self._solved(candidate)
+            if isinstance(attempt, str):
+                return attempt
+            return _PackedAttempt(replace(attempt, solved=()), tuple(each.packed() for each in attempt.solved))
+
+        if self.processes == 1 or len(candidates) == 1:
+            return [self._solved(candidate) for candidate in candidates]
+        # Candidates of one layout share most of their problem.
+        found = side_by_side(packed, candidates, self.processes, lambda each: each.layout)
+        return [each if isinstance(each, str) else self._unpacked(each) for each in found]
+
+    def judge(self, attempts: list[Attempt], worth: float) -> list[list[Judged] | str]:
+        """
+        Make programs of candidates, one of each schedule, and simulate them.
+
+        Args:
+            worth: seconds of a step from which on nobody asks how much memory it needs.
+        """
+
+        here = os.getpid()
+
+        def plain(attempt: Attempt) -> list[Judged] | str:
+            found = self._judged(attempt, worth)
+            if isinstance(found, str) or os.getpid() == here:
+                return found
+            return [replace(each, program=None) for each in found]
+
+        if self.processes == 1 or len(attempts) == 1:
+            return [self._judged(attempt, worth) for attempt in attempts]
+        return side_by_side(plain, attempts, self.processes)
+
+    def whole(self, attempt: Attempt) -> Attempt | str:
+        """An attempt at the whole step of one that short steps have judged."""
+        if not attempt.by_short_steps:
+            return attempt
+        (first, *_) = attempt.solved
+        if first.is_folded:
+            return replace(attempt, solved=(first,), by_short_steps=False)
+        return self._tried(attempt.candidate)
+
+    def program(self, attempt: Attempt, judged: Judged) -> Finished:
+        """The program of what was judged."""
+        if judged.program is not None:
+            return judged.program
+        (finished,) = self.bench.finish(replace(attempt.solved[0], candidate=judged.candidate))
+        return finished
+
+    def _solved(self, candidate: Candidate) -> Attempt | str:
+        short = self.short if candidate.layout.mode != "pipeline" else None
+        if short is None or self.bench.is_folded(candidate):
+            return self._tried(candidate, by_short_steps=short is not None)
+        try:
+            longer, shorter = (each.solve(candidate) for each in short.both)
+        except Refused as error:
+            return str(error)
+        hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
+        return Attempt(candidate, hope, (longer, shorter), SOLVING * short.size, by_short_steps=True)
+
+    def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
+        try:
+            solved = self.bench.solve(candidate)
+        except Refused as error:
+            return str(error)
+        work = SOLVING * max(solved.size, LEAST_WORK)
+        return Attempt(candidate, solved.hopeful_seconds, (solved,), work, by_short_steps and solved.is_folded)
+
+    def _unpacked(self, packed: _PackedAttempt) -> Attempt:
+        is_pair = len(packed.solved) > 1
+        benches = self.short.both if is_pair and self.short is not None else (self.bench,)
+        solved = (bench.unpacked(each) for bench, each in zip(benches, packed.solved, strict=True))
+        return replace(packed.attempt, solved=tuple(solved))
+
+    def _judged(self, attempt: Attempt, worth: float) -> list[Judged] | str:
+        try:
+            if attempt.by_short_steps and self.short is not None:
+                return [self._estimated(attempt, self.short)]
+            return self._finished(attempt, worth)
+        except Refused as error:
+            return str(error)
+
+    def _finished(self, attempt: Attempt, worth: float) -> list[Judged]:
+        (solved,) = attempt.solved
+        found: list[Judged] = []
+        for made in self.bench.finish(solved):
+            peak = made.tightest if made.seconds < worth else None
+            if peak is not None and made.fits:
+                worth = made.seconds
+            found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made))
+        work = float(self.size * attempt.candidate.layout.stages)
+        return [replace(found[0], work=work), *found[1:]]
+
+    def _estimated(self, attempt: Attempt, short: _ShortBenches) -> Judged:
+        """What the whole step takes, by two short ones."""
+        solved = attempt.solved * 2 if len(attempt.solved) == 1 else attempt.solved
+        (long,), (brief,) = (bench.finish(each) for bench, each in zip(short.both, solved, strict=True))
+        seconds = short.extrapolated(long.seconds, brief.seconds)
+        exposed = short.extrapolated(long.exposed, brief.exposed)
+        (held, memory), (less, _) = long.tightest, brief.tightest
+        peak = int(short.extrapolated(held, less)), memory
+        return Judged(attempt.candidate, seconds, exposed, peak, short.size)
+
+
+def _short_benches(bench: Workbench) -> _ShortBenches | None:
+    found = short_steps(bench.fused)
+    if found is None:
+        return None
+    *modules, left_out = found
+    longer, shorter = (Workbench(each, bench.cluster, folding=bench.folding) for each in modules)
+    return _ShortBenches(longer, shorter, left_out)
