@@ -12,7 +12,8 @@ profile   a cluster file per mesh, by `shardwright profile`
 plan      the IR and the program of every plan
 measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and steps of every plan in a job
           of its own, of a step the time until its last rank is done
-predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen
+predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen;
+          and how the plan that is searched for the profiled cluster does beside the fastest of its group, as measured
 
 Where enough turns are so, only those count in which no other process of the machine worked.
 """
@@ -40,6 +41,9 @@ SLOW_LINKS = 240.0
 """The seconds for which a network is profiled on which a large bucket takes half a second."""
 ONE_MESH = 108.0
 """The seconds for which ops are measured where all fifty plans are for one mesh."""
+
+SEARCHED = "searched"
+"""The plan that was searched for, among those of a group."""
 
 GOOD_CHOICE = 0.05
 """By how much of the best step the chosen plan may be slower."""
@@ -81,10 +85,32 @@ def choice_regret(rows: Sequence[Mapping[str, Any]], group: str, back_end: str) 
     return regret(predicted, measured)
 
 
+def choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By group, how the plan that `search-plan` chose for the profiled cluster does beside the others, as measured."""
+    found: list[dict[str, Any]] = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        measured = {row["plan"]: row["measured ms"] for row in rows if row["group"] == group}
+        fastest = min(measured, key=measured.__getitem__)
+        lost = measured[SEARCHED] / measured[fastest] - 1.0
+        found.append(
+            {
+                "group": group,
+                "searched ms": measured[SEARCHED],
+                "dp ms": measured["dp"],
+                "fastest": fastest,
+                "fastest ms": measured[fastest],
+                "slower by": lost,
+                "good": lost <= GOOD_CHOICE,
+            }
+        )
+    return found
+
+
 def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print and write the tables and the plot of a site."""
     command = "python benchmarks/prediction.py" + ("" if name == LOCAL else " --emulated")
     publish(f"prediction-{name}-plans", rows, command=command)
+    publish(f"prediction-{name}-choices", choices(rows), command=command)
     publish(f"prediction-{name}", [summary(rows, back_end) for back_end in BACK_ENDS], command=command)
     points = {each: [(row["measured ms"], row[f"{each} ms"]) for row in rows] for each in BACK_ENDS}
     plot_scatter(f"prediction-{name}", points, xlabel="measured step, ms", ylabel="predicted step, ms")

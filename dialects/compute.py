@@ -5,11 +5,13 @@ What every op that computes has in common: tensors in and out, arguments, a shar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    BoolAttr,
     DenseArrayBase,
     DictionaryAttr,
     FloatAttr,
@@ -17,6 +19,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     StringAttr,
     TensorType,
+    i64,
 )
 from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import IRDLOperation, base, traits_def, var_operand_def, var_result_def
@@ -151,6 +154,26 @@ def value_bytes(value: SSAValue) -> int:
     for extent in shape_of(value):
         size *= extent
     return size
+
+
+def plain_attribute(value: object) -> Attribute:
+    """The attribute of a plain value, which `python_value` reads; TypeError where there is none."""
+    match value:
+        case bool():
+            return BoolAttr.from_bool(value)
+        case int():
+            return IntegerAttr(value, i64)
+        case float():
+            return FloatAttr(value, 64)
+        case str():
+            return StringAttr(value)
+        case Mapping():
+            named = cast("Mapping[str, object]", value)
+            return DictionaryAttr({name: plain_attribute(each) for name, each in named.items()})
+        case list() | tuple():
+            return ArrayAttr([plain_attribute(each) for each in cast("Sequence[object]", value)])
+        case _:
+            raise TypeError(f"a value of type {type(value).__name__} has no form in the IR")
 
 
 def python_value(attribute: Attribute) -> Any:

@@ -18,17 +18,13 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
-    FloatAttr,
-    IntegerAttr,
     IntegerType,
     Signedness,
-    StringAttr,
     TensorType,
-    i1,
-    i64,
 )
 from xdsl.ir import Attribute
 
+from ..dialects.compute import plain_attribute
 from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
 from . import grouped_ops, random_ops
@@ -140,22 +136,14 @@ def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
 
 
 def attribute_of(value: Any) -> Attribute:
-    """The attribute of a plain argument; TypeError where there is none."""
+    """The attribute of an op's argument; TypeError where there is none."""
     match value:
-        case bool():
-            return IntegerAttr(int(value), i1)
-        case int():
-            return IntegerAttr(value, i64)
-        case float():
-            return FloatAttr(value, 64)
-        case str():
-            return StringAttr(value)
         case torch.dtype():
             return element_type(value)
         case list() | tuple():
             return ArrayAttr([attribute_of(item) for item in value])
         case _:
-            raise TypeError(f"a value of type {type(value).__name__} has no form in the IR")
+            return plain_attribute(value)
 
 
 def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
+from ..dialects.compute import plain_attribute
 from ..dialects.step import CHOSEN, PLAN
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
@@ -20,7 +21,7 @@ from .planning.bound import compute_bound, plan_bound
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed
 from .planning.notes import Allowance, Note
-from .planning.records import Chosen, attribute_of_record
+from .planning.records import Chosen
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Workbench
 from .search.pins import PinError, load_pins
@@ -151,7 +152,7 @@ class SearchPlanPass(ModulePass):
             fail(funcs[0], _why_none(explorer.notes, fixed, cluster.mesh.device_count))
         replace_module(op, best.module)
         bound = self._bound(bench, best)
-        chosen = attribute_of_record(Chosen(best.candidate, pins, cluster.mesh).record())
+        chosen = plain_attribute(Chosen(best.candidate, pins, cluster.mesh).record())
         for func in step_functions(op):
             func.attributes[CHOSEN] = chosen
             func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, bound, explorer.notes)

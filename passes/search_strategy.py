@@ -21,7 +21,7 @@ from ..dialects.step import (
 from ..ir.cluster import Cluster
 from .errors import fail
 from .search.decided import write_strategy
-from .search.objective import Weights
+from .search.objective import COMPLETION, Weights
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
@@ -30,13 +30,6 @@ from .search.within_memory import Found, solve_within
 from .strip_resharding import strip_resharding
 
 Algorithm = Literal["eliminate", "fixed", "exhaustive"]
-
-_FIXED = Weights(contractions=1.0, others=0.0)
-"""
-Pins are completed with the least communication, but contractions count, or it would be cheapest to send
-nothing and compute everything everywhere.
-"""
-
 
 HEADROOM = 0.1
 """The part of a device's memory that the search leaves to the buffers of collectives."""
@@ -159,7 +152,7 @@ def search(
 ) -> Found:
     """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
     constraints = apply_pins(pins, view)
-    weights = _FIXED if algorithm == "fixed" else weights
+    weights = COMPLETION if algorithm == "fixed" else weights
     found = solve_within(
         view,
         cluster,

@@ -25,6 +25,7 @@ from .cli_arguments import TOOL
 from .cli_console import bound_text, bytes_text, print_report, seconds_text, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
+from .plan_folder import read_report
 from .why_not import difference, why_not
 
 NEAREST = 3
@@ -62,13 +63,7 @@ class Shown:
 
 def _report(folder: Path) -> dict[str, Any]:
     """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
-    path = folder / "plan.json"
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        _ = report["predicted_step_s"], report["mesh"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
-        raise _error(f"{path} is not a plan: {error}", hint) from error
+    path, report = folder / "plan.json", read_report(folder)
     again = f"plan again: {TOOL} plan {report.get('step') or 'STEP'} --cluster FILE --out {folder}"
     if "chosen_candidate" not in report:
         raise _error(f"{path} is of an older version, which did not write what is needed to explain it", again)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from ..api.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
@@ -16,6 +14,7 @@ from .cli_arguments import TOOL
 from .cli_console import working
 from .cli_plan import planned
 from .diagnostics import Diagnostic, DiagnosticError
+from .plan_folder import read_report
 
 PROFILE_SECONDS = 10.0
 
@@ -45,7 +44,7 @@ def _cluster(options: Namespace) -> Cluster:
 
 
 def _run_plan(folder: Path, options: Namespace) -> int:
-    report = _report(folder)
+    report = read_report(folder)
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
         mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
@@ -55,17 +54,6 @@ def _run_plan(folder: Path, options: Namespace) -> int:
         )
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
     return torchrun(ranks, str(folder / "program.py"), arguments)
-
-
-def _report(folder: Path) -> dict[str, Any]:
-    path = folder / "plan.json"
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        _ = report["ranks"], report["mesh"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
-        raise _error(f"{path} is not a plan: {error}", hint) from error
-    return report
 
 
 def torchrun(ranks: int, program: str, arguments: list[str]) -> int:

@@ -174,7 +174,7 @@ class Question:
         self, bench: Workbench, candidate: Candidate, name: str, observe: Callable[[str], None] = lambda _: None
     ) -> None:
         self.bench, self.candidate, self.observe = bench, candidate, observe
-        self.subject = find_subject(bench.views_of(candidate.layout), name)
+        self.subject = find_subject([view for view, _ in bench.laid_out(candidate.layout)], name)
         self.name = name
         self.steps: dict[object, Finished] = {}
 

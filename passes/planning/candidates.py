@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...ir.mesh import Mesh
 from ..schedule.pipelines import Policy
-from ..search.objective import Weights
+from ..search.objective import COMPLETION, Weights
 from ..search.pins import Pin
 
 Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
@@ -120,17 +120,11 @@ class Candidate:
         return Family(self.layout.mode, strategy, mesh, self.choice.balanced)
 
 
-COMPLETED = Weights(contractions=1.0, others=0.0, bucketed=True)
-"""
-Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing and
-compute everything everywhere.
-"""
-
-
 def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
     """A preset, or several on axes of their own, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
     names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]
-    return Choice(", ".join(names), tuple(Pin(preset=name, axes=axes) for name, axes in parts), COMPLETED)
+    pins = tuple(Pin(preset=name, axes=axes) for name, axes in parts)
+    return Choice(", ".join(names), pins, replace(COMPLETION, bucketed=True))
 
 
 def searched(parameters: float, activations: float, *, bucketed: bool = True) -> Choice:

@@ -47,7 +47,7 @@ LEAST_GAIN = 0.01
 """What part of a step shares by speed must save data parallelism, or others are not tried with them."""
 
 SURE = 4
-"""How many of a batch, the most hopeful, are made programs of even where no more may be spent."""
+"""How many of a batch, the most promising, are made programs of even where no more may be spent."""
 
 AT_ONCE = 2
 """How many programs are made before it is seen which is the fastest: side by side, where processes allow."""
@@ -172,12 +172,12 @@ class Explorer:
         own, rows = self.meshes[0], self.bench.rows
         if (refusal := self.bench.cut_refusal()) is None:
             layers = min(len(find_layers(view).names) for view in self.bench.views)
-            yield from self._hopeful(pipelines(own, rows, layers, self.fixed), MOST_PIPELINES)
-            yield from self._hopeful(accumulations(own, rows, self.fixed), REFINED)
+            yield from self._promising(pipelines(own, rows, layers, self.fixed), MOST_PIPELINES)
+            yield from self._promising(accumulations(own, rows, self.fixed), REFINED)
         else:
             self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from self._hopeful([Layout(own, "duplex", 2)], REFINED)
+            yield from self._promising([Layout(own, "duplex", 2)], REFINED)
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
@@ -186,8 +186,8 @@ class Explorer:
         for layout in filter(self.fixed.allows, layouts):
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
-    def _hopeful(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
-        """Those that may take the least."""
+    def _promising(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
+        """Of some layouts those that may take the least."""
         least = {layout: self.bench.least_seconds(layout) for layout in layouts if self.fixed.allows(layout)}
         found = 0
         for layout in sorted(least, key=least.__getitem__):
@@ -241,7 +241,7 @@ class Explorer:
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
     def _consider(self, batch: Sequence[Candidate]) -> None:
-        """Solve the candidates of a batch, and make programs of them, the most hopeful first."""
+        """Solve the candidates of a batch, and make programs of them, the most promising first."""
         solved: list[Attempt] = []
         for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
             if self._is_over:
@@ -253,9 +253,9 @@ class Explorer:
                 else:
                     solved.append(found)
                     self.allowance.spent += found.work
-        solved.sort(key=lambda each: each.hope)
+        solved.sort(key=lambda each: each.optimistic)
         for at in range(0, len(solved), AT_ONCE):
-            # What was solved was solved to be tried: the most hopeful are, whatever that takes.
+            # What was solved was solved to be tried: the most promising are, whatever that takes.
             if self._is_over and at >= SURE:
                 break
             if not solved[at].by_short_steps and self.best is None and self.estimates:
@@ -290,8 +290,8 @@ class Explorer:
     def _is_settled(self, attempt: Attempt) -> bool:
         """Whether a candidate is out of the race already, by an estimate or because there was one like it."""
         candidate = attempt.candidate
-        if self._is_worse(attempt.hope):
-            self._log(Note(candidate, attempt.hope, "by an estimate"))
+        if self._is_worse(attempt.optimistic):
+            self._log(Note(candidate, attempt.optimistic, "by an estimate"))
             return True
         first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate.name)
         if first != candidate.name:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
-
-from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute
+from typing import Any
 
 from ...ir.mesh import Axis, Mesh
 from ...ir.sharding import parse_sharding
@@ -80,26 +77,6 @@ def family_record(family: Family) -> Record:
 def read_family(record: Mapping[str, Any]) -> Family:
     """What `family_record` wrote."""
     return Family(record["mode"], record["strategy"], tuple(record["mesh"].items()), record["balanced"])
-
-
-def attribute_of_record(value: object) -> Attribute:
-    """A record, or a value in one, as an attribute, which `python_value` reads."""
-    match value:
-        case bool():
-            return BoolAttr.from_bool(value)
-        case int():
-            return IntegerAttr(value, i64)
-        case float():
-            return FloatAttr(value, 64)
-        case str():
-            return StringAttr(value)
-        case Mapping():
-            named = cast("Mapping[str, object]", value)
-            return DictionaryAttr({name: attribute_of_record(each) for name, each in named.items()})
-        case Sequence():
-            return ArrayAttr([attribute_of_record(each) for each in cast("Sequence[object]", value)])
-        case _:
-            raise TypeError(f"a record cannot hold {value!r}")
 
 
 def _sizes(mesh: Mesh) -> dict[str, int]:

@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerA
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from ...dialects.compute import python_value
+from ...dialects.compute import plain_attribute, python_value
 from ...dialects.step import PLAN
 from .candidates import Family
 from .notes import Note
-from .records import attribute_of_record, family_record, read_family
+from .records import family_record, read_family
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _entry(note: Note) -> DictionaryAttr:
     found: dict[str, Attribute] = {
         "name": StringAttr(note.candidate.name),
         "why": StringAttr(note.why),
-        "family": attribute_of_record(family_record(note.candidate.family)),
+        "family": plain_attribute(family_record(note.candidate.family)),
     }
     for name, value in (("step", note.seconds), ("exposed", note.exposed)):
         if value is not None:

@@ -23,7 +23,7 @@ class Attempt:
     A candidate with its strategy.
 
     Args:
-        hope: about the least that its step can take, in seconds.
+        optimistic: about the least that its step can take, in seconds.
         solved: on the whole step; or, where short steps will judge it, on the longer of them and on the shorter, unless
             one folded strategy serves both.
         work: what it took, in ops.
@@ -31,7 +31,7 @@ class Attempt:
     """
 
     candidate: Candidate
-    hope: float
+    optimistic: float
     solved: tuple[Solved, ...]
     work: float
     by_short_steps: bool
@@ -169,8 +169,8 @@ class Trials:
             longer, shorter = (each.solve(candidate) for each in short.both)
         except Refused as error:
             return str(error)
-        hope = short.extrapolated(longer.hopeful_seconds, shorter.hopeful_seconds)
-        return Attempt(candidate, hope, (longer, shorter), SOLVING * short.size, by_short_steps=True)
+        optimistic = short.extrapolated(longer.optimistic_seconds, shorter.optimistic_seconds)
+        return Attempt(candidate, optimistic, (longer, shorter), SOLVING * short.size, by_short_steps=True)
 
     def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
         try:
@@ -178,7 +178,7 @@ class Trials:
         except Refused as error:
             return str(error)
         work = SOLVING * max(solved.size, LEAST_WORK)
-        return Attempt(candidate, solved.hopeful_seconds, (solved,), work, by_short_steps and solved.is_folded)
+        return Attempt(candidate, solved.optimistic_seconds, (solved,), work, by_short_steps and solved.is_folded)
 
     def _unpacked(self, packed: _PackedAttempt) -> Attempt:
         is_pair = len(packed.solved) > 1

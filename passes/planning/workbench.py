@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 from xdsl.context import Context
@@ -16,19 +16,16 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.ratios import ratios_of, set_ratios
+from ...dialects.ratios import set_ratios
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
-from ...ir.ratios import Ratios
 from ...ir.signatures import Choice
 from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..analysis.compute import op_work
 from ..analysis.factors import Factors
-from ..analysis.memory import peak_memory
-from ..analysis.simulation.results import Simulation
 from ..analysis.simulation.simulate import simulate_module
 from ..analysis.stage_costs import whole_signature
 from ..balance_ratios import BalanceRatiosPass
@@ -42,12 +39,8 @@ from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import (
     Counterparts,
-    PackedStrategy,
-    packed,
     strategy_of,
-    transferred,
     unpacked,
-    write_strategy,
 )
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
@@ -65,6 +58,7 @@ from ..time.batch_parts import Batch, find_parts
 from .candidates import Candidate, Layout
 from .fold import Folder, Folding
 from .fold import folding as folding_of
+from .solutions import BUBBLE_AT_BEST, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 
@@ -85,164 +79,6 @@ Narrow = Callable[[StepView, Constraints], None]
 
 class Refused(ValueError):
     """A candidate that cannot be: the message says why."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """
-    A step on a mesh, in its stages, if it has any, without a strategy.
-
-    Args:
-        stages: with the cluster of each, and how dims are divided there.
-    """
-
-    module: ModuleOp
-    stages: tuple[tuple[StepView, Cluster, Factors], ...]
-    loops: dict[Batch, Loop] = field(default_factory=dict[Batch, Loop], init=False, repr=False, compare=False)
-
-    def loop(self, batch: Batch) -> Loop | None:
-        """How the step goes through the parts of a batch; None where it has no ops."""
-        if not self.stages:
-            return None
-        if batch not in self.loops:
-            whole = self.stages[0][0].whole
-            found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
-            self.loops[batch] = Loop(batch.parts, found)
-        return self.loops[batch]
-
-    @staticmethod
-    def of(module: ModuleOp) -> Ground:
-        """The ground that a module is."""
-        views = step_views(module)
-        return Ground(module, tuple((v, c, Factors(v, ratios_of(v.func, v.mesh))) for v, c in views))
-
-    def written(
-        self, strategies: Sequence[Strategy], source: Ground | None = None, counterparts: Counterparts | None = None
-    ) -> ModuleOp:
-        """
-        A copy of the module with the strategies of its stages.
-
-        Args:
-            source: of whose ops and values the strategies are: this one's, or those of a step with `counterparts`.
-        """
-        module = self.module.clone()
-        stages = (source or self).stages
-        for (view, _), (of, _, _), strategy in zip(step_views(module), stages, strategies, strict=True):
-            write_strategy(view, transferred(strategy, of, view, counterparts))
-        return module
-
-
-@dataclass(frozen=True)
-class Solved:
-    """
-    A candidate with its strategy.
-
-    Args:
-        ground: whose ops and values the strategies speak of: the step on the candidate's layout, or, where `is_folded`,
-            the short step that represents it.
-        found: by stage, the strategy and what it comes to for the whole step.
-    """
-
-    candidate: Candidate
-    ground: Ground
-    found: tuple[tuple[Strategy, Sums], ...]
-    is_folded: bool = False
-
-    @property
-    def sums(self) -> tuple[Sums, ...]:
-        """By stage, what the strategy comes to."""
-        return tuple(sums for _, sums in self.found)
-
-    @property
-    def size(self) -> int:
-        """The ops of the problem that was solved."""
-        return sum(len(view.ops) for view, _, _ in self.ground.stages)
-
-    def packed(self) -> PackedSolved:
-        """The same for another process, that unpacks it on a workbench of the same step."""
-        stages = self.ground.stages
-        strategies = (packed(strategy, view) for (strategy, _), (view, _, _) in zip(self.found, stages, strict=True))
-        ratios = tuple(ratios_of(view.func, view.mesh) for view, _, _ in stages)
-        balanced = ratios if self.candidate.choice.balanced else ()
-        return PackedSolved(self.candidate, tuple(strategies), self.sums, balanced, self.is_folded)
-
-    @cached_property
-    def fingerprint(self) -> object:
-        """Equal for equal strategies on one layout."""
-        decided = (
-            (tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found
-        )
-        return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
-
-    @property
-    def hopeful_seconds(self) -> float:
-        """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
-        stages = [
-            max(each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside) for each in self.sums
-        ]
-        rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
-        return max(stages) + _BUBBLE_AT_BEST * rest
-
-
-@dataclass(frozen=True)
-class PackedSolved:
-    """
-    A solved candidate that another process can read.
-
-    Args:
-        strategies: by stage.
-        ratios: by stage, the shares of devices by segment, where they are not even.
-    """
-
-    candidate: Candidate
-    strategies: tuple[PackedStrategy, ...]
-    sums: tuple[Sums, ...]
-    ratios: tuple[dict[int, Ratios], ...]
-    is_folded: bool
-
-
-_BLOCKING_AT_BEST = 0.6
-"""The part of blocking collectives that counts in a hopeful estimate."""
-
-_IN_A_ROW = 0.7
-"""The part of collectives beside compute that goes one after the other: over several axes some run at once."""
-
-_BUBBLE_AT_BEST = 0.8
-"""The part of a pipeline's filling and draining that counts in a hopeful estimate: weights' gradients may fill it."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """
-    A candidate as a program.
-
-    Args:
-        seconds: of the simulated step.
-        compute, exposed: seconds in which the stage that computes longest works, and does not.
-    """
-
-    candidate: Candidate
-    module: ModuleOp = field(repr=False)
-    seconds: float
-    compute: float
-    exposed: float
-    simulation: Simulation = field(repr=False)
-
-    @cached_property
-    def tightest(self) -> tuple[int, float]:
-        """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
-        found: list[tuple[int, float]] = []
-        for view, cluster in step_views(self.module):
-            limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-            peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-            found.append((peak.bytes, limits[peak.rank]))
-        return max(found, key=lambda each: each[0] - each[1])
-
-    @property
-    def fits(self) -> bool:
-        """Whether every rank has the memory that it needs."""
-        peak, memory = self.tightest
-        return peak <= memory
 
 
 class Workbench:
@@ -268,7 +104,7 @@ class Workbench:
         self.size = sum(len(view.ops) for view in self.views)
         # Pins may tell equal layers from one another.
         self.folding = folding or (None if self.pins else folding_of(self.module))
-        self._grounds: dict[Layout, Ground] = {}
+        self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
         self._tables: dict[Cluster, Tables] = {}
@@ -309,7 +145,7 @@ class Workbench:
                     known[key] = turns * len(devices) / speed
                 total += known[key]
         stage = total / layout.stages
-        return stage * (1.0 + _BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
+        return stage * (1.0 + BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
 
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Why the batch cannot be cut into parts; None where it can."""
@@ -353,22 +189,22 @@ class Workbench:
         try:
             if narrow is None and self.is_folded(candidate) and (solved := self._folded(candidate)) is not None:
                 return solved
-            ground = self._ground(candidate.layout.without_time)
+            step = self._lay_out(candidate.layout.without_time)
             if candidate.choice.balanced:
-                ground = self._balanced(candidate, ground, narrow)
-            found = self._strategies(candidate, ground, narrow)
+                step = self._balanced(candidate, step, narrow)
+            found = self._strategies(candidate, step, narrow)
         except (PassFailedException, PinError, Infeasible, LimitReached) as error:
             raise Refused(str(error)) from error
-        return Solved(candidate, ground, tuple(found))
+        return Solved(candidate, step, tuple(found))
 
     def _folded(self, candidate: Candidate) -> Solved | None:
         """The strategy of a candidate in which equal layers decide alike; None where their decisions differ in kind."""
         assert self._short is not None
         assert self.folding is not None
         layout = candidate.layout
-        ground = self._short._ground(layout.without_time)
-        ((view, cluster, factors),) = ground.stages
-        given = self._short._builder(candidate, view, cluster, factors, self._short._loop(layout, ground), None)()
+        step = self._short._lay_out(layout.without_time)
+        ((view, cluster, factors),) = step.stages
+        given = self._short._builder(candidate, view, cluster, factors, self._short._loop(layout, step), None)()
         if layout.without_time not in self._folders:
             self._folders[layout.without_time] = Folder(view, self.folding.count)
         folded = self._folders[layout.without_time].folded(given)
@@ -377,48 +213,44 @@ class Workbench:
         solution = good_solution(folded.problem)
         assignment = folded.expanded(solution.assignment)
         strategy = strategy_of(given, replace(solution, assignment=assignment), is_frugal=False)
-        return Solved(candidate, ground, ((strategy, folded.sums(assignment)),), is_folded=True)
+        return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
 
     def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
         """The step on the mesh of a layout, stage by stage, without decisions; Refused where it has no such stages."""
-        return [(view, cluster) for view, cluster, _ in self._ground(layout.without_time).stages]
+        return [(view, cluster) for view, cluster, _ in self._lay_out(layout.without_time).stages]
 
     def tables_of(self, cluster: Cluster) -> Tables:
         """What problems on a cluster share."""
         return self._tables.setdefault(cluster, Tables(cluster))
 
-    def views_of(self, layout: Layout) -> list[StepView]:
-        """The stages of the step on a layout, without decisions; Refused where it cannot be laid out so."""
-        return [view for view, _, _ in self._ground(layout.without_time).stages]
-
     def problems(self, candidate: Candidate, narrow: Narrow | None = None) -> list[tuple[StepView, StrategyProblem]]:
-        """The problem of each stage of a candidate, on `views_of` its layout, with even shares; memory is free."""
+        """The problem of each stage of a candidate, on its layout, with even shares; memory is free."""
         try:
-            ground = self._ground(candidate.layout.without_time)
-            loop = self._loop(candidate.layout, ground)
-            return [(stage[0], self._builder(candidate, *stage, loop, narrow)()) for stage in ground.stages]
+            step = self._lay_out(candidate.layout.without_time)
+            loop = self._loop(candidate.layout, step)
+            return [(stage[0], self._builder(candidate, *stage, loop, narrow)()) for stage in step.stages]
         except (PassFailedException, PinError) as error:
             raise Refused(str(error)) from error
 
     def unpacked(self, given: PackedSolved) -> Solved:
         """What was solved and packed on such a workbench in another process."""
         bench = self._short if given.is_folded and self._short is not None else self
-        ground = bench._ground(given.candidate.layout.without_time)
+        step = bench._lay_out(given.candidate.layout.without_time)
         if given.ratios:
-            module = ground.module.clone()
+            module = step.module.clone()
             for (view, _), ratios in zip(step_views(module), given.ratios, strict=True):
                 set_ratios(view.func, view.mesh, ratios)
-            ground = Ground.of(module)
-        strategies = (unpacked(each, view) for each, (view, _, _) in zip(given.strategies, ground.stages, strict=True))
+            step = LaidOut.of(module)
+        strategies = (unpacked(each, view) for each, (view, _, _) in zip(given.strategies, step.stages, strict=True))
         found = tuple(zip(strategies, given.sums, strict=True))
-        return Solved(given.candidate, ground, found, given.is_folded)
+        return Solved(given.candidate, step, found, given.is_folded)
 
     def written(self, solved: Solved) -> ModuleOp:
         """The step with the strategy of a solved candidate."""
         strategies = [strategy for strategy, _ in solved.found]
         if not solved.is_folded:
-            return solved.ground.written(strategies)
-        return self._ground(solved.candidate.layout.without_time).written(strategies, solved.ground, self._counterparts)
+            return solved.step.written(strategies)
+        return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
@@ -451,11 +283,11 @@ class Workbench:
         seconds, compute = sum(each.seconds for each in simulations), sum(each for each, _ in busiest)
         return Finished(replace(candidate, layout=layout), module, seconds, compute, seconds - compute, simulations[0])
 
-    def _ground(self, layout: Layout) -> Ground:
+    def _lay_out(self, layout: Layout) -> LaidOut:
         """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""
         if layout in self._cannot:
             raise Refused(self._cannot[layout])
-        if layout not in self._grounds:
+        if layout not in self._laid_out:
             module = (self.fused if layout.fused else self.module).clone()
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             if layout.stages > 1:
@@ -464,21 +296,21 @@ class Workbench:
                 except PassFailedException as error:
                     self._cannot[layout] = str(error)
                     raise Refused(str(error)) from error
-            self._grounds[layout] = Ground.of(module)
-        return self._grounds[layout]
+            self._laid_out[layout] = LaidOut.of(module)
+        return self._laid_out[layout]
 
-    def _balanced(self, candidate: Candidate, ground: Ground, narrow: Narrow | None) -> Ground:
+    def _balanced(self, candidate: Candidate, step: LaidOut, narrow: Narrow | None) -> LaidOut:
         """The step with the shares that are best for the strategy that is best with equal ones."""
-        module = ground.written([strategy for strategy, _ in self._strategies(candidate, ground, narrow)])
+        module = step.written([strategy for strategy, _ in self._strategies(candidate, step, narrow)])
         BalanceRatiosPass().apply(self.ctx, module)
-        return Ground.of(module)
+        return LaidOut.of(module)
 
     def _strategies(
-        self, candidate: Candidate, ground: Ground, narrow: Narrow | None
+        self, candidate: Candidate, step: LaidOut, narrow: Narrow | None
     ) -> list[tuple[Strategy, Sums]]:
-        loop = self._loop(candidate.layout, ground)
-        builders = [self._builder(candidate, *stage, loop, narrow) for stage in ground.stages]
-        stages = zip(ground.stages, builders, strict=True)
+        loop = self._loop(candidate.layout, step)
+        builders = [self._builder(candidate, *stage, loop, narrow) for stage in step.stages]
+        stages = zip(step.stages, builders, strict=True)
         return [_strategy(view, cluster, build, fits=candidate.choice.fits) for (view, cluster, _), build in stages]
 
     def _builder(
@@ -517,10 +349,10 @@ class Workbench:
             return self._problems[key][0]
         return repriced(*self._problems[key], weights, tables)
 
-    def _loop(self, layout: Layout, ground: Ground) -> Loop | None:
+    def _loop(self, layout: Layout, step: LaidOut) -> Loop | None:
         if layout.parts == 1:
             return None
-        return ground.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))
+        return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))
 
 
 def _strategy(

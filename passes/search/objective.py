@@ -95,6 +95,13 @@ class Weights:
         return self.activation_price
 
 
+COMPLETION = Weights(contractions=1.0, others=0.0)
+"""
+Pins are completed with the least communication, but contractions count, or it would be cheapest to send nothing and
+compute everything everywhere.
+"""
+
+
 @dataclass(frozen=True)
 class Loop:
     """

@@ -49,7 +49,7 @@ def test_what_a_folded_solution_costs_is_what_it_costs_the_whole_step(deep: Modu
     solved = bench.solve(Candidate(Layout(bench.own_mesh), searched(0.5, 0.8, bucketed=False)))
     assert solved.is_folded
     ((strategy, sums),) = solved.found
-    (source, _, _) = solved.ground.stages[0]
+    (source, _, _) = solved.step.stages[0]
     states = states_of(whole, transferred(strategy, source, whole_view, counterparts))
     of_whole = whole.sums(states)
     for name in ("compute", "beside", "blocking"):

@@ -1,0 +1,181 @@
+"""A step on a layout, a strategy of it, and the program that comes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...dialects.ratios import ratios_of
+from ...ir.cluster import Cluster
+from ...ir.ratios import Ratios
+from ..analysis.factors import Factors
+from ..analysis.memory import peak_memory
+from ..analysis.simulation.results import Simulation
+from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
+from ..search.memory import Strategy
+from ..search.objective import Loop
+from ..search.step_view import StepView, step_views
+from ..search.strategy import Sums
+from ..time.batch_parts import Batch, find_parts
+from .candidates import Candidate
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """
+    A step on a mesh, in its stages, if it has any, without a strategy.
+
+    Args:
+        stages: with the cluster of each, and how dims are divided there.
+    """
+
+    module: ModuleOp
+    stages: tuple[tuple[StepView, Cluster, Factors], ...]
+    loops: dict[Batch, Loop] = field(default_factory=dict[Batch, Loop], init=False, repr=False, compare=False)
+
+    def loop(self, batch: Batch) -> Loop | None:
+        """How the step goes through the parts of a batch; None where it has no ops."""
+        if not self.stages:
+            return None
+        if batch not in self.loops:
+            whole = self.stages[0][0].whole
+            found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
+            self.loops[batch] = Loop(batch.parts, found)
+        return self.loops[batch]
+
+    @staticmethod
+    def of(module: ModuleOp) -> LaidOut:
+        """The step that a module is."""
+        views = step_views(module)
+        return LaidOut(module, tuple((v, c, Factors(v, ratios_of(v.func, v.mesh))) for v, c in views))
+
+    def written(
+        self, strategies: Sequence[Strategy], source: LaidOut | None = None, counterparts: Counterparts | None = None
+    ) -> ModuleOp:
+        """
+        A copy of the module with the strategies of its stages.
+
+        Args:
+            source: of whose ops and values the strategies are: this one's, or those of a step with `counterparts`.
+        """
+        module = self.module.clone()
+        stages = (source or self).stages
+        for (view, _), (of, _, _), strategy in zip(step_views(module), stages, strategies, strict=True):
+            write_strategy(view, transferred(strategy, of, view, counterparts))
+        return module
+
+
+@dataclass(frozen=True)
+class Solved:
+    """
+    A candidate with its strategy.
+
+    Args:
+        step: whose ops and values the strategies speak of: the step on the candidate's layout, or, where `is_folded`,
+            the short step that represents it.
+        found: by stage, the strategy and what it comes to for the whole step.
+    """
+
+    candidate: Candidate
+    step: LaidOut
+    found: tuple[tuple[Strategy, Sums], ...]
+    is_folded: bool = False
+
+    @property
+    def sums(self) -> tuple[Sums, ...]:
+        """By stage, what the strategy comes to."""
+        return tuple(sums for _, sums in self.found)
+
+    @property
+    def size(self) -> int:
+        """The ops of the problem that was solved."""
+        return sum(len(view.ops) for view, _, _ in self.step.stages)
+
+    def packed(self) -> PackedSolved:
+        """The same for another process, that unpacks it on a workbench of the same step."""
+        stages = self.step.stages
+        strategies = (packed(strategy, view) for (strategy, _), (view, _, _) in zip(self.found, stages, strict=True))
+        ratios = tuple(ratios_of(view.func, view.mesh) for view, _, _ in stages)
+        balanced = ratios if self.candidate.choice.balanced else ()
+        return PackedSolved(self.candidate, tuple(strategies), self.sums, balanced, self.is_folded)
+
+    @cached_property
+    def fingerprint(self) -> object:
+        """Equal for equal strategies on one layout."""
+        decided = (
+            (tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found
+        )
+        return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
+
+    @property
+    def optimistic_seconds(self) -> float:
+        """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
+        stages = [
+            max(each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside) for each in self.sums
+        ]
+        rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
+        return max(stages) + BUBBLE_AT_BEST * rest
+
+
+@dataclass(frozen=True)
+class PackedSolved:
+    """
+    A solved candidate that another process can read.
+
+    Args:
+        strategies: by stage.
+        ratios: by stage, the shares of devices by segment, where they are not even.
+    """
+
+    candidate: Candidate
+    strategies: tuple[PackedStrategy, ...]
+    sums: tuple[Sums, ...]
+    ratios: tuple[dict[int, Ratios], ...]
+    is_folded: bool
+
+
+_BLOCKING_AT_BEST = 0.6
+"""The part of blocking collectives that counts in an optimistic estimate."""
+
+_IN_A_ROW = 0.7
+"""The part of collectives beside compute that goes one after the other: over several axes some run at once."""
+
+BUBBLE_AT_BEST = 0.8
+"""The part of a pipeline's filling and draining that counts in one: gradients of weights may fill it."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """
+    A candidate as a program.
+
+    Args:
+        seconds: of the simulated step.
+        compute, exposed: seconds in which the stage that computes longest works, and does not.
+    """
+
+    candidate: Candidate
+    module: ModuleOp = field(repr=False)
+    seconds: float
+    compute: float
+    exposed: float
+    simulation: Simulation = field(repr=False)
+
+    @cached_property
+    def tightest(self) -> tuple[int, float]:
+        """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
+        found: list[tuple[int, float]] = []
+        for view, cluster in step_views(self.module):
+            limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
+            peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
+            found.append((peak.bytes, limits[peak.rank]))
+        return max(found, key=lambda each: each[0] - each[1])
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has the memory that it needs."""
+        peak, memory = self.tightest
+        return peak <= memory
