@@ -34,8 +34,8 @@ MORE = (
 )
 """How the best layouts are searched again."""
 
-WORK = 20_000
-"""How many ops may be gone through by default: those of each program, and a part of those of each problem."""
+WORK = 30_000
+"""How many ops of programs may be gone through by default, where alternatives of problems count in part (`STATE`)."""
 
 LEAST_EFFORT = 0.5
 """The part of the usual work that is done even where compute is all there is."""
@@ -106,9 +106,14 @@ class Explorer:
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for batch in self._batches():
-            self._consider([each for each in batch if self.fixed.allows(each.layout) and each not in self.tried])
+            self._consider([each for each in batch if self._is_open(each)])
             if self._is_over:
                 break
+        if not self.allowance.is_late:
+            # However soon the search ends: what people would write is held against it.
+            own = Layout(self.meshes[0])
+            by_hand = (Candidate(own, choice) for choice in presets(own.mesh))
+            self._consider([each for each in by_hand if self._is_open(each)], to_the_end=True)
         self._finish_estimated(FINALISTS)
         while self.best is None and self.estimates:
             # Short steps may promise more than the whole keeps: that it fits, above all.
@@ -116,6 +121,10 @@ class Explorer:
         if self.best is None or self.best_attempt is None:
             return None
         return self.trials.program(self.best_attempt, self.best)
+
+    def _is_open(self, candidate: Candidate) -> bool:
+        """Whether the user's decisions leave room for a candidate that was not tried."""
+        return self.fixed.allows(candidate.layout) and candidate not in self.tried
 
     @property
     def _is_over(self) -> bool:
@@ -240,11 +249,16 @@ class Explorer:
         choice = replace(FIRST[0], name="search within memory", fits=True)
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
-    def _consider(self, batch: Sequence[Candidate]) -> None:
-        """Solve the candidates of a batch, and make programs of them, the most promising first."""
+    def _consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
+        """
+        Solve the candidates of a batch, and make programs of them, the most promising first.
+
+        Args:
+            to_the_end: whatever that takes.
+        """
         solved: list[Attempt] = []
         for chunk in (batch[at : at + CHUNK] for at in range(0, len(batch), CHUNK)):
-            if self._is_over:
+            if self._is_over and not to_the_end:
                 break
             self.tried.update(chunk)
             for candidate, found in zip(chunk, self.trials.solve(list(chunk)), strict=True):
@@ -255,8 +269,8 @@ class Explorer:
                     self.allowance.spent += found.work
         solved.sort(key=lambda each: each.optimistic)
         for at in range(0, len(solved), AT_ONCE):
-            # What was solved was solved to be tried: the most promising are, whatever that takes.
-            if self._is_over and at >= SURE:
+            # What was solved was solved to be tried: the most promising are.
+            if self._is_over and at >= SURE and not to_the_end:
                 break
             if not solved[at].by_short_steps and self.best is None and self.estimates:
                 # Pipelines are compared with a program that is there.

@@ -43,7 +43,11 @@ class Allowance:
     began: float = field(default_factory=perf_counter)
     spent: float = 0.0
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the user's time is over."""
+        return self.seconds is not None and perf_counter() - self.began > self.seconds
+
     def is_over(self, effort: float) -> bool:
         """Whether nothing more may be begun, where so many times the usual work is worth it."""
-        late = self.seconds is not None and perf_counter() - self.began > self.seconds
-        return late or self.spent >= effort * self.work
+        return self.is_late or self.spent >= effort * self.work

@@ -89,11 +89,6 @@ class Solved:
         """By stage, what the strategy comes to."""
         return tuple(sums for _, sums in self.found)
 
-    @property
-    def size(self) -> int:
-        """The ops of the problem that was solved."""
-        return sum(len(view.ops) for view, _, _ in self.step.stages)
-
     def packed(self) -> PackedSolved:
         """The same for another process, that unpacks it on a workbench of the same step."""
         stages = self.step.stages

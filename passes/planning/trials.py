@@ -10,11 +10,11 @@ from .processes import side_by_side
 from .shrink import extrapolated, short_steps
 from .workbench import Finished, PackedSolved, Refused, Solved, Workbench
 
-SOLVING = 0.3
-"""What an op counts in a problem that is solved, where it counts 1 in a program."""
+STATE = 0.1
+"""What an alternative of a decision counts in a problem that is solved, where an op counts 1 in a program."""
 
 LEAST_WORK = 800
-"""What any problem or program counts at least."""
+"""What any program counts at least."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Trials:
 
         if self.processes == 1 or len(candidates) == 1:
             return [self._solved(candidate) for candidate in candidates]
-        # Candidates of one layout share most of their problem.
-        found = side_by_side(packed, candidates, self.processes, lambda each: each.layout)
+        # Candidates of one layout share most of their problem, but for what is pinned.
+        found = side_by_side(packed, candidates, self.processes, lambda each: (each.layout, each.choice.pins))
         return [each if isinstance(each, str) else self._unpacked(each) for each in found]
 
     def judge(self, attempts: list[Attempt], worth: float) -> list[list[Judged] | str]:
@@ -165,19 +165,22 @@ class Trials:
         short = self.short if candidate.layout.mode != "pipeline" else None
         if short is None or self.bench.is_folded(candidate):
             return self._tried(candidate, by_short_steps=short is not None)
+        before = sum(each.states for each in short.both)
         try:
             longer, shorter = (each.solve(candidate) for each in short.both)
         except Refused as error:
             return str(error)
+        work = STATE * (sum(each.states for each in short.both) - before)
         optimistic = short.extrapolated(longer.optimistic_seconds, shorter.optimistic_seconds)
-        return Attempt(candidate, optimistic, (longer, shorter), SOLVING * short.size, by_short_steps=True)
+        return Attempt(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
 
     def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
+        before = self.bench.states
         try:
             solved = self.bench.solve(candidate)
         except Refused as error:
             return str(error)
-        work = SOLVING * max(solved.size, LEAST_WORK)
+        work = STATE * (self.bench.states - before)
         return Attempt(candidate, solved.optimistic_seconds, (solved,), work, by_short_steps and solved.is_folded)
 
     def _unpacked(self, packed: _PackedAttempt) -> Attempt:

@@ -106,6 +106,7 @@ class Workbench:
         self.folding = folding or (None if self.pins else folding_of(self.module))
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
+        self._states = 0
         self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
         self._tables: dict[Cluster, Tables] = {}
         self._cannot: dict[Layout, str] = {}
@@ -183,6 +184,11 @@ class Workbench:
         layout, choice = candidate.layout, candidate.choice
         plain = not (layout.fused or choice.balanced or choice.fits)
         return plain and layout.stages == 1 and self._counterparts is not None
+
+    @property
+    def states(self) -> int:
+        """How many alternatives all decisions of all problems that were made so far have together."""
+        return self._states + (self._short.states if self._short is not None else 0)
 
     def solve(self, candidate: Candidate, narrow: Narrow | None = None) -> Solved:
         """Find the strategy of a candidate; Refused where there is none."""
@@ -334,8 +340,11 @@ class Workbench:
 
         def build(prices: Prices = Prices()) -> StrategyProblem:
             if is_shared and not prices.at:
-                return self._shared_problem(candidate, view, tables, first)
-            return build_problem(view, cluster, constraints, choice.weights, prices, tables, loop, factors)
+                problem = self._shared_problem(candidate, view, tables, first)
+            else:
+                problem = build_problem(view, cluster, constraints, choice.weights, prices, tables, loop, factors)
+            self._states += sum(map(len, problem.problem.unary))
+            return problem
 
         return build
 

@@ -35,6 +35,8 @@ class Tables:
     signatures: dict[object, tuple[Signature, ...]] = field(
         default_factory=dict[object, tuple[Signature, ...]]
     )
+    wider: dict[int, tuple[Signature, ...]] = field(default_factory=dict[int, tuple[Signature, ...]])
+    """By the identity of signatures within limits, those without."""
     unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
     ports: dict[tuple[int, bool, int], Port] = field(default_factory=dict[tuple[int, bool, int], Port])
     unions: dict[tuple[int, ...], Port] = field(default_factory=dict[tuple[int, ...], Port])

@@ -29,6 +29,7 @@ from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.ratios import Splits
+from ...ir.rules import Rule
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, local_sizes, signatures
 from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
@@ -77,7 +78,7 @@ class Traffic:
     Args:
         sources, targets: by the states of both ends, from what and to what.
         seconds: makes the table of the seconds that it takes, unweighted, in full buckets if it travels beside compute;
-            None where that is not known, or nothing.
+            None where that is nothing.
     """
 
     move: Move
@@ -238,13 +239,13 @@ class _Builder:
         rule = op.rule()
         turns = self.loop.turns_of(op) if self.loop is not None else ONCE
         limits, splits = self.constraints.of_op(op), self._op_splits(op)
-        key = (id(rule), splits, limits, turns)
         tables = self.tables
+        every = self._signatures(op, rule, splits, turns)
+        key = (id(rule), splits, limits, turns)
         if key not in tables.signatures:
-            every = (s for s in signatures(rule, self.view.mesh, splits) if self._can_turn(op, s, turns))
             allowed = tuple(s for s in every if self.constraints.allows(s, limits))
             tables.signatures[key] = allowed or self.constraints.refuse_op(op)
-            tables.kept.append(rule)
+            tables.wider[id(tables.signatures[key])] = every
         states = tables.signatures[key]
         held = self._held_results(op)
         weight = self.weights.of_op(op)
@@ -258,15 +259,33 @@ class _Builder:
         seconds = self._seconds(op, states, turns)
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
 
+    def _signatures(
+        self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns
+    ) -> tuple[Signature, ...]:
+        """All signatures of an op, before any limits."""
+        key = (id(rule), splits, None, turns)
+        if key not in self.tables.signatures:
+            every = (s for s in signatures(rule, self.view.mesh, splits) if self._can_turn(op, s, turns))
+            self.tables.signatures[key] = tuple(every)
+            self.tables.kept.append(rule)
+        return self.tables.signatures[key]
+
     def _can_turn(self, op: ComputeOp, given: Signature, turns: Turns) -> bool:
         """Whether the part of each device can be cut into as many as there are turns."""
         return turns.factor is None or local_sizes(op.rule(), given, self.view.mesh)[turns.factor] >= turns.count
 
     def _seconds(self, op: ComputeOp, states: tuple[Signature, ...], turns: Turns) -> Costs:
         """The seconds of an op with each of its signatures."""
-        key = ("seconds", id(states), op.name, dtype_of((op.args or op.outs)[0]), turns)
+        kind = (op.name, dtype_of((op.args or op.outs)[0]), turns)
+        key = ("seconds", id(states), *kind)
         if key not in self.tables.unary:
-            self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster, turns))
+            wider = self.tables.wider.get(id(states), ())
+            known = self.tables.unary.get(("seconds", id(wider), *kind))
+            if known is not None:
+                at = {signature: index for index, signature in enumerate(wider)}
+                self.tables.unary[key] = known[[at[signature] for signature in states]]
+            else:
+                self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster, turns))
         return self.tables.unary[key]
 
     def _op_splits(self, op: ComputeOp) -> Splits | None:
@@ -354,8 +373,8 @@ class _Builder:
         price = self._price(move)
         table = self._copy_table(value, port, forms, options, held, kept, price) if price.weight or held else None
         if table is not None:
-            is_plain = options == (False,) and not held
-            self._join(node, copy, table, move, price, port, states, is_plain=is_plain)
+            seconds = partial(self._copy_seconds, value, port, forms, options, _plain(price))
+            self._join(node, copy, table, move, price, port, states, seconds)
         for use in shared:
             self._demand(Move(value, "user", use.operation, use.index, len(shared), states), copy, states)
 
@@ -391,6 +410,15 @@ class _Builder:
             self.tables.tables[key] = np.ascontiguousarray(np.concatenate(blocks, axis=1))
         return self.tables.tables[key]
 
+    def _copy_seconds(
+        self, value: SSAValue, port: Port, forms: Port, options: tuple[bool, ...], price: Price
+    ) -> Costs | None:
+        """Seconds from each home to each copy, twice where it is made again for backward."""
+        once = self._table(value, port, forms, price)
+        if once is None or options == (False,):
+            return once
+        return np.concatenate([once * (2.0 if option else 1.0) for option in options], axis=1)
+
     def _limited(self, value: SSAValue, states: Port, limits: object) -> Port:
         key = ("copy", id(states), limits)
         if key not in self.tables.homes:
@@ -422,11 +450,10 @@ class _Builder:
         price: Price,
         sources: Port,
         targets: Port,
-        *,
-        is_plain: bool = True,
+        seconds: Callable[[], Costs | None] | None = None,
     ) -> None:
         self.edges.append(Edge(u, v, table))
-        seconds = partial(self._table, move.value, sources, targets, _plain(price)) if is_plain else _unknown
+        seconds = seconds or partial(self._table, move.value, sources, targets, _plain(price))
         self.traffic.append(Traffic(move, price, self.factors.of_value(move.value), sources, targets, seconds))
 
     def _table(self, value: SSAValue, sources: Port, targets: Port, price: Price) -> Costs | None:
@@ -471,10 +498,6 @@ class _Builder:
                 table = self._table(value, port, self._homes(value), self._price(Move(value, "user")))
                 if table is not None:
                     self._charge(node, table.min(axis=1))
-
-
-def _unknown() -> None:
-    """The table of what is charged for memory too: none."""
 
 
 def _plain(price: Price) -> Price:
