@@ -124,7 +124,7 @@ def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
     """A preset, or several on axes of their own, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
     names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]
     pins = tuple(Pin(preset=name, axes=axes) for name, axes in parts)
-    return Choice(", ".join(names), pins, replace(COMPLETION, bucketed=True))
+    return Choice(", ".join(names), pins, COMPLETION)
 
 
 def searched(parameters: float, activations: float, *, bucketed: bool = True) -> Choice:
