@@ -49,7 +49,7 @@ class SearchPlanPass(ModulePass):
     what became of all others; `spmd.chosen` what is needed to make it again. The same for the same input, on any
     machine, unless `budget` ends the search.
 
-    Pipeline: search-plan{work=0 bound_rounds=0}
+    Pipeline: search-plan{budget=0 bound_rounds=0}
 
     Before:
     ```mlir
@@ -77,7 +77,7 @@ class SearchPlanPass(ModulePass):
         choice = {
           name = "dp", pins = [{preset = "dp", axes = ["gpu"]}],
           weights = {contractions = 1.0 : f64, others = 0.0 : f64, parameters = 1.0 : f64, activations = 1.0 : f64,
-            bucketed = true},
+            bucketed = false},
           balanced = false, fits = false
         },
         pins = [], own_mesh = {gpu = 2 : i64}

@@ -63,7 +63,7 @@ class Shown:
 
 def _report(folder: Path) -> dict[str, Any]:
     """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
-    path, report = folder / "plan.json", read_report(folder)
+    path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
     again = f"plan again: {TOOL} plan {report.get('step') or 'STEP'} --cluster FILE --out {folder}"
     if "chosen_candidate" not in report:
         raise _error(f"{path} is of an older version, which did not write what is needed to explain it", again)

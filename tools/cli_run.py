@@ -44,7 +44,7 @@ def _cluster(options: Namespace) -> Cluster:
 
 
 def _run_plan(folder: Path, options: Namespace) -> int:
-    report = read_report(folder)
+    report = read_report(folder, "ranks")
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
         mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())

@@ -37,8 +37,14 @@ def test_the_share_of_a_process_that_dies_is_done_here():
     assert side_by_side(work, [1, 2, 3, 4], 3) == [-1, -2, -3, -4]
 
 
-def test_an_error_here_leaves_no_process_behind():
-    here = os.getpid()
+def test_an_error_here_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch):
+    here, fork = os.getpid(), os.fork
+    started: list[int] = []
+
+    def recorded() -> int:
+        pid = fork()
+        started.append(pid)
+        return pid
 
     def work(item: int) -> int:
         if os.getpid() == here:
@@ -46,7 +52,10 @@ def test_an_error_here_leaves_no_process_behind():
         signal.pause()
         return item
 
+    monkeypatch.setattr(os, "fork", recorded)
     with pytest.raises(RuntimeError, match="here"):
-        side_by_side(work, [1, 2], 2)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        side_by_side(work, [1, 2, 3], 3)
+    assert len(started) == 2
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
