@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
+def collector_paused() -> Generator[None]:
     """Imports and planning make no garbage to speak of, and looking for it takes up to half of their time."""
     enabled = gc.isenabled()
     gc.disable()
@@ -20,7 +20,7 @@ def collector_paused() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_to_the_end() -> Iterator[None]:
+def kept_to_the_end() -> Generator[None]:
     """
     What a process has made when it ends is left to the system: the collection at exit, a second or two after a plan
     of a large step, would only look at it all once more.
