@@ -55,6 +55,9 @@ FORMS: dict[str, Form] = {
 }
 """The ways by name."""
 
+SEARCHED_FORMS = {name for name, form in FORMS.items() if not form.pins and form.pipeline is None}
+"""Those in which the search decides."""
+
 
 @dataclass(frozen=True)
 class Group:

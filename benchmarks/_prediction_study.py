@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _prediction_cases import Group, mesh_of, meshes, plan
+from _prediction_cases import SEARCHED_FORMS, Group, mesh_of, meshes, plan
 from _prediction_ranks import quiet_steps
 from _prediction_sites import Site, Turns, read_turns, write_turns
 from _prediction_steps import STEPS
@@ -30,6 +30,9 @@ BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
 
 _PASSES = 3
 """How often ops and steps are measured, in turn: the machine is now faster, now slower, for minutes."""
+
+_BY_FIT = "by-fit"
+"""What names plans that are searched before their ops were measured, and the cluster with those measured times."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,24 @@ class Study:
         phases = PHASES[: PHASES.index(until) + 1]
         for mesh in meshes(self.groups):
             self.profile(mesh)
-        for group in self.groups if "plan" in phases else ():
-            self.plan(group)
+        if "plan" in phases:
+            self.plan()
         for number in range(_PASSES) if "measure" in phases else ():
             for mesh in meshes(self.groups):
-                self.profile_ops(mesh, number)
+                self.profile_ops(mesh, f"ops{number}")
             for group in self.groups:
                 self.measure(group, number)
         return [row for group in self.groups for row in self.rows(group)] if "predict" in phases else []
 
-    def cluster_path(self, mesh: str, number: int | None = None) -> Path:
-        """Where the cluster file of a mesh is, without the measured times of the ops of its plans or with a pass's."""
+    def cluster_path(self, mesh: str, ops: str = "") -> Path:
+        """Where the cluster file of a mesh is, without the measured times of the ops of its plans or with some."""
         name = mesh.replace(",", "-").replace("=", "")
-        return self.folder / "clusters" / f"{name}{'' if number is None else f'-ops{number}'}.toml"
+        return self.folder / "clusters" / f"{name}{f'-{ops}' if ops else ''}.toml"
 
     def cluster(self, mesh: str) -> Cluster:
         """The cluster of a mesh; of the passes the middle time of each op."""
         known = load_cluster(self.cluster_path(mesh))
-        passes = [load_cluster(self.cluster_path(mesh, number)) for number in range(_PASSES)]
+        passes = [load_cluster(self.cluster_path(mesh, f"ops{number}")) for number in range(_PASSES)]
         devices: list[Device] = []
         for kind, device in enumerate(known.devices):
             tables = [dict(each.devices[kind].table) for each in passes]
@@ -81,9 +84,10 @@ class Study:
             devices.append(replace(device, table=tuple(table)))
         return replace(known, devices=tuple(devices))
 
-    def plan_path(self, group: Group, form: str) -> Path:
-        """The folder of a plan."""
-        return self.folder / "plans" / group.name / form
+    def plan_path(self, group: Group, form: str, *, by_fit: bool = False) -> Path:
+        """The folder of a plan; with `by_fit` of one that is searched again when its ops were measured."""
+        again = by_fit and form in SEARCHED_FORMS
+        return self.folder / "plans" / group.name / (f"{form} {_BY_FIT}" if again else form)
 
     def profile(self, mesh: str) -> None:
         """Measure the cluster of a mesh."""
@@ -92,20 +96,28 @@ class Study:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._profile(mesh, self.profile_seconds, "-o", path)
 
-    def plan(self, group: Group) -> None:
-        """Write IR and program of the plans of a group."""
-        for form in group.forms:
-            path = self.plan_path(group, form)
-            if not path.exists():
-                cluster = load_cluster(self.cluster_path(mesh_of(group, form)))
-                plan(STEPS[group.step](), form, cluster).save(path)
+    def plan(self) -> None:
+        """Write IR and program of all plans; those that are searched again when the ops of all are measured."""
+        for group in self.groups:
+            for form in group.forms:
+                self._plan(group, form, self.cluster_path(mesh_of(group, form)), by_fit=True)
+        for mesh in meshes(self.groups):
+            self.profile_ops(mesh, _BY_FIT, by_fit=True)
+        for group in self.groups:
+            for form in SEARCHED_FORMS.intersection(group.forms):
+                self._plan(group, form, self.cluster_path(mesh_of(group, form), _BY_FIT))
 
-    def profile_ops(self, mesh: str, number: int) -> None:
+    def _plan(self, group: Group, form: str, cluster: Path, *, by_fit: bool = False) -> None:
+        path = self.plan_path(group, form, by_fit=by_fit)
+        if not path.exists():
+            plan(STEPS[group.step](), form, load_cluster(cluster)).save(path)
+
+    def profile_ops(self, mesh: str, name: str, *, by_fit: bool = False) -> None:
         """Measure the very ops of all plans of a mesh."""
-        path = self.cluster_path(mesh, number)
+        path = self.cluster_path(mesh, name)
         if not path.exists():
             pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]
-            given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair))]
+            given = [word for pair in pairs for word in ("--ops-of", self.plan_path(*pair, by_fit=by_fit))]
             self._profile(mesh, self.table_seconds / _PASSES, "--cluster", self.cluster_path(mesh), *given, "-o", path)
 
     def _profile(self, mesh: str, seconds: float, *words: str | Path) -> None:
