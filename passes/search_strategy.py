@@ -25,7 +25,8 @@ from .search.objective import COMPLETION, Weights
 from .search.pins import Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
-from .search.strategy import StrategyProblem, build_problem
+from .search.strategy import build_problem
+from .search.strategy_problem import StrategyProblem
 from .search.within_memory import Found, solve_within
 from .strip_resharding import strip_resharding
 

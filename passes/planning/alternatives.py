@@ -24,7 +24,7 @@ from ..search.eliminate import LimitReached
 from ..search.pins import Constraints, Limit, OpLimit, Pin, apply_pins, is_same
 from ..search.problem import Costs, Infeasible, Problem, States
 from ..search.step_view import StepView, step_views
-from ..search.strategy import StrategyProblem
+from ..search.strategy_problem import StrategyProblem
 from .candidates import Candidate
 from .explore import FIRST
 from .workbench import Finished, Narrow, Refused, Workbench, good_solution

@@ -34,7 +34,8 @@ from ..search.pins import Constraints, apply_pins
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, step_functions
-from ..search.strategy import StrategyProblem, Traffic, build_problem
+from ..search.strategy import build_problem
+from ..search.strategy_problem import StrategyProblem, Traffic
 from .bound_terms import (
     BoundWeights,
     Mix,

@@ -51,7 +51,7 @@ from ..search.objective import Move, Price, Weights
 from ..search.problem import States
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView
-from ..search.strategy import StrategyProblem, Traffic
+from ..search.strategy_problem import StrategyProblem, Traffic
 
 
 class Term(NamedTuple):

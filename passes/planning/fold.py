@@ -25,7 +25,7 @@ from ..search.decided import Counterparts
 from ..search.layers import Layers, find_layers
 from ..search.problem import Costs, Edge, Problem, States
 from ..search.step_view import StepView, mesh_of_module, step_functions
-from ..search.strategy import StrategyProblem, Sums
+from ..search.strategy_problem import StrategyProblem, Sums
 from .shrink import Run, longest_run, shrunk
 
 KEPT = 4

@@ -18,7 +18,7 @@ from ..search.decided import Counterparts, PackedStrategy, packed, transferred, 
 from ..search.memory import Strategy
 from ..search.objective import Loop
 from ..search.step_view import StepView, step_views
-from ..search.strategy import Sums
+from ..search.strategy_problem import Sums
 from ..time.batch_parts import Batch, find_parts
 from .candidates import Candidate
 

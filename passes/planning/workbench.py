@@ -49,7 +49,8 @@ from ..search.pins import Constraints, Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
-from ..search.strategy import StrategyProblem, Sums, build_problem, repriced
+from ..search.strategy import build_problem
+from ..search.strategy_problem import StrategyProblem, Sums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass

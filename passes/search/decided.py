@@ -24,7 +24,7 @@ from ...ir.signatures import Signature
 from .memory import Strategy
 from .problem import Solution
 from .step_view import StepView
-from .strategy import StrategyProblem
+from .strategy_problem import StrategyProblem
 
 
 def strategy_of(problem: StrategyProblem, solution: Solution, is_frugal: bool) -> Strategy:

@@ -19,7 +19,7 @@ from .decided import strategy_of
 from .memory import Prices, Strategy, StrategyMemory
 from .problem import Solution
 from .step_view import StepView
-from .strategy import StrategyProblem
+from .strategy_problem import StrategyProblem
 
 _ROUNDS = 12
 """How often prices are tried after the first that does not fit."""

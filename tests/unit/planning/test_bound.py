@@ -27,7 +27,8 @@ from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.problem import Solution
 from shardwright.passes.search.step_view import cluster_of_module, step_views
-from shardwright.passes.search.strategy import StrategyProblem, build_problem
+from shardwright.passes.search.strategy import build_problem
+from shardwright.passes.search.strategy_problem import StrategyProblem
 from shardwright.passes.select_collectives import SelectCollectivesPass
 
 HEAD = """

@@ -16,7 +16,8 @@ from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.step_view import step_views
-from shardwright.passes.search.strategy import StrategyProblem, build_problem
+from shardwright.passes.search.strategy import build_problem
+from shardwright.passes.search.strategy_problem import StrategyProblem
 
 
 def states_of(problem: StrategyProblem, strategy) -> np.ndarray:

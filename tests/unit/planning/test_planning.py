@@ -20,7 +20,8 @@ from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.step_view import step_views
-from shardwright.passes.search.strategy import build_problem, repriced
+from shardwright.passes.search.strategy import build_problem
+from shardwright.passes.search.strategy_problem import repriced
 from shardwright.passes.verification import first_fault
 
 

@@ -1,0 +1,130 @@
+"""The discrete problem of choosing a strategy for a step: its decisions, what they cost, and what edges stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from ...dialects.compute import ComputeOp
+from ...ir.ratios import Splits
+from ...ir.sharding import Sharding
+from ...ir.signatures import Signature
+from .objective import Move, Price, Weights
+from .problem import Costs, Edge, Problem, States
+from .shared_tables import Port, Tables
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One node: what is decided, and the alternatives."""
+
+    subject: ComputeOp | SSAValue
+    states: tuple[Signature, ...] | tuple[Sharding, ...]
+    copy: bool = False
+    regather: tuple[bool, ...] = ()
+    """For a copy, by state: whether it is made again for backward."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """
+    What a strategy comes to, in seconds, each as if nothing ran beside it.
+
+    compute     of all ops on the device that takes longest
+    beside      of collectives that travel beside compute: see `Weights.parameters`
+    blocking    of all others
+    """
+
+    compute: float
+    beside: float
+    blocking: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """
+    What an edge stands for: a value changes its sharding.
+
+    Args:
+        sources, targets: by the states of both ends, from what and to what.
+        seconds: makes the table of the seconds that it takes, unweighted, in full buckets if it travels beside compute;
+            None where that is nothing.
+    """
+
+    move: Move
+    price: Price
+    splits: Splits
+    sources: Port
+    targets: Port
+    seconds: Callable[[], Costs | None]
+
+
+@dataclass
+class StrategyProblem:
+    """
+    The problem of one step, with the subject of every node.
+
+    Args:
+        seconds: by node, those of the op by state, unweighted; None for what is no op.
+        traffic: by edge.
+        ends: by node, what its op is charged beside, by state: seconds of activations, weighted.
+    """
+
+    problem: Problem
+    decisions: list[Decision]
+    seconds: list[Costs | None]
+    traffic: list[Traffic]
+    ends: dict[int, Costs]
+
+    def sums(
+        self,
+        assignment: States,
+        node_factors: Sequence[float] | None = None,
+        edge_factors: Sequence[float] | None = None,
+    ) -> Sums:
+        """What an assignment comes to, where each node and edge counts as often as its factor says."""
+        nodes = node_factors if node_factors is not None else [1.0] * len(self.seconds)
+        edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
+        by_node = zip(self.seconds, assignment, nodes, strict=True)
+        compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
+        found = {True: 0.0, False: 0.0}
+        known: dict[tuple[int, bool], Costs | None] = {}
+        for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
+            # Equal changes share their table.
+            key = (id(edge.table), traffic.price.beside)
+            if key not in known:
+                known[key] = traffic.seconds()
+            if (seconds := known[key]) is not None:
+                found[traffic.price.beside] += factor * float(seconds[assignment[edge.u], assignment[edge.v]])
+        return Sums(compute, found[True], found[False])
+
+
+def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:
+    """The problem, built at the weights `before` without prices of memory, at others."""
+    unary = list(problem.problem.unary)
+    for node, (decision, seconds) in enumerate(zip(problem.decisions, problem.seconds, strict=True)):
+        if seconds is None or not isinstance(decision.subject, ComputeOp):
+            continue
+        key = ("repriced", id(seconds), after.of_op(decision.subject))
+        if key not in tables.unary:
+            tables.kept.append(seconds)
+            tables.unary[key] = after.of_op(decision.subject) * seconds
+        unary[node] = tables.unary[key]
+    scale = after.activations / before.activations
+    ends = {node: scale * costs for node, costs in problem.ends.items()}
+    for node, costs in ends.items():
+        unary[node] = unary[node] + costs
+    known: dict[tuple[int, bool], Costs] = {}
+    edges: list[Edge] = []
+    for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
+        # Equal changes share their table, before and after.
+        key = (id(edge.table), traffic.price.beside)
+        if key not in known:
+            price = replace(after.price(traffic.move), turns=traffic.price.turns)
+            table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
+            known[key] = table if table is not None else np.zeros_like(edge.table)
+        edges.append(Edge(edge.u, edge.v, known[key]))
+    return replace(problem, problem=Problem(tuple(unary), tuple(edges)), ends=ends)
