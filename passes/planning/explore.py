@@ -152,10 +152,10 @@ class Explorer:
 
     def _batches(self) -> Iterator[list[Candidate]]:
         """All phases one after the other; each looks at what the ones before it found."""
-        own, dp = Layout(self.meshes[0]), preset(("dp", _axes(self.meshes[0])))
-        yield [Candidate(own, dp)]
+        own = Layout(self.meshes[0])
+        yield [self._data_parallel()]
         if self.shares:
-            yield [Candidate(own, replace(dp, balanced=True))]
+            yield [self._data_parallel(balanced=True)]
         usual = self._usual()
         yield [Candidate(Layout(mesh), usual) for mesh in self.meshes]
         yield [Candidate(own, choice) for choice in presets(own.mesh)]
@@ -169,9 +169,18 @@ class Explorer:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
 
+    def _data_parallel(self, *, balanced: bool = False) -> Candidate:
+        """Data parallelism over all devices, with equal shares or with those by speed."""
+        own = self.meshes[0]
+        return Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=balanced))
+
+    def _known(self, candidate: Candidate) -> Note | None:
+        """What became of a candidate; None if it was not tried, or could not be."""
+        return next((note for note in self.notes if note.candidate == candidate and note.seconds is not None), None)
+
     def _usual(self) -> Choice:
         """How a layout is searched at first: as far as data parallelism shows that communication can be hidden."""
-        dp = next(iter(self.notes), None)
+        dp = self._known(self._data_parallel())
         if dp is None or dp.seconds is None or dp.exposed is None or dp.exposed <= MUCH * dp.seconds:
             return FIRST[0]
         return FIRST[1]
@@ -209,8 +218,10 @@ class Explorer:
 
     def _balanced(self) -> Iterator[Candidate]:
         """Where data parallelism gains by shares by speed, these for what did best with equal ones, and for ZeRO."""
-        dp = [note.seconds for note in self.notes[:2] if note.seconds is not None]
-        if self.shares and (len(dp) < 2 or dp[1] < (1.0 - LEAST_GAIN) * dp[0]):
+        if not self.shares:
+            return
+        even, balanced = (self._known(self._data_parallel(balanced=each)) for each in (False, True))
+        if even is None or balanced is None or _step(balanced) < (1.0 - LEAST_GAIN) * _step(even):
             yield from (replace(each, choice=replace(each.choice, balanced=True)) for each in self._leaders(REFINED))
             own = self.meshes[0]
             for name in DATA_PARALLEL[1:]:
@@ -243,7 +254,7 @@ class Explorer:
         """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
         known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
         too_large = [note for note in known if not note.fits and not self._is_worse(note.seconds or 0.0)]
-        layouts = [note.candidate.layout for note in sorted(too_large, key=lambda note: note.seconds or 0.0)]
+        layouts = [replace(note.candidate.layout, schedule=None) for note in sorted(too_large, key=_step)]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], name="search within memory", fits=True)
@@ -334,6 +345,11 @@ class Explorer:
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
         LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
+
+
+def _step(note: Note) -> float:
+    """The seconds of a step that is known."""
+    return note.seconds or 0.0
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

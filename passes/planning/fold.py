@@ -52,12 +52,12 @@ class Folding:
 
     def counterparts(self, module: ModuleOp) -> Counterparts | None:
         """What of the short step stands for each op and argument of a step of two layers or more; None if unknown."""
-        return _Matcher(_laid(self.module), _laid(module)).run()
+        return _Matcher(_layered(self.module), _layered(module)).run()
 
 
 def folding(module: ModuleOp) -> Folding | None:
     """The folding of a step; None where it has too few equal layers, or they cannot be taken out."""
-    found = _laid(module) if len(step_functions(module)) == 1 else None
+    found = _layered(module) if len(step_functions(module)) == 1 else None
     if found is None or found.run is None or found.run.count < WORTHWHILE:
         return None
     short = shrunk(module, KEPT)
@@ -68,7 +68,7 @@ def folding(module: ModuleOp) -> Folding | None:
 
 
 @dataclass(frozen=True)
-class _Laid:
+class _Layered:
     """A step with its layers and its run of equal ones."""
 
     view: StepView
@@ -76,17 +76,17 @@ class _Laid:
     run: Run | None
 
 
-def _laid(module: ModuleOp) -> _Laid:
+def _layered(module: ModuleOp) -> _Layered:
     (func,) = step_functions(module)
     view = StepView(func, mesh_of_module(module))
     layers = find_layers(view)
-    return _Laid(view, layers, longest_run(view, layers))
+    return _Layered(view, layers, longest_run(view, layers))
 
 
 class _Matcher:
     """Finds what of a short step stands for the ops and arguments of a longer one; one use."""
 
-    def __init__(self, short: _Laid, whole: _Laid) -> None:
+    def __init__(self, short: _Layered, whole: _Layered) -> None:
         self.short, self.whole = short, whole
         self.ops: dict[Operation, Operation] = {}
         self.arguments: dict[SSAValue, BlockArgument] = {}
@@ -231,8 +231,9 @@ class Folder:
         factors: tuple[float, ...],
         edge_factors: tuple[float, ...],
     ) -> Problem:
-        # A node in the middle stands for itself and for its like in the second layer.
-        unary = [self._times(given.unary[n], factors[n] if factors[n] == 1.0 else 2.0 * factors[n]) for n in kept]
+        unary = [self._times(given.unary[node], factors[node]) for node in kept]
+        for node in set(range(len(of))).difference(kept):
+            unary[of[node]] = unary[of[node]] + self._times(given.unary[node], factors[node])
         edges: list[Edge] = []
         for edge, factor in zip(given.edges, edge_factors, strict=True):
             u, v, table = of[edge.u], of[edge.v], self._times(edge.table, factor)

@@ -24,16 +24,27 @@ class _Child:
     share: tuple[int, ...]
 
 
+def _same(found: Any) -> Any:
+    return found
+
+
 def side_by_side(
-    function: Callable[[T], R], items: Sequence[T], processes: int, together: Callable[[T], Hashable] = id
+    function: Callable[[T], R],
+    items: Sequence[T],
+    processes: int,
+    *,
+    pack: Callable[[R], Any] = _same,
+    unpack: Callable[[Any], R] = _same,
+    together: Callable[[T], Hashable] = id,
 ) -> list[R]:
     """
     `[function(item) for item in items]`, in at most so many processes; the results are the same for any number.
 
-    Processes are forked, so that `function` may use anything in memory and needs no threads; what it returns is
-    pickled, and what else it changes is lost. The share of a process that dies is done by this one.
+    Processes are forked, so that `function` may use anything in memory and needs no threads; what it changes in
+    another process is lost. The share of a process that dies is done by this one.
 
     Args:
+        pack, unpack: what becomes of a result that another process found: on its way it is pickled.
         together: items for which it gives the same go to the same process.
     """
     mine, *others = _shares(items, processes, together)
@@ -41,11 +52,11 @@ def side_by_side(
     found: dict[int, R] = {}
     try:
         for share in others:
-            children.append(_started(function, items, share))
+            children.append(_started(lambda item: pack(function(item)), items, share))
         for index in mine:
             found[index] = function(items[index])
         for child in children:
-            found |= _collected(child)
+            found |= {index: unpack(result) for index, result in _collected(child).items()}
     finally:
         for child in children:
             _ended(child)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from .candidates import Candidate
 from .processes import side_by_side
@@ -112,18 +112,15 @@ class Trials:
 
     def solve(self, candidates: list[Candidate]) -> list[Attempt | str]:
         """Find strategies."""
-
-        def packed(candidate: Candidate) -> _PackedAttempt | str:
-            attempt = self._solved(candidate)
-            if isinstance(attempt, str):
-                return attempt
-            return _PackedAttempt(replace(attempt, solved=()), tuple(each.packed() for each in attempt.solved))
-
-        if self.processes == 1 or len(candidates) == 1:
-            return [self._solved(candidate) for candidate in candidates]
         # Candidates of one layout share most of their problem, but for what is pinned.
-        found = side_by_side(packed, candidates, self.processes, lambda each: (each.layout, each.choice.pins))
-        return [each if isinstance(each, str) else self._unpacked(each) for each in found]
+        return side_by_side(
+            self._solved,
+            candidates,
+            self.processes,
+            pack=_packed,
+            unpack=self._unpacked,
+            together=lambda each: (each.layout, each.choice.pins),
+        )
 
     def judge(self, attempts: list[Attempt], worth: float) -> list[list[Judged] | str]:
         """
@@ -132,18 +129,8 @@ class Trials:
         Args:
             worth: seconds of a step from which on nobody asks how much memory it needs.
         """
-
-        here = os.getpid()
-
-        def plain(attempt: Attempt) -> list[Judged] | str:
-            found = self._judged(attempt, worth)
-            if isinstance(found, str) or os.getpid() == here:
-                return found
-            return [replace(each, program=None) for each in found]
-
-        if self.processes == 1 or len(attempts) == 1:
-            return [self._judged(attempt, worth) for attempt in attempts]
-        return side_by_side(plain, attempts, self.processes)
+        judged = partial(self._judged, worth=worth)
+        return side_by_side(judged, attempts, self.processes, pack=_without_programs)
 
     def whole(self, attempt: Attempt) -> Attempt | str:
         """An attempt at the whole step of one that short steps have judged."""
@@ -164,7 +151,9 @@ class Trials:
     def _solved(self, candidate: Candidate) -> Attempt | str:
         short = self.short if candidate.layout.mode != "pipeline" else None
         if short is None or self.bench.is_folded(candidate):
-            return self._tried(candidate, by_short_steps=short is not None)
+            # What was found once for all must be known on both short steps, if these are to judge it.
+            serves = short is not None and all(bench.is_folded(candidate) for bench in short.both)
+            return self._tried(candidate, by_short_steps=serves)
         before = sum(each.states for each in short.both)
         try:
             longer, shorter = (each.solve(candidate) for each in short.both)
@@ -183,7 +172,9 @@ class Trials:
         work = STATE * (self.bench.states - before)
         return Attempt(candidate, solved.optimistic_seconds, (solved,), work, by_short_steps and solved.is_folded)
 
-    def _unpacked(self, packed: _PackedAttempt) -> Attempt:
+    def _unpacked(self, packed: _PackedAttempt | str) -> Attempt | str:
+        if isinstance(packed, str):
+            return packed
         is_pair = len(packed.solved) > 1
         benches = self.short.both if is_pair and self.short is not None else (self.bench,)
         solved = (bench.unpacked(each) for bench, each in zip(benches, packed.solved, strict=True))
@@ -217,6 +208,16 @@ class Trials:
         (held, memory), (less, _) = long.tightest, brief.tightest
         peak = int(short.extrapolated(held, less)), memory
         return Judged(attempt.candidate, seconds, exposed, peak, short.size)
+
+
+def _packed(found: Attempt | str) -> _PackedAttempt | str:
+    if isinstance(found, str):
+        return found
+    return _PackedAttempt(replace(found, solved=()), tuple(each.packed() for each in found.solved))
+
+
+def _without_programs(found: list[Judged] | str) -> list[Judged] | str:
+    return found if isinstance(found, str) else [replace(each, program=None) for each in found]
 
 
 def _short_benches(bench: Workbench) -> _ShortBenches | None:

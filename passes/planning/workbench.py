@@ -37,11 +37,7 @@ from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.decided import (
-    Counterparts,
-    strategy_of,
-    unpacked,
-)
+from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
 from ..search.objective import Loop, Weights
@@ -90,10 +86,16 @@ class Workbench:
         module: with the cluster, and without decisions.
         pins: what every candidate must obey.
         folding: that of a longer step, whose strategies shall be made programs of this one; by default its own.
+        tables: by cluster, those of other workbenches.
     """
 
     def __init__(
-        self, module: ModuleOp, cluster: Cluster, pins: Sequence[Pin] = (), folding: Folding | None = None
+        self,
+        module: ModuleOp,
+        cluster: Cluster,
+        pins: Sequence[Pin] = (),
+        folding: Folding | None = None,
+        tables: dict[Cluster, Tables] | None = None,
     ) -> None:
         self.fused, self.cluster, self.pins = module, cluster, tuple(pins)
         self.ctx = Context()
@@ -109,7 +111,7 @@ class Workbench:
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
         self._cuts: dict[bool, Mapping[ComputeOp, Choice] | str] = {}
-        self._tables: dict[Cluster, Tables] = {}
+        self._tables: dict[Cluster, Tables] = tables if tables is not None else {}
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
 
@@ -172,9 +174,7 @@ class Workbench:
         """Where problems of the short step that represents this one are made."""
         if self.folding is None:
             return None
-        made = Workbench(self.folding.module, self.cluster)
-        made._tables = self._tables
-        return made
+        return Workbench(self.folding.module, self.cluster, tables=self._tables)
 
     @cached_property
     def _counterparts(self) -> Counterparts | None:

@@ -18,7 +18,7 @@ def test_there_may_be_nothing_to_do():
 
 
 def test_each_process_has_a_share_and_what_belongs_together_stays_so():
-    found = side_by_side(lambda item: (item, os.getpid()), list(range(8)), 2, lambda item: item // 4)
+    found = side_by_side(lambda item: (item, os.getpid()), list(range(8)), 2, together=lambda item: item // 4)
     assert [item for item, _ in found] == list(range(8))
     first, second = {pid for item, pid in found if item < 4}, {pid for item, pid in found if item >= 4}
     assert len(first) == len(second) == 1
