@@ -21,8 +21,8 @@ from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
-from shardwright.passes.analysis.timeline import Timeline, predict
-from shardwright.passes.search.step_view import mesh_of_module, step_functions
+from shardwright.passes.analysis.timeline import Timeline, predict, predict_pipeline
+from shardwright.passes.search.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
 from shardwright.tools.universe import UNIVERSE
 
 PHASES = ("profile", "plan", "measure", "predict")
@@ -144,24 +144,34 @@ class Study:
         measured = [read_turns(self._measured_path(group, number)) for number in range(_PASSES)]
         for form in group.forms:
             steps = quiet_steps([turn for turns in measured for turn in turns[form]])
-            timelines = self.predicted(group, form)
             yield {
                 "group": group.name,
                 "plan": form,
                 "steps": len(steps),
                 "measured ms": 1e3 * statistics.quantiles(steps, n=4)[0],
-                **{f"{name} ms": 1e3 * timeline.seconds for name, timeline in timelines.items()},
+                **{f"{name} ms": 1e3 * seconds for name, seconds in self.predicted(group, form).items()},
             }
 
-    def predicted(self, group: Group, form: str) -> dict[str, Timeline]:
-        """The course of a step of a plan, by what each back end may know of the cluster."""
+    def predicted(self, group: Group, form: str) -> dict[str, float]:
+        """The seconds of a step of a plan, by what each back end may know of the cluster."""
         module = load_module(self.plan_path(group, form) / "step.mlir")
         known = self.cluster(mesh_of(group, form))
-        return {name: predicted(module, restricted(known, name)) for name in BACK_ENDS}
+        return {name: predicted_seconds(module, known, name) for name in BACK_ENDS}
+
+
+def predicted_seconds(module: ModuleOp, known: Cluster, back_end: BackEnd) -> float:
+    """The seconds of a module's step by what a back end may know of a cluster; of its stages, where it has any."""
+    (func,) = step_functions(module)
+    views = step_views(module)
+    if views[0][0].stage is None:
+        return predicted(module, restricted(known, back_end)).seconds
+    clusters = [replace(cluster, devices=known.devices) for _, cluster in views]
+    whole = restricted(replace(cluster_of_module(module), devices=known.devices), back_end)
+    return max(each.seconds for each in predict_pipeline(func, [restricted(c, back_end) for c in clusters], whole))
 
 
 def predicted(module: ModuleOp, cluster: Cluster) -> Timeline:
-    """The course of the module's step on a cluster."""
+    """The course of the step of a module without stages on a cluster."""
     (func,) = step_functions(module)
     # The plan's mesh may have a temporal axis, which no cluster file has.
     return predict(func, replace(cluster, mesh=mesh_of_module(module)))

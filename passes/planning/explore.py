@@ -43,6 +43,9 @@ LEAST_EFFORT = 0.5
 MOST_EFFORT = 2.0
 """How many times the usual work is done where communication is."""
 
+ONE_LAYOUT = 0.3
+"""The part of the usual work that is done where the user has left nothing but the strategy open."""
+
 LEAST_GAIN = 0.01
 """What part of a step shares by speed must save data parallelism, or others are not tried with them."""
 
@@ -136,7 +139,7 @@ class Explorer:
         if self.exposed is None:
             return False
         effort = max(MOST_EFFORT * self.exposed, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
-        return self.allowance.is_over(effort)
+        return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
     def _finish_estimated(self, count: int) -> None:
         """Make programs of the whole step of those that short steps show to be the fastest."""

@@ -45,6 +45,11 @@ class Fixed:
         found = {"mesh": sizes, "stages": self.stages, "micro_batches": self.micro_batches, "duplex": duplex}
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
+    @property
+    def is_one_layout(self) -> bool:
+        """Whether nothing but the strategy is left to the search."""
+        return self.mesh is not None and self.stages == 1 and self.micro_batches == 1 and self.duplex is False
+
     def allows(self, layout: Layout) -> bool:
         """Whether a layout is as was decided."""
         if self.stages is not None and layout.stages != self.stages:
