@@ -37,7 +37,7 @@ class Output:
         """
         if self.base is None:
             return profile_of(journal, self.samples, self.name)
-        return Profile(with_table(self.base, journal), (), missing_of(journal, self.samples))
+        return Profile(with_table(self.base, journal, self.samples), (), missing_of(journal, self.samples))
 
     def write(self, journal: Journal, path: Path) -> Profile:
         """Write the file of the cluster, whole or not at all."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
-from ...ir.op_cost import COPY, OpRate
+from ...ir.op_cost import COPY, OpRate, OpWork, op_rate
 from ...ir.op_fit import fit_rates
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
@@ -257,15 +257,47 @@ def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
     return largest.work.bytes / seconds[largest]
 
 
-def with_table(cluster: Cluster, journal: Journal) -> Cluster:
-    """`cluster` with the seconds of ops, all that a journal has, in the place of those that it had of the same ops."""
+def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample] = ()) -> Cluster:
+    """
+    `cluster` with the seconds of ops, all that a journal has, in the place of those that it had of the same ops.
+
+    Ops take longer in a plan than in a loop of one. So that an op which was not measured is not the faster for it, the
+    fitted rates of each family become those at which the ops that were measured take as long together as they did.
+
+    Args:
+        samples: what the journal's ops do.
+    """
     devices: list[Device] = []
     for kind, device in enumerate(cluster.devices):
         ranks = [rank for rank, placed in enumerate(cluster.placement) if placed == kind]
         keys = journal.seconds if ranks else ()
         found = {key: middle_seconds(journal.quiet_rounds(key), ranks) for key in keys}
-        devices.append(replace(device, table=tuple({**dict(device.table), **found}.items())))
+        rates = _corrected(device, {each.work: found[each.work.key] for each in samples if each.work.key in found})
+        devices.append(replace(device, table=tuple({**dict(device.table), **found}.items()), rates=rates))
     return replace(cluster, devices=tuple(devices))
+
+
+def _corrected(device: Device, measured: Mapping[OpWork, float]) -> tuple[OpRate, ...]:
+    """The rates of a device, by family such that the ops that were measured take as long as they did, all together."""
+    by_family: dict[tuple[str, str], list[tuple[OpRate, OpWork, float]]] = {}
+    for work, seconds in measured.items():
+        if work.flops or work.bytes:
+            rate = op_rate(device, work.family, work.dtype)
+            by_family.setdefault((work.family, work.dtype), []).append((rate, work, seconds))
+    found = {(rate.family, rate.dtype): rate for rate in device.rates}
+    for (family, dtype), ops in by_family.items():
+        fitted = sum(rate.seconds(work.flops, work.bytes) for rate, work, _ in ops)
+        slower = sum(seconds for _, _, seconds in ops) / fitted
+        rate = ops[0][0]
+        found[family, dtype] = replace(
+            rate,
+            family=family,
+            dtype=dtype,
+            flops=rate.flops / slower,
+            bandwidth=rate.bandwidth / slower,
+            launch=rate.launch * slower,
+        )
+    return tuple(found.values())
 
 
 def _interference(journal: Journal) -> Interference:

@@ -141,3 +141,23 @@ def test_delays_are_the_middle_of_the_rounds_where_there_are_any():
     journal = made_up_journal(MESH, SAMPLES, [1.0] * MESH.device_count)
     journal.delays = [[(1e-3, -1e-4), (1e-2, 2e-3)], [(1e-3, 1e-4), (1e-2, 3e-3)], [(1e-3, -2e-4), (1e-2, 9e-3)]]
     assert profile_of(journal, SAMPLES, "late").cluster.interference.delays == ((1e-2, 3e-3),)
+
+
+def test_ops_that_were_not_measured_in_a_plan_are_as_much_slower_as_those_of_their_family_that_were():
+    base = Output("known", SAMPLES).profile(made_up_journal(MESH, SAMPLES, [1.0] * 4)).cluster
+    families = sorted({each.work.family for each in SAMPLES})
+    inside = tuple(each for each in SAMPLES if each.work.family == families[0])
+    known, unknown = inside[::2], inside[1::2]
+    journal = made_up_journal(MESH, known, [1.0] * 4)
+    for each in known:
+        seconds = 1.5 * op_seconds(base.devices[0], each.work)
+        journal.seconds[each.work.key] = [[seconds] * 4]
+    (device,) = Output("known", known, base).profile(journal).cluster.devices
+    for each in known:
+        assert op_seconds(device, each.work) == pytest.approx(1.5 * op_seconds(base.devices[0], each.work))
+    for each in unknown:
+        assert op_seconds(device, each.work) == pytest.approx(1.5 * op_seconds(base.devices[0], each.work))
+    others = [each for each in SAMPLES if each.work.family == families[1]]
+    assert [op_seconds(device, each.work) for each in others] == [
+        op_seconds(base.devices[0], each.work) for each in others
+    ]
