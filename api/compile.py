@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.compute import python_value
 from ..dialects.ratios import ratios_of
-from ..dialects.step import CHOSEN, SEARCH
+from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
@@ -76,6 +76,8 @@ class PlanOptions:
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
         mesh, stages, micro_batches, duplex, budget: what `search-plan` is not to decide, and its seconds; see there.
+        candidate: a file whose candidate `search-plan` makes again, in the place of a search: the `plan.json` of
+            another plan, say.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -93,6 +95,7 @@ class PlanOptions:
     micro_batches: int | None = None
     duplex: Literal["auto", "yes", "no"] = "auto"
     budget: float | None = None
+    candidate: str | None = None
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> str:
@@ -114,7 +117,7 @@ class PlanOptions:
 
     def _decided(self) -> list[str]:
         """The options of `search-plan`."""
-        quoted = {"mesh": self.mesh, "pins": self.pins}
+        quoted = {"mesh": self.mesh, "pins": self.pins, "candidate": self.candidate}
         plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
         plain["processes"] = self.processes if self.processes > 1 else None
         found = [f'{name}="{value}"' for name, value in quoted.items() if value is not None]
@@ -252,7 +255,8 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
-    `chosen_candidate` is what makes the chosen plan again from `global.mlir`.
+    `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
+    of every other kind.
 
     `bound_s` is a lower bound of the step of the plans that `bound_of` names, and `gap` how far from it the plan is at
     most, as a part of its own step.
@@ -294,6 +298,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "bound_of": plan.bound_of if plan is not None else None,
         "gap": 1.0 - plan.bound / times["step"] if plan is not None and plan.bound is not None else None,
         "chosen_candidate": python_value(again) if again is not None else None,
+        "runners_up": python_value(others) if (others := func.attributes.get(RUNNERS_UP)) is not None else [],
         "candidates": [each.as_dict() for each in plan.candidates] if plan is not None else [],
         "search": {name: _number(search.get(name)) for name in ("cost", "lower_bound") if name in search},
         "peak_bytes": [size for peak in peaks for size in peak.by_rank],

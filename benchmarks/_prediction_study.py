@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from _prediction_cases import SEARCHED_FORMS, Group, mesh_of, meshes, plan
-from _prediction_ranks import quiet_steps
+from _prediction_ranks import Turn, quiet_steps
 from _prediction_sites import Site, Turns, read_turns, write_turns
 from _prediction_steps import STEPS
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.universe import XDSL_UNIVERSE
 
+from shardwright.api.compile import PlanOptions
+from shardwright.api.finalists import MOST, compile_finalists, fastest
 from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
-from shardwright.passes.analysis.timeline import Timeline, predict, predict_pipeline
+from shardwright.passes.analysis.timeline import Timeline, longest, predict, predict_pipeline
 from shardwright.passes.search.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
 from shardwright.tools.universe import UNIVERSE
 
@@ -30,6 +32,9 @@ BACK_ENDS: tuple[BackEnd, ...] = ("analytic", "fitted", "table")
 
 _PASSES = 3
 """How often ops and steps are measured, in turn: the machine is now faster, now slower, for minutes."""
+
+_FINALIST_SECONDS = 2.0
+"""For how long each of the best plans of several kinds runs before one of them is taken."""
 
 _BY_FIT = "by-fit"
 """What names plans that are searched before their ops were measured, and the cluster with those measured times."""
@@ -105,12 +110,28 @@ class Study:
             self.profile_ops(mesh, _BY_FIT, by_fit=True)
         for group in self.groups:
             for form in SEARCHED_FORMS.intersection(group.forms):
-                self._plan(group, form, self.cluster_path(mesh_of(group, form), _BY_FIT))
+                self._plan_measured(group, form)
 
     def _plan(self, group: Group, form: str, cluster: Path, *, by_fit: bool = False) -> None:
         path = self.plan_path(group, form, by_fit=by_fit)
         if not path.exists():
             plan(STEPS[group.step](), form, load_cluster(cluster)).save(path)
+
+    def _plan_measured(self, group: Group, form: str) -> None:
+        """Of the best plans of several kinds, by the measured times of ops, the one that is the fastest here."""
+        path = self.plan_path(group, form)
+        if path.exists():
+            return
+        cluster = load_cluster(self.cluster_path(mesh_of(group, form), _BY_FIT))
+        name = form.replace(" ", "_")
+        finalists = compile_finalists(STEPS[group.step](), cluster, PlanOptions(), MOST, name=name)
+        seconds = [self._seconds(group, each.program, _FINALIST_SECONDS) for each in finalists]
+        best, report = fastest([each.report for each in finalists], seconds)
+        replace(finalists[best], report=report).save(path)
+
+    def _seconds(self, group: Group, program: str, seconds: float) -> float:
+        """The lower quartile of a program's steps."""
+        return _quartile(self.site.measure(group.step, group.ranks, program, seconds))
 
     def profile_ops(self, mesh: str, name: str, *, by_fit: bool = False) -> None:
         """Measure the very ops of all plans of a mesh."""
@@ -143,31 +164,36 @@ class Study:
         """A row per plan of a group: measured and predicted milliseconds of a step."""
         measured = [read_turns(self._measured_path(group, number)) for number in range(_PASSES)]
         for form in group.forms:
-            steps = quiet_steps([turn for turns in measured for turn in turns[form]])
+            turns = [turn for each in measured for turn in each[form]]
             yield {
                 "group": group.name,
                 "plan": form,
-                "steps": len(steps),
-                "measured ms": 1e3 * statistics.quantiles(steps, n=4)[0],
-                **{f"{name} ms": 1e3 * seconds for name, seconds in self.predicted(group, form).items()},
+                "steps": len(quiet_steps(turns)),
+                "measured ms": 1e3 * _quartile(turns),
+                **{f"{name} ms": 1e3 * longest(each)["step"] for name, each in self.predicted(group, form).items()},
             }
 
-    def predicted(self, group: Group, form: str) -> dict[str, float]:
-        """The seconds of a step of a plan, by what each back end may know of the cluster."""
+    def predicted(self, group: Group, form: str) -> dict[str, list[Timeline]]:
+        """The course of a step of a plan, by what each back end may know of the cluster: that of each stage."""
         module = load_module(self.plan_path(group, form) / "step.mlir")
         known = self.cluster(mesh_of(group, form))
-        return {name: predicted_seconds(module, known, name) for name in BACK_ENDS}
+        return {name: predicted_stages(module, known, name) for name in BACK_ENDS}
 
 
-def predicted_seconds(module: ModuleOp, known: Cluster, back_end: BackEnd) -> float:
-    """The seconds of a module's step by what a back end may know of a cluster; of its stages, where it has any."""
+def _quartile(turns: Sequence[Turn]) -> float:
+    """The lower quartile of the steps of quiet turns, in seconds."""
+    return statistics.quantiles(quiet_steps(turns), n=4)[0]
+
+
+def predicted_stages(module: ModuleOp, known: Cluster, back_end: BackEnd) -> list[Timeline]:
+    """The course of a module's step by what a back end may know of a cluster: that of each stage, or one."""
     (func,) = step_functions(module)
     views = step_views(module)
     if views[0][0].stage is None:
-        return predicted(module, restricted(known, back_end)).seconds
+        return [predicted(module, restricted(known, back_end))]
     clusters = [replace(cluster, devices=known.devices) for _, cluster in views]
     whole = restricted(replace(cluster_of_module(module), devices=known.devices), back_end)
-    return max(each.seconds for each in predict_pipeline(func, [restricted(c, back_end) for c in clusters], whole))
+    return predict_pipeline(func, [restricted(each, back_end) for each in clusters], whole)
 
 
 def predicted(module: ModuleOp, cluster: Cluster) -> Timeline:

@@ -9,7 +9,8 @@ of two sites whose hosts are network namespaces with limited links. Each phase k
 `results/prediction-SITE` and does not repeat what is there, so a run can be ended and taken up again:
 
 profile   a cluster file per mesh, by `shardwright profile`
-plan      the IR and the program of every plan; those that are searched for again, once the ops of all are measured
+plan      the IR and the program of every plan. Those that are searched for, again, once the ops of all are measured:
+          of the best of several kinds the one that is the fastest in a short run, as by `shardwright plan --measure`
 measure   three times in turn: the ops of all plans, by `shardwright profile --ops-of`; and steps of every plan in a job
           of its own, of a step the time until its last rank is done
 predict   the tables and the plot: predicted step by back end, correlation, errors, and whether the best was chosen;

@@ -79,7 +79,8 @@ def main() -> None:
     folder = study.plan_path(group, options.plan)
     program = (folder / "program.py").read_text()
     by_rank = run_ranks(time_lines, group.ranks, STEPS[group.step], program, options.seconds, timeout=300)
-    predicted = {name: by_name(timeline) for name, timeline in study.predicted(group, options.plan).items()}
+    # Rank 0 is of the first stage.
+    predicted = {name: by_name(first) for name, (first, *_) in study.predicted(group, options.plan).items()}
     measured = [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
     command = f'python benchmarks/prediction_lines.py "{group.name}" {options.plan}'
     publish("prediction-lines", rows_of(program, measured, predicted), command=command)

@@ -56,6 +56,11 @@ On a function: the candidate that search-plan chose, with all that is needed to 
 the cluster's own mesh.
 """
 
+RUNNERS_UP = "spmd.runners_up"
+"""
+On a function: the fastest candidate of each other kind that search-plan found, the fastest first, as CHOSEN.
+"""
+
 BALANCE = "spmd.balance"
 """
 On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).

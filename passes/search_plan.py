@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import plain_attribute
-from ..dialects.step import CHOSEN, PLAN
+from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
 from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
+from .planning.candidates import Candidate
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed
 from .planning.notes import Allowance, Note
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
-from .planning.workbench import Finished, Workbench
-from .search.pins import PinError, load_pins
+from .planning.workbench import Finished, Refused, Workbench
+from .search.pins import Pin, PinError, load_pins
 from .search.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
 
@@ -129,6 +134,9 @@ class SearchPlanPass(ModulePass):
     processes: int = 1
     """In how many processes of this machine candidates are tried; the plan does not depend on it."""
 
+    candidate: str | None = None
+    """A JSON file with a candidate, as `spmd.chosen`, or a `plan.json`: it is made again, and nothing is searched."""
+
     bound_rounds: int = 3
     """How many times the lower bound of the step is improved; 0 for none."""
 
@@ -139,23 +147,56 @@ class SearchPlanPass(ModulePass):
         for func in funcs:
             strip_resharding(func)
         try:
-            pins = load_pins(self.pins) if self.pins is not None else ()
+            given = self._given(cluster) if self.candidate is not None else None
+            pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
             fixed = self._fixed(cluster)
         except (PinError, ValueError) as error:
             raise PassFailedException(str(error)) from error
-        work = float("inf") if self.budget is not None else float(self.work)
         bench = Workbench(op, cluster, pins)
+        found = self._made_again(bench, given.candidate) if given is not None else self._searched(bench, fixed)
+        if isinstance(found, str):
+            fail(funcs[0], found)
+        replace_module(op, found.best.module)
+        for func in step_functions(op):
+            func.attributes |= found.attributes(pins, cluster.mesh)
+
+    def _searched(self, bench: Workbench, fixed: Fixed) -> _Found | str:
+        """What a search finds, or why it finds nothing."""
+        work = float("inf") if self.budget is not None else float(self.work)
         allowance, shares = Allowance(work, self.budget), self.ratios == "auto"
         explorer = Explorer(bench, fixed, allowance, shares=shares, processes=self.processes)
         best = explorer.run()
         if best is None:
-            fail(funcs[0], _why_none(explorer.notes, fixed, cluster.mesh.device_count))
-        replace_module(op, best.module)
-        bound = self._bound(bench, best)
-        chosen = plain_attribute(Chosen(best.candidate, pins, cluster.mesh).record())
-        for func in step_functions(op):
-            func.attributes[CHOSEN] = chosen
-            func.attributes[PLAN] = plan_attribute(best.candidate.name, best.seconds, bound, explorer.notes)
+            return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
+        return _Found(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
+
+    def _made_again(self, bench: Workbench, candidate: Candidate) -> _Found | str:
+        """The plan of a candidate that is given, or why there is none."""
+        try:
+            best = min(bench.finish(bench.solve(candidate)), key=lambda each: each.seconds)
+        except Refused as error:
+            return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
+        peak, memory = best.tightest
+        note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, peak, memory)
+        return _Found(best, [note])
+
+    def _given(self, cluster: Cluster) -> Chosen:
+        """The candidate of the file; ValueError where it has none, or one for another number of devices."""
+        try:
+            read = json.loads(Path(self.candidate or "").read_text(encoding="utf-8"))
+            given = Chosen.read(read.get("chosen_candidate", read), cluster.mesh.name)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.candidate}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
+                " of a plan that was searched for, or its entry chosen_candidate"
+            ) from error
+        mesh = given.candidate.layout.mesh
+        if mesh.device_count != cluster.mesh.device_count:
+            raise ValueError(
+                f"{self.candidate}: the candidate is for {mesh.device_count} devices, cluster {cluster.name!r} has"
+                f" {cluster.mesh.device_count}; search again"
+            )
+        return given
 
     def _bound(self, bench: Workbench, best: Finished) -> tuple[float, str] | None:
         """A lower bound of the step of a family of plans that the best is of, and what family that is."""
@@ -185,6 +226,30 @@ class SearchPlanPass(ModulePass):
             sizes = (axis.size for axis in asked.axes)
             return Mesh.of(**dict(zip((axis.name for axis in own.spatial), sizes, strict=True)))
         return asked
+
+
+@dataclass(frozen=True)
+class _Found:
+    """
+    A plan, and what became of the others.
+
+    Args:
+        bound: of the step, and of which plans it is one.
+    """
+
+    best: Finished
+    notes: list[Note]
+    runners_up: list[Candidate] = field(default_factory=list[Candidate])
+    bound: tuple[float, str] | None = None
+
+    def attributes(self, pins: Sequence[Pin], own_mesh: Mesh) -> dict[str, Attribute]:
+        """What is kept of it on the function."""
+        chosen, *others = (
+            plain_attribute(Chosen(each, tuple(pins), own_mesh).record())
+            for each in (self.best.candidate, *self.runners_up)
+        )
+        plan = plan_attribute(self.best.candidate.name, self.best.seconds, self.bound, self.notes)
+        return {CHOSEN: chosen, PLAN: plan, **({RUNNERS_UP: ArrayAttr(others)} if others else {})}
 
 
 def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:

@@ -155,6 +155,9 @@ def _decisions(add: _Add) -> None:
     add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
     budget_help = "after which the best plan so far is taken; by default the search is as long on every machine"
     add("--budget", type=float, metavar="SECONDS", help=budget_help)
+    measure_help = "run the N best plans of different kinds on processes of this machine, and take the fastest"
+    add("--measure", type=_positive, default=1, metavar="N", help=measure_help)
+    add("--candidate", metavar="FILE", help="a plan.json, whose plan is made again in the place of a search")
     processes_help = "in which candidates are tried side by side (as many as cores, 8 at most); the plan is the same"
     add("--processes", type=_positive, metavar="N", help=processes_help)
 

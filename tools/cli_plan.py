@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.files import write_atomically
+from ..api.finalists import compile_finalists, measured_here
 from ..api.pin_file import pin_file
 from ..api.steps import find_step
 from ..dialects import train
@@ -39,7 +40,14 @@ MOST_ROWS = 8
 _MOST_PROCESSES = 8
 """Candidates are tried a few at a time."""
 
-_DECISIONS: dict[str, Any] = {"mesh": None, "stages": None, "micro_batches": None, "duplex": "auto", "budget": None}
+_DECISIONS: dict[str, Any] = {
+    "mesh": None,
+    "stages": None,
+    "micro_batches": None,
+    "duplex": "auto",
+    "budget": None,
+    "candidate": None,
+}
 """The options of a search over whole plans, with what they are where a command does not have them."""
 
 
@@ -74,6 +82,8 @@ def _plan(options: Namespace) -> int:
     console.print(placements(compiled))
     if compiled.report["candidates"]:
         console.print(alternatives(compiled.report))
+    if compiled.report.get("measured"):
+        console.print(measured_table(compiled.report["measured"]))
     ranks = compiled.report["ranks"]
     console.print(f"{folder}/program.py is for torchrun with {ranks} ranks;", highlight=False, end=" ")
     console.print(f"on this machine: shardwright run {folder}", highlight=False)
@@ -98,8 +108,20 @@ def planned(
             processes=getattr(options, "processes", None) or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
-        name = spec.rpartition(":")[2]
+        name, most = spec.rpartition(":")[2], getattr(options, "measure", 1)
+        if most > 1:
+            found = compile_finalists(find_step(spec), cluster, asked, most, name=name, step_spec=spec, observe=phase)
+            phase(f"running {len(found)} plans on {found[0].report['ranks']} processes")
+            return measured_here(found, spec)
         return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
+
+
+def measured_table(measured: Sequence[Mapping[str, Any]]) -> Table:
+    """The plans that were run."""
+    table = Table("plan", "predicted step", "measured step", title="the plans that were run")
+    for each in measured:
+        table.add_row(each["plan"], seconds_text(each["predicted_step_s"]), seconds_text(each["measured_step_s"]))
+    return table
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

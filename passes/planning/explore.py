@@ -64,6 +64,9 @@ MOST_PIPELINES = 6
 FINALISTS = 2
 """How many of those judged by short steps are made programs of."""
 
+FAR = 1.5
+"""How many times the fastest step one may take and be of interest still, for predictions err."""
+
 REFINED = 2
 """How many layouts are searched with more weights."""
 
@@ -124,6 +127,22 @@ class Explorer:
         if self.best is None or self.best_attempt is None:
             return None
         return self.trials.program(self.best_attempt, self.best)
+
+    def runners_up(self, chosen: Candidate) -> list[Candidate]:
+        """
+        Of each other kind than that of what was chosen, the fastest candidate that was simulated, the fastest first;
+        those that took longer than `FAR` times the fastest are of no interest, but for data parallelism.
+        """
+        plain = self._data_parallel().family
+        known = [note for note in self.notes if note.exposed is not None and note.why != "does not fit"]
+        limit = FAR * min((_step(note) for note in known), default=0.0)
+        found: dict[tuple[str, str], Candidate] = {}
+        for note in sorted(known, key=_step):
+            family = note.candidate.family
+            if _step(note) <= limit or family == plain:
+                found.setdefault((family.mode, family.strategy), note.candidate)
+        found.pop((chosen.family.mode, chosen.family.strategy), None)
+        return list(found.values())
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Whether the user's decisions leave room for a candidate that was not tried."""

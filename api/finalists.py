@@ -1,0 +1,176 @@
+"""The best plans of several kinds, and which of them is the fastest on the ranks themselves: predictions err."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..ir.cluster import Cluster
+from ..lowering.calling import Batch, batch_items
+from ..lowering.load_program import load_text
+from ..passes.errors import PassError
+from ..runtime.executor import Executor
+from ..runtime.launch import load_step
+from ..runtime.spawn import run_ranks
+from ..runtime.stages import Stage, connect
+from .compile import CompiledStep, Observer, PlanOptions, import_training_step, lower
+from .training_step import TrainingStep
+
+MOST = 4
+"""How many plans are run by default."""
+
+TURN_SECONDS = 0.5
+"""How long the steps of a turn are timed, at least; each plan has `TURNS` of them, in turn with the others'."""
+
+TURNS = 2
+_PATIENCE = 1800.0
+"""The seconds after which processes of this machine that measure are ended."""
+
+WARM_STEPS, LEAST_STEPS = 2, 3
+
+
+def compile_finalists(
+    step: TrainingStep,
+    cluster: Cluster,
+    options: PlanOptions,
+    most: int,
+    *,
+    name: str = "step",
+    step_spec: str | None = None,
+    observe: Observer = lambda _: None,
+) -> list[CompiledStep]:
+    """
+    The plan that `compile_step` finds, and after it the fastest of other kinds, by prediction; of them data parallelism
+    always is one.
+
+    Args:
+        most: how many at most.
+
+    Raises:
+        CaptureError, PassError, PipelineError: as in `compile_step`.
+    """
+    observe("import")
+    start = time.perf_counter()
+    module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
+    seconds = {"import": time.perf_counter() - start}
+
+    def made(asked: PlanOptions) -> CompiledStep:
+        return lower(
+            module.clone(), cluster, asked, name=name, step_spec=step_spec, seconds=dict(seconds), observe=observe
+        )
+
+    found = [made(options)]
+    with tempfile.TemporaryDirectory(prefix="shardwright-finalists-") as folder:
+        for number, record in enumerate(_most_worthy(found[0].report["runners_up"], most - 1)):
+            path = Path(folder, f"{number}.json")
+            path.write_text(json.dumps(record), encoding="utf-8")
+            # A slower candidate may turn out not to fit.
+            with suppress(PassError):
+                found.append(made(replace(options, candidate=str(path))))
+    return found
+
+
+def _most_worthy(records: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """The first records, and data parallelism in the place of the last where it is not among them."""
+    kept = list(records[: max(most, 0)])
+    plain = next((each for each in records if _is_data_parallel(each)), None)
+    return [*kept[: most - 1], plain] if kept and plain is not None and plain not in kept else kept
+
+
+def _is_data_parallel(record: Mapping[str, Any]) -> bool:
+    presets = [pin.get("preset") for pin in record["choice"]["pins"]]
+    return record["mode"] == "whole" and presets == ["dp"]
+
+
+def step_seconds(
+    programs: Sequence[str],
+    model: nn.Module | Callable[[], nn.Module],
+    batch: Batch,
+    device: torch.device,
+    seed: int | None = 0,
+) -> list[float]:
+    """
+    By program, the seconds of a step on the ranks of this job; every rank must call this, and gets the same.
+
+    Programs take turns, and hold memory one at a time. Of each the fastest turn counts: what else the machine does
+    makes steps slower only.
+    """
+    items = batch_items(batch)
+    loaded = [[Stage(*each) for each in load_text(text, "<a finalist>")] for text in programs]
+    connected = [connect(stages, device) for stages in loaded]
+    turns: list[list[float]] = [[] for _ in programs]
+    for _ in range(TURNS):
+        for stages, comm, seconds in zip(loaded, connected, turns, strict=True):
+            executor = Executor(stages, comm)
+            executor.initialize(model, seed)
+            seconds.append(_turn(executor, items, device))
+            del executor
+            gc.collect()
+    return [min(seconds) for seconds in turns]
+
+
+def _turn(executor: Executor, items: Mapping[str, Any], device: torch.device) -> float:
+    """The seconds of a step in a row of them, on the slowest rank."""
+    executor.step(items)
+    once = _timed(executor, items, device, WARM_STEPS)
+    count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
+    return _timed(executor, items, device, count)
+
+
+def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, count: int) -> float:
+    """The mean seconds of some steps, on the slowest rank."""
+    if dist.is_initialized():
+        dist.barrier()
+    begun = time.perf_counter()
+    for _ in range(count):
+        executor.step(items)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = torch.tensor((time.perf_counter() - begun) / count, dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return seconds.item()
+
+
+def fastest(reports: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> tuple[int, dict[str, Any]]:
+    """Which plan took the least, and its report with what each of them took."""
+    measured = [
+        {"plan": report["chosen"], "predicted_step_s": report["predicted_step_s"], "measured_step_s": spent}
+        for report, spent in zip(reports, seconds, strict=True)
+    ]
+    best = min(range(len(reports)), key=lambda index: seconds[index])
+    return best, {**reports[best], "measured": measured}
+
+
+def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:
+    """
+    The finalist that is the fastest on as many processes of this machine.
+
+    Args:
+        spec: where each process finds the step.
+
+    Raises:
+        RankError: a process failed.
+    """
+    programs, ranks = [each.program for each in finalists], finalists[0].report["ranks"]
+    seconds, *_ = run_ranks(_seconds_of, ranks, programs, spec, timeout=_PATIENCE)
+    best, report = fastest([each.report for each in finalists], seconds)
+    return replace(finalists[best], report=report)
+
+
+def _seconds_of(programs: Sequence[str], spec: str) -> list[float]:
+    """What each process does."""
+    step = load_step(spec)
+    return step_seconds(programs, step.model, step.batch, torch.device("cpu"))
