@@ -1,0 +1,64 @@
+"""Of the best plans of several kinds, the one that is the fastest on the ranks themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from split_cluster import split_cluster
+
+from shardwright.api.compile import CompiledStep, PlanOptions
+from shardwright.api.finalists import compile_finalists, fastest, measured_here
+from shardwright.ir.mesh import Mesh
+from shardwright.models.registry import training_step
+
+
+@pytest.fixture(scope="module")
+def finalists() -> list[CompiledStep]:
+    return compile_finalists(training_step("mlp-tiny"), split_cluster(Mesh.of(gpu=2)), PlanOptions(), 3)
+
+
+def kind(report: Any) -> tuple[str, str]:
+    chosen = report["chosen_candidate"]
+    return chosen["mode"], "+".join(pin["preset"] for pin in chosen["choice"]["pins"]) or "search"
+
+
+def test_the_plan_comes_first_and_the_others_are_of_other_kinds(finalists: list[CompiledStep]):
+    kinds = [kind(each.report) for each in finalists]
+    assert len(finalists) == len(set(kinds)) == 3
+    steps = [each.report["predicted_step_s"] for each in finalists]
+    assert steps[0] == min(steps)
+
+
+def test_data_parallelism_is_always_one_of_them(finalists: list[CompiledStep]):
+    assert ("whole", "dp") in [kind(each.report) for each in finalists]
+
+
+def test_a_runner_up_that_is_made_again_takes_what_the_search_said(finalists: list[CompiledStep]):
+    said = {each["name"]: each.get("step") for each in finalists[0].report["candidates"]}
+    for each in finalists[1:]:
+        assert each.report["predicted_step_s"] == pytest.approx(said[each.report["chosen"]])
+
+
+def test_where_one_is_asked_for_there_is_one():
+    cluster = split_cluster(Mesh.of(gpu=2))
+    assert len(compile_finalists(training_step("mlp-tiny"), cluster, PlanOptions(pins=None, stages=1), 1)) == 1
+
+
+def test_the_fastest_counts_and_all_are_reported(finalists: list[CompiledStep]):
+    reports = [each.report for each in finalists]
+    best, report = fastest(reports, [3.0, 1.0, 2.0])
+    assert best == 1
+    assert report["chosen"] == reports[1]["chosen"]
+    assert [each["measured_step_s"] for each in report["measured"]] == [3.0, 1.0, 2.0]
+    assert [each["plan"] for each in report["measured"]] == [each["chosen"] for each in reports]
+
+
+@pytest.mark.distributed
+def test_they_are_run_on_processes_of_this_machine(finalists: list[CompiledStep]):
+    found = measured_here(finalists, "mlp-tiny")
+    measured = found.report["measured"]
+    assert len(measured) == 3
+    least = min(measured, key=lambda each: each["measured_step_s"])
+    assert found.report["chosen"] == least["plan"]
+    assert found.program == next(each.program for each in finalists if each.report["chosen"] == least["plan"])
