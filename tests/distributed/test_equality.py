@@ -19,8 +19,6 @@ from split_cluster import hosts_cluster, split_cluster
 from shardwright.api.check import CheckCase, CheckResult, compile_case, imported
 from shardwright.ir.mesh import parse_mesh
 
-WHOLE_SEARCH = ("mlp-tiny", "gpt2-tiny")
-"""Models whose searched plans are those of `search-plan`; those of `search-strategy` take less time."""
 MODELS = ("mlp-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny", "vgg19-tiny")
 MESHES = {2: ("2", "2x1"), 4: ("4", "2x2"), 8: ("8", "2x4")}
 PRECISIONS = ((torch.float32, "sgd"), (torch.float64, "sgd"), (torch.float64, "adamw"))
@@ -37,8 +35,7 @@ axes = ["a1"]
 
 def case(model: str, mesh: str, pins: str | None, dtype: torch.dtype, optimizer: str) -> CheckCase:
     parsed = parse_mesh(mesh)
-    algorithm = "eliminate" if pins is None and model not in WHOLE_SEARCH else None
-    return CheckCase(model, parsed, pins, dtype, optimizer, cluster=split_cluster(parsed), algorithm=algorithm)
+    return CheckCase(model, parsed, pins, dtype, optimizer, cluster=split_cluster(parsed))
 
 
 HIERARCHICAL = replace(case("mlp-tiny", "2x2", "dp", torch.float64, "adamw"), cluster=hosts_cluster(parse_mesh("2x2")))
