@@ -1,12 +1,12 @@
-// RUN: opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero1.json"}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json"}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='search-plan{candidate="%s"}' 2>&1 | filecheck %s --check-prefix=NONE
 
 // The candidate of a file is made again, and nothing is searched: one candidate is known, and no bound.
 // CHECK: spmd.chosen = {
-// CHECK-SAME: name = "zero1"
-// CHECK-SAME: spmd.plan = {chosen = "zero1 on 4", step = {{[0-9.e-]+}} : f64, candidates = [{name = "zero1 on 4", why = ""
+// CHECK-SAME: name = "zero3"
+// CHECK-SAME: spmd.plan = {chosen = "zero3 on 4", step = {{[0-9.e-]+}} : f64, candidates = [{name = "zero3 on 4", why = ""
 // CHECK-SAME: memory_bytes = {{[0-9.e+]+}} : f64}]}
-// CHECK: spmd.start reduce_scatter
+// CHECK: spmd.start "reduce_scatter"
 
 // NONE: candidate.mlir: cannot read a candidate (JSONDecodeError: {{.*}}); expected the plan.json of a plan that was searched for
 
