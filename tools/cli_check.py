@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from xdsl.utils.exceptions import DiagnosticException
 
@@ -17,7 +16,7 @@ from ..api.check_rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh, parse_mesh
-from .cli_console import working
+from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 
 MOST_RANKS = 64
@@ -85,17 +84,16 @@ def _print(result: CheckResult) -> None:
     for worst in result.errors:
         style = "" if worst.error <= result.tolerance else "bold red"
         table.add_row(worst.kind, f"{worst.error:.2g}", worst.name, str(worst.step), style=style)
-    console = Console(soft_wrap=True)
-    console.print(table)
+    parts: list[Table | str] = [table]
     if not any(worst.kind == "parameter" for worst in result.errors):
-        console.print(
+        parts.append(
             "parameters were not compared: in float32 AdamW makes steps out of the noise of zero gradients"
             " (--dtype float64 compares them)"
         )
     if not result.passed and case.dtype is torch.float32:
-        console.print(
+        parts.append(
             "in float32 rounding may turn a ReLU or a max-pool at a tie the other way: --dtype float64 tells"
             " that from a wrong plan"
         )
     verdict = "agrees with" if result.passed else "DIFFERS from"
-    console.print(f"{verdict} one device over {case.steps} steps (tolerance {result.tolerance:g})", highlight=False)
+    print_report(*parts, f"{verdict} one device over {case.steps} steps (tolerance {result.tolerance:g})")

@@ -67,12 +67,15 @@ def process_began() -> float:
 _IMPORTED = time.perf_counter()
 
 
-def print_report(*parts: Table | str) -> None:
+def print_report(*parts: Table | str, stderr: bool = False) -> None:
     """
     Print tables and lines to standard output: as they look best on a terminal, elsewhere a line a row, for `grep`.
+
+    Args:
+        stderr: to standard error instead.
     """
-    is_terminal = Console().is_terminal
-    console = Console() if is_terminal else Console(width=_WIDE)
+    is_terminal = Console(stderr=stderr).is_terminal
+    console = Console(stderr=stderr) if is_terminal else Console(stderr=stderr, width=_WIDE)
     for part in parts:
         if isinstance(part, str):
             console.print(Text(part), soft_wrap=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
@@ -32,7 +31,7 @@ from ..ir.garbage import collector_paused
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
-from .cli_console import bound_text, bytes_text, plan_progress, process_began, seconds_text, working
+from .cli_console import bound_text, bytes_text, plan_progress, print_report, process_began, seconds_text, working
 
 MOST_ROWS = 8
 """Of the largest parameters, and of the best candidates, so many are listed."""
@@ -77,16 +76,14 @@ def plan_command(options: Namespace) -> int:
 def _plan(options: Namespace) -> int:
     compiled = planned(options, find_cluster(options.cluster), dtype_of(options.dtype), options.pass_pipeline)
     folder = compiled.save(options.out, process_began())
-    console = Console(soft_wrap=True)
-    console.print(summary(compiled.report))
-    console.print(placements(compiled))
+    parts: list[Table | str] = [summary(compiled.report), placements(compiled)]
     if compiled.report["candidates"]:
-        console.print(alternatives(compiled.report))
+        parts.append(alternatives(compiled.report))
     if compiled.report.get("measured"):
-        console.print(measured_table(compiled.report["measured"]))
+        parts.append(measured_table(compiled.report["measured"]))
     ranks = compiled.report["ranks"]
-    console.print(f"{folder}/program.py is for torchrun with {ranks} ranks;", highlight=False, end=" ")
-    console.print(f"on this machine: shardwright run {folder}", highlight=False)
+    torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
+    print_report(*parts, f"{torchrun}; on this machine: shardwright run {folder}")
     return 0
 
 

@@ -30,6 +30,7 @@ from ..runtime.profile.result import Profile
 from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank, reason
 from ..runtime.spawn import RankError, is_lost_peer, run_ranks
 from .cli_arguments import TOOL
+from .cli_console import print_report
 from .diagnostics import Diagnostic, DiagnosticError
 
 AXIS = "gpu"
@@ -228,7 +229,7 @@ def _finish(output: Output, journal: Journal, path: Path | None) -> int:
     else:
         profile = output.write(journal, path)
         progress_file(path).unlink(missing_ok=True)
-    Console(stderr=path is None, soft_wrap=True).print(_table(profile))
+    print_report(_table(profile), stderr=path is None)
     return 0
 
 

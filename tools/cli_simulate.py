@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
@@ -19,7 +18,7 @@ from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.search.step_view import cluster_of_module
 from .cli_arguments import TOOL
-from .cli_console import working
+from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .simulation_plots import plot_points, plot_timeline
@@ -30,12 +29,11 @@ def simulate_command(options: Namespace) -> int:
     """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
     module = _module(options)
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
-    console = Console(soft_wrap=True)
     if options.sweep is not None:
         points = _swept(module, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
-        console.print(points_table(options.sweep, points))
+        print_report(points_table(options.sweep, points))
         return 0
     if options.replan:
         module = _replanned(module, cluster, options)
@@ -44,10 +42,9 @@ def simulate_command(options: Namespace) -> int:
         plot_timeline(simulation, Path(options.plot))
     if options.trace is not None:
         _write_trace(simulation, Path(options.trace))
-    for table in tables(simulation):
-        console.print(table)
+    print_report(*tables(simulation))
     if options.trace is not None:
-        console.print(f"{options.trace} opens in https://ui.perfetto.dev", highlight=False)
+        print_report(f"{options.trace} opens in https://ui.perfetto.dev")
     return 0
 
 

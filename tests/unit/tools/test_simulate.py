@@ -59,7 +59,7 @@ def test_a_changed_number_changes_the_step(plan: Path, capsys: pytest.CaptureFix
 
 def test_a_sweep_gives_a_table_and_a_plot(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     out = run(capsys, plan, "--sweep", "link.gpu.bandwidth=1MB/s..100MB/s:3", "--plot", tmp_path / "sweep.png")
-    assert [line.split("│")[1].strip() for line in out.splitlines() if "│" in line] == ["1e+06", "1e+07", "1e+08"]
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("1e+")] == ["1e+06", "1e+07", "1e+08"]
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
