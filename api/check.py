@@ -23,7 +23,7 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch
+from ..lowering.calling import Batch, build_optimizer
 from ..passes.add_cluster import add_cluster
 from ..passes.pipeline import run_pipeline
 from ..runtime.initialize import drawn_alike
@@ -183,8 +183,8 @@ def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None)
 
 
 def _is_adamw(case: CheckCase) -> bool:
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    return isinstance(case.training_step().optimizer([parameter]), torch.optim.Adam)
+    parameters = {"weight": torch.nn.Parameter(torch.zeros(1, 1)), "bias": torch.nn.Parameter(torch.zeros(1))}
+    return isinstance(build_optimizer(case.training_step().optimizer, parameters), torch.optim.Adam)
 
 
 def imported(case: CheckCase) -> ModuleOp:

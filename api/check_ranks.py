@@ -22,7 +22,14 @@ from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun
 
 PACKAGE = __name__.split(".", maxsplit=1)[0]
-COMPARED = {"loss": "loss", "grad": "gradient", "param": "parameter", "buffer": "buffer", "state": ""}
+COMPARED = {
+    "loss": "loss",
+    "metric": "metric",
+    "grad": "gradient",
+    "param": "parameter",
+    "buffer": "buffer",
+    "state": "",
+}
 """By role, the kind of what is compared; a state's kind is its own name."""
 
 
@@ -137,6 +144,8 @@ def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> tor
     """This rank's part of a value, without the memory that it may be a view of; the whole of a partial one."""
     if value.role == "loss":
         return loss
+    if value.role == "metric":
+        return executor.metrics[value.name]
     local = executor.local(value) if isinstance(value, Value) else executor.results[value.name]
     return gather(value, local, executor.comm) if value.spread.partial else local.clone()
 

@@ -29,6 +29,7 @@ from ..lowering.import_step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.timeline import longest, predict, predict_pipeline
+from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.planning.summary import read_plan
@@ -181,8 +182,11 @@ def import_training_step(
     step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
 ) -> ModuleOp:
     """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
-    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, dtype=dtype)
-    return import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, metrics=step.metrics, dtype=dtype)
+    module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    if step.clip_norm is not None or step.clip_value is not None:
+        ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
+    return module
 
 
 def compile_step(

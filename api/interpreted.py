@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.ir import Attribute
 
 from ..dialects import train
@@ -34,9 +36,10 @@ class InterpretedRun:
         self._results = result_attributes(func)
         optimizer = func.attributes["train.optimizer"]
         assert isinstance(optimizer, DictionaryAttr)
-        learning_rate = float(python_value(optimizer.data["lr"]))
+        settings = python_value(optimizer)
+        rates = [float(group["lr"]) for group in settings.get("groups", [settings])]
         self._values = [
-            _first(roles, drawn, model, learning_rate)
+            _first(roles, drawn, model, rates)
             for roles, drawn in zip(self._arguments, random_inputs(func), strict=True)
         ]
 
@@ -54,6 +57,9 @@ class InterpretedRun:
         for roles, value in zip(self._results, outputs, strict=True):
             if train.LOSS in roles:
                 _agree(found.setdefault(("loss", "loss"), value), value)
+            elif train.METRIC in roles:
+                name = str(python_value(roles[train.METRIC]))
+                _agree(found.setdefault(("metric", name), value), value)
             elif train.GRAD in roles:
                 found["gradient", str(python_value(roles[train.GRAD]))] = value
             else:
@@ -79,7 +85,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> None:
         raise ValueError(f"one stage's loss is {one.item()}, another's {other.item()}")
 
 
-def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, learning_rate: float) -> torch.Tensor:
+def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, rates: Sequence[float]) -> torch.Tensor:
     """What an argument is before the first step; the batch comes with each step."""
     if train.PARAM in roles:
         return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()
@@ -89,5 +95,6 @@ def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, l
     if train.STATE in roles:
         return torch.zeros_like(drawn)
     if train.LEARNING_RATE in roles:
-        return torch.full_like(drawn, learning_rate)
+        group = roles[train.LEARNING_RATE]
+        return torch.full_like(drawn, rates[0 if group == UnitAttr() else python_value(group)])
     return drawn

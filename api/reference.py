@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..lowering.calling import Batch, batch_items
+from ..lowering.calling import Batch, batch_items, build_optimizer
+from ..passes.clip_gradients import NORM
 from .comparison import StepValues
 from .counter_random import counter_random
 from .training_step import TrainingStep
@@ -41,17 +42,18 @@ class EagerRun:
         model = copy.deepcopy(step.model) if isinstance(step.model, nn.Module) else step.build_model()
         self.model = model.to(dtype) if dtype is not None else model
         self._step, self._seed, self._steps = step, seed, 0
-        self._optimizer = step.optimizer(self.model.parameters())
+        self._optimizer = build_optimizer(step.optimizer, dict(self.model.named_parameters()))
 
     def step(self, batch: Batch) -> StepValues:
         """Train one step and return everything that it computed."""
         self._optimizer.zero_grad()
         with counter_random(self._seed, self._steps):
-            loss = self._step.compute_loss(self.model, batch)
+            loss, measured = self._step.compute(self.model, batch)
         self._steps += 1
         loss.backward()
+        measured |= self._clip()
         self._optimizer.step()
-        values = {("loss", "loss"): loss.detach()}
+        values = {("loss", "loss"): loss.detach(), **{("metric", name): value for name, value in measured.items()}}
         for name, parameter in self.model.named_parameters():
             values["parameter", name] = parameter.detach()
             if parameter.grad is not None:
@@ -62,6 +64,17 @@ class EagerRun:
                 if state != "step" and isinstance(value, torch.Tensor)
             }
         return values | {("buffer", name): value for name, value in self.model.named_buffers()}
+
+
+    def _clip(self) -> dict[str, torch.Tensor]:
+        """Clip the gradients as the step says; their norm, if it is known."""
+        parameters = list(self.model.parameters())
+        if self._step.clip_value is not None:
+            nn.utils.clip_grad_value_(parameters, self._step.clip_value)
+        if self._step.clip_norm is None:
+            return {}
+        norm = nn.utils.clip_grad_norm_(parameters, self._step.clip_norm)
+        return {NORM: norm}
 
 
 def with_optimizer(step: TrainingStep, name: str | None) -> TrainingStep:

@@ -7,14 +7,15 @@ global size. It says nothing about a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..lowering.calling import LABELS, Batch, batch_items, compute_loss
+from ..lowering.calling import LABELS, Batch, batch_items, compute_loss, compute_step
+from .refusals import first_refusal
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class TrainingStep:
         optimizer: a function from an iterable of parameters to a ``torch.optim`` optimizer, for example
             ``functools.partial(torch.optim.AdamW, lr=3e-4)``.
         batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
+        clip_norm: the norm of all gradients together above which they are scaled down, as by
+            ``torch.nn.utils.clip_grad_norm_``; the step gives it as the metric ``grad_norm``.
+        clip_value: what elements of gradients are bounded by, as by ``clip_grad_value_``; before their norm.
+        metrics: a function of the model's result and of the labels (of the batch where `loss` is None) to tensors by
+            name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``: each is that of the global
+            batch.
 
     Raises:
         TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
@@ -40,12 +47,18 @@ class TrainingStep:
     loss: Callable[[Any, Any], torch.Tensor] | None
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     batch: Batch
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None
 
     def __post_init__(self) -> None:
         _check_model(self.model)
         _check_loss(self.loss)
         _check_optimizer(self.optimizer)
         _check_batch(self.batch, with_labels=self.loss is not None)
+        for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if limit is not None and not limit > 0:
+                raise ValueError(f"TrainingStep.{name} is {limit}; expected a number above 0, or None for no clipping")
 
     def build_model(self) -> nn.Module:
         """
@@ -64,6 +77,10 @@ class TrainingStep:
             )
         return model
 
+    def compute(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The scalar loss of `model` on `batch` and the metrics, in eager PyTorch."""
+        return compute_step(model, self.loss, batch, self.metrics)
+
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
         """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
         return compute_loss(model, self.loss, self.batch if batch is None else batch)
@@ -75,6 +92,8 @@ def _check_model(model: object) -> None:
             f"TrainingStep.model is a {type(model).__name__}; expected a torch.nn.Module or a function of no "
             "arguments that returns one"
         )
+    if isinstance(model, nn.Module) and (refusal := first_refusal(model)) is not None:
+        raise ValueError(f"TrainingStep.model is a {type(model).__name__}, and {refusal}")
 
 
 def _check_loss(loss: object) -> None:

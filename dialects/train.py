@@ -32,11 +32,12 @@ LEARNING_RATE, STEP_COUNT, SEED = "train.learning_rate", "train.step_count", "tr
 ROLES = (PARAM, STATE, BUFFER, CONSTANT, BATCH, LEARNING_RATE, STEP_COUNT, SEED)
 """
 Role attributes of arguments. PARAM, BUFFER, CONSTANT and BATCH hold a name, STATE holds `[parameter, state]`,
-the others hold nothing. SEED is that of the random numbers of this step, another one for each step.
+LEARNING_RATE the number of a group of parameters where there are several; the others hold nothing. SEED is that of the
+random numbers of this step, another one for each step.
 """
 
-UPDATES, LOSS, GRAD = "train.updates", "train.loss", "train.grad"
-"""Role attributes of results: the index of the argument that it replaces, nothing, and a parameter's name."""
+UPDATES, LOSS, GRAD, METRIC = "train.updates", "train.loss", "train.grad", "train.metric"
+"""Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, and a name."""
 
 
 class TrainOp(ComputeOp):

@@ -20,6 +20,7 @@ model returns without the key ``loss`` the items that have ``loss`` in their nam
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -29,6 +30,9 @@ from torch import nn
 
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
+
+NAMED = "named_parameters"
+"""What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
 
 LABELS = "labels"
 """The key of a dict batch that is kept from the model and handed to the loss function."""
@@ -52,23 +56,61 @@ def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
     Raises:
         CallError: what came out is not one floating-point number.
     """
+    return compute_step(model, loss, batch, None)[0]
+
+
+def compute_step(
+    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """
+    Run the model and return its scalar loss, and the metrics of what it gave, which no gradient goes through.
+
+    Args:
+        metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
+
+    Raises:
+        CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
+    """
     if loss is None:
         result = model(**batch) if isinstance(batch, dict) else model(*batch)
-        source = f"the forward of {type(model).__name__}"
-        if isinstance(result, Mapping) and "loss" not in result:
-            return _added({name: each for name, each in result.items() if "loss" in name}, source)
-        return _checked_scalar(_loss_in(result), source)
-    if isinstance(batch, dict):
-        inputs = {key: item for key, item in batch.items() if key != LABELS}
-        value = loss(model(**inputs), batch[LABELS])
+        labels, value = batch, _own_loss(result, f"the forward of {type(model).__name__}")
     else:
-        value = loss(model(*batch[:-1]), batch[-1])
-    source = f"the loss function {getattr(loss, '__name__', type(loss).__name__)}"
+        if isinstance(batch, dict):
+            inputs = {key: item for key, item in batch.items() if key != LABELS}
+            result, labels = model(**inputs), batch[LABELS]
+        else:
+            result, labels = model(*batch[:-1]), batch[-1]
+        value = _loss_of(loss(result, labels), f"the loss function {getattr(loss, '__name__', type(loss).__name__)}")
+    return value, _measured(metrics(result, labels)) if metrics is not None else {}
+
+
+def _own_loss(result: Any, source: str) -> torch.Tensor:
+    """The loss that a model returned."""
+    if isinstance(result, Mapping) and "loss" not in result:
+        return _added({name: each for name, each in result.items() if "loss" in name}, source)
+    return _checked_scalar(_loss_in(result), source)
+
+
+def _loss_of(value: Any, source: str) -> torch.Tensor:
+    """The loss that a loss function returned."""
     if isinstance(value, Mapping):
         return _added(value, source)
     if isinstance(value, Sequence):
         return _added({str(index): each for index, each in enumerate(value)}, source)
     return _checked_scalar(value, source)
+
+
+def _measured(metrics: Any) -> dict[str, torch.Tensor]:
+    """Metrics by name, without gradients."""
+    if not isinstance(metrics, Mapping):
+        raise CallError(f"the metrics function gave a {type(metrics).__name__}; return a dict of tensors by name")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(value, torch.Tensor):
+            raise CallError(
+                f"the metrics function gave {name!r}: {type(value).__name__}; return tensors by name, such as "
+                '{"accuracy": (output.argmax(-1) == labels).float().mean()}'
+            )
+    return {name: value.detach() for name, value in metrics.items()}
 
 
 def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
@@ -77,6 +119,28 @@ def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
     if not scalars:
         raise CallError(f"{source} gave no loss; return at least one scalar tensor")
     return functools.reduce(operator.add, scalars)
+
+
+def build_optimizer(
+    make: Callable[..., torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer:
+    """
+    The optimizer of parameters, ties once.
+
+    Args:
+        make: a function of them; of pairs of their names and them, where its first argument is `named_parameters`.
+    """
+    if _first_argument(make) == NAMED:
+        return make(iter(parameters.items()))
+    return make(iter(parameters.values()))
+
+
+def _first_argument(function: Callable[..., Any]) -> str | None:
+    """The name of it; None where that cannot be known."""
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):
+        return None
 
 
 def _loss_in(result: Any) -> Any:

@@ -21,11 +21,12 @@ from .capture_assemble import assemble
 from .capture_fake import Fakes, first_names
 from .capture_optimizer import read_optimizer
 from .capture_trace import trace_joint
-from .captured import CapturedStep, CaptureError, OptimizerSpec, Origin, StepInput, StepOutput
+from .captured import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, Origin, StepInput, StepOutput
 
 __all__ = [
     "CaptureError",
     "CapturedStep",
+    "GroupSpec",
     "OptimizerSpec",
     "Origin",
     "StepInput",
@@ -40,6 +41,7 @@ def capture_step(
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     batch: Batch,
     *,
+    metrics: Callable[..., Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> CapturedStep:
     """
@@ -51,6 +53,7 @@ def capture_step(
         loss: as in `calling`.
         optimizer: a function from parameters to a ``torch.optim`` optimizer.
         batch: an example of the global batch; its plain values become part of the program.
+        metrics: as in `calling.compute_step`.
         dtype: what every floating-point parameter, buffer and batch tensor becomes; None keeps each as is.
 
     Raises:
@@ -62,7 +65,7 @@ def capture_step(
     update = read_optimizer(optimizer, parameters)
     tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
     fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
-    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes)
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics)
     inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype)
     return CapturedStep(traced.graph, inputs, outputs, update, model=type(fake_model).__name__)
 

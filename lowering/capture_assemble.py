@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from .capture_normalize import (
 )
 from .capture_random import SEED, draw_by_place
 from .capture_strides import forget_strides
-from .capture_trace import LOSS, MODEL
+from .capture_trace import LOSS, METRICS, MODEL
 from .captured import CaptureError, InputRole, StepInput, StepOutput
 
 _Paired: TypeAlias = "tuple[StepInput, torch.fx.Node]"
@@ -41,6 +41,7 @@ class _Joint:
     batch: list[torch.fx.Node] = field(default_factory=list)
     tangents: list[tuple[torch.fx.Node, float]] = field(default_factory=list)
     loss: torch.fx.Node | None = None
+    metrics: list[torch.fx.Node] = field(default_factory=list)
     grads: dict[str, torch.fx.Node] = field(default_factory=dict)
     mutated: dict[str, torch.fx.Node] = field(default_factory=dict)
 
@@ -70,7 +71,7 @@ def assemble(
     ties = _merge_ties(graph, joint, model)
     for tangent, number in joint.tangents:
         replace_tangent(graph, tangent, number)
-    outputs = _set_outputs(graph, joint)
+    outputs = _set_outputs(graph, joint, traced.meta[METRICS])
     inputs = _model_inputs(joint, model, ties)
     inputs += [(_input("batch", *pair), pair[1]) for pair in zip(batch_names, joint.batch, strict=True)]
     inputs += _loss_constants(joint, loss, dtype) + _lifted_constants(traced)
@@ -115,6 +116,8 @@ def _sort_output(joint: _Joint, desc: Any, value: torch.fx.Node | None) -> None:
     match desc:
         case aot.PlainAOTOutput(0):
             joint.loss = value
+        case aot.PlainAOTOutput() if value is not None:
+            joint.metrics.append(value)
         case aot.GradAOTOutput(aot.ParamAOTInput(name)):
             if value is not None:
                 joint.grads[name] = value
@@ -148,9 +151,10 @@ def _merge_ties(graph: torch.fx.Graph, joint: _Joint, model: nn.Module) -> dict[
     return param_ties | buffer_ties
 
 
-def _set_outputs(graph: torch.fx.Graph, joint: _Joint) -> tuple[StepOutput, ...]:
+def _set_outputs(graph: torch.fx.Graph, joint: _Joint, metrics: Sequence[str]) -> tuple[StepOutput, ...]:
     assert joint.loss is not None
     found = [(StepOutput("loss", "loss"), joint.loss)]
+    found += [(StepOutput("metric", name), node) for name, node in zip(metrics, joint.metrics, strict=True)]
     for name in joint.named:
         if name in joint.grads:
             found.append((StepOutput("grad", name.removeprefix(f"{MODEL}.")), joint.grads[name]))

@@ -28,7 +28,7 @@ class ExportedStep(nn.Module):
     A step that runs the exported graph of another.
 
     Args:
-        step: a fake model and its loss, as a module from batch tensors to the scalar loss.
+        step: a fake model and its loss, as a module from batch tensors to the scalar loss and metrics.
         tensors: the fake batch.
 
     Raises:
@@ -46,7 +46,7 @@ class ExportedStep(nn.Module):
         # In a list, for its parameters are those of the model and should not have a second name.
         self._graph = [graph]
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return _Replay(self._graph[0], self, self.recorder).run(*tensors)
 
 

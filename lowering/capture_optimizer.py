@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from .captured import CaptureError, OptimizerSpec
+from .calling import build_optimizer
+from .captured import CaptureError, GroupSpec, OptimizerSpec
 
 _REFUSED = {
     "maximize": "negate the loss instead",
@@ -28,39 +29,32 @@ def read_optimizer(
         parameters: every parameter by its first name, ties once; fake ones will do.
 
     Raises:
-        CaptureError: an optimizer, a flag or a grouping of parameters that is not supported.
+        CaptureError: an optimizer or a flag that is not supported, or a parameter that it leaves out.
     """
-    optimizer = make(iter(parameters.values()))
+    optimizer = build_optimizer(make, parameters)
     reader = _READERS.get(type(optimizer))
     if reader is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _READERS)
         raise CaptureError(f"the optimizer {_name(optimizer)} is not supported; use one of {known}")
-    group = _only_group(optimizer)
-    _check_covers(optimizer, group["params"], parameters)
-    for flag, advice in _REFUSED.items():
-        if group.get(flag):
-            raise CaptureError(f"{_name(optimizer)} has {flag}=True, which is not supported; {advice}")
-    return reader(group)
+    kind, read = reader
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    numbers = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
+    _check_covers(optimizer, numbers, parameters)
+    for group in groups:
+        for flag, advice in _REFUSED.items():
+            if group.get(flag):
+                raise CaptureError(f"{_name(optimizer)} has {flag}=True, which is not supported; {advice}")
+    members = {name: numbers[id(parameter)] for name, parameter in parameters.items() if id(parameter) in numbers}
+    return OptimizerSpec(kind, tuple(map(read, groups)), members if len(groups) > 1 else {})
 
 
 def _name(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__name__}"
 
 
-def _only_group(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    groups = optimizer.param_groups
-    if len(groups) != 1:
-        raise CaptureError(
-            f"{_name(optimizer)} has {len(groups)} parameter groups; one update for all parameters is "
-            "supported, so pass the parameters as one list"
-        )
-    return groups[0]
-
-
 def _check_covers(
-    optimizer: torch.optim.Optimizer, given: list[nn.Parameter], parameters: Mapping[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer, covered: Container[int], parameters: Mapping[str, nn.Parameter]
 ) -> None:
-    covered = {id(parameter) for parameter in given}
     for name, parameter in parameters.items():
         if parameter.requires_grad and id(parameter) not in covered:
             raise CaptureError(
@@ -69,31 +63,29 @@ def _check_covers(
             )
 
 
-def _read_sgd(group: dict[str, Any]) -> OptimizerSpec:
+def _read_sgd(group: dict[str, Any]) -> GroupSpec:
     if group["momentum"] and group["dampening"]:
         raise CaptureError(
             f"torch.optim.SGD has dampening={group['dampening']}, which torch leaves out of the first step "
             "only; use dampening=0"
         )
-    return OptimizerSpec(
-        kind="sgd",
+    return GroupSpec(
         lr=float(group["lr"]),
         hyper={key: group[key] for key in ("momentum", "dampening", "weight_decay", "nesterov")},
         states=("momentum_buffer",) if group["momentum"] else (),
     )
 
 
-def _read_adamw(group: dict[str, Any]) -> OptimizerSpec:
+def _read_adamw(group: dict[str, Any]) -> GroupSpec:
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    return OptimizerSpec(
-        kind="adamw",
+    return GroupSpec(
         lr=float(group["lr"]),
         hyper={"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]},
         states=("exp_avg", "exp_avg_sq"),
     )
 
 
-def _read_adam(group: dict[str, Any]) -> OptimizerSpec:
+def _read_adam(group: dict[str, Any]) -> GroupSpec:
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
         raise CaptureError(
             f"torch.optim.Adam has weight_decay={group['weight_decay']}, which it adds to the gradient; use "
@@ -102,8 +94,11 @@ def _read_adam(group: dict[str, Any]) -> OptimizerSpec:
     return _read_adamw(group)
 
 
-_READERS: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any]], OptimizerSpec]] = {
-    torch.optim.SGD: _read_sgd,
-    torch.optim.AdamW: _read_adamw,
-    torch.optim.Adam: _read_adam,
+_READERS: dict[
+    type[torch.optim.Optimizer], tuple[Literal["sgd", "adamw"], Callable[[dict[str, Any]], GroupSpec]]
+] = {
+    torch.optim.SGD: ("sgd", _read_sgd),
+    torch.optim.AdamW: ("adamw", _read_adamw),
+    torch.optim.Adam: ("adamw", _read_adam),
 }
+"""By class, the kind of its updates, and what reads one of its groups."""

@@ -16,7 +16,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from ..ir.garbage import collector_paused
-from .calling import Batch, CallError, compute_loss
+from .calling import Batch, CallError, compute_step
 from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
 from .capture_origins import SiteRecorder, attach_origins
@@ -44,21 +44,31 @@ DECOMPOSED = (
 )
 """Ops that are worth writing out: losses, which then end in a mean or a sum, and a few compounds."""
 
+METRICS = "metrics"
+"""The key of a traced graph's `meta` that holds the names of the metrics, which are outputs after the loss."""
+
 MODEL, LOSS = "model", "loss"
 """The attributes of a `_Step`; its parameters and buffers are named under them."""
 
 
 class _Call(nn.Module):
-    """A model and its loss as one module, from batch tensors to the scalar loss."""
+    """A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
         self._batch = batch
+        # In a list, for a module's parameters would become the step's.
+        self._metrics = [metrics]
+        self.names: list[str] = []
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        return compute_loss(self.model, self.loss, self._with(tensors))
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss, metrics = compute_step(self.model, self.loss, self._with(tensors), self._metrics[0])
+        self.names[:] = metrics
+        return loss, *metrics.values()
 
     def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
         """The batch with its tensors replaced; its other values are part of the captured program."""
@@ -71,21 +81,23 @@ class _Call(nn.Module):
 class _Step(_Call):
     """The same, which notes where each call is from."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> None:
-        super().__init__(model, loss, batch)
+    def __init__(
+        self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+    ) -> None:
+        super().__init__(model, loss, batch, metrics)
         self.recorder = SiteRecorder(model)
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         drawn = _drawn_elsewhere()
         with self.recorder.recording():
-            loss = super().forward(*tensors)
+            outputs = super().forward(*tensors)
         if _drawn_elsewhere() != drawn:
             raise CaptureError(
                 "forward takes random numbers from numpy or from Python's random, which would be the same in every "
                 "step; draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: "
                 "apply_spec_augment=False, layerdrop=0)"
             )
-        return loss
+        return outputs
 
 
 def _drawn_elsewhere() -> tuple[object, ...]:
@@ -99,10 +111,16 @@ def _replaced(item: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def trace_joint(
-    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, tensors: list[torch.Tensor], fakes: Fakes
+    model: nn.Module,
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    tensors: list[torch.Tensor],
+    fakes: Fakes,
+    metrics: Callable[..., Any] | None = None,
 ) -> torch.fx.GraphModule:
     """
-    The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes.
+    The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes, and in its
+    `meta` the names of the metrics.
 
     Args:
         model: a fake module.
@@ -114,16 +132,22 @@ def trace_joint(
     """
     if isinstance(loss, nn.Module):
         loss = fakes.module(loss)
-    step = _Step(model, loss, batch)
+    step = _Step(model, loss, batch, metrics)
     try:
-        return _traced(step, tensors, fakes)
+        return _named(_traced(step, tensors, fakes), step)
     except Exception as error:
         reason = _reason(error, step.recorder, fakes.mode.needed_by)
         if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
-            again = _traced_from_export(_Call(model, loss, batch), tensors, fakes)
+            call = _Call(model, loss, batch, metrics)
+            again = _traced_from_export(call, tensors, fakes)
             if again is not None:
-                return again
+                return _named(again, call)
         raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
+
+
+def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
+    traced.meta[METRICS] = tuple(step.names)
+    return traced
 
 
 def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:

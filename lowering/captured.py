@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.fx
 
 InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
-OutputRole = Literal["loss", "grad", "buffer"]
+OutputRole = Literal["loss", "metric", "grad", "buffer"]
 Phase = Literal["forward", "backward"]
 
 ORIGIN = "shardwright"
@@ -78,7 +79,7 @@ class StepOutput:
     Args:
         role: ``loss``, ``grad`` (of the parameter `name`), or ``buffer`` (the value that the buffer `name`
             has after the step).
-        name: the parameter's or buffer's name; ``loss`` for the loss.
+        name: the parameter's, buffer's or metric's name; ``loss`` for the loss.
     """
 
     role: OutputRole
@@ -86,12 +87,11 @@ class StepOutput:
 
 
 @dataclass(frozen=True)
-class OptimizerSpec:
+class GroupSpec:
     """
-    What one update does, the same for every parameter that has a gradient.
+    What one update of a parameter of a group does.
 
     Args:
-        kind: ``sgd`` or ``adamw``.
         lr: the learning rate that the optimizer was made with; an input at run time.
         hyper: the other settings, by torch's names. SGD: ``momentum``, ``dampening``, ``weight_decay``,
             ``nesterov``. AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``.
@@ -100,10 +100,29 @@ class OptimizerSpec:
             parameters, counted from 1, and like the learning rate an input at run time.
     """
 
-    kind: Literal["sgd", "adamw"]
     lr: float
     hyper: dict[str, Any]
     states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """
+    What one update does, of every parameter that has a gradient.
+
+    Args:
+        kind: ``sgd`` or ``adamw``.
+        groups: in the order of the optimizer.
+        members: by parameter, the number of its group; empty where there is one.
+    """
+
+    kind: Literal["sgd", "adamw"]
+    groups: tuple[GroupSpec, ...]
+    members: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def group_of(self, parameter: str) -> GroupSpec:
+        """The group of a parameter."""
+        return self.groups[self.members.get(parameter, 0)]
 
 
 @dataclass(frozen=True)
@@ -118,8 +137,8 @@ class CapturedStep:
     Args:
         graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
         inputs: parameters, then buffers, batch tensors, constants, and the seed where random numbers are drawn.
-        outputs: the loss, the gradients in the order of their parameters, then the changed buffers. What
-            else the model returns is dropped, for training needs the loss alone.
+        outputs: the loss, the metrics, the gradients in the order of their parameters, then the changed buffers.
+            What else the model returns is dropped, for training needs the loss alone.
         optimizer: the update that follows.
         model: the class of the model, for messages.
     """

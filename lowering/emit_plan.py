@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
-from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType
+from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
@@ -148,7 +148,8 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     if role == "state":
         name, state = python_value(value)
         return {"name": name, "state": state}
-    return {"name": str(python_value(value))} if role in ("param", "buffer", "constant", "batch") else {}
+    named = role in ("param", "buffer", "constant", "batch") or (role == "learning_rate" and value != UnitAttr())
+    return {"name": str(python_value(value))} if named else {}
 
 
 def _results(given: Signature) -> Iterator[Doc]:
@@ -161,6 +162,10 @@ def _results(given: Signature) -> Iterator[Doc]:
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})
+        elif train.METRIC in attributes:
+            _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
+            name = python_value(attributes[train.METRIC])
+            yield _entry("rt.Result", {"role": "metric", "name": name, **spread})
         elif train.UPDATES in attributes:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"

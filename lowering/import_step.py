@@ -30,7 +30,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import train
-from ..dialects.compute import ABSENT
+from ..dialects.compute import ABSENT, plain_attribute
 from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput
 from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
@@ -123,13 +123,16 @@ class _Importer:
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
             if given.role == "param" and given.name in grads:
-                for state in self.step.optimizer.states:
+                for state in self.step.optimizer.group_of(given.name).states:
                     pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
                     states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
         count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
         states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
         # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
-        states["", "lr"] = self._argument("lr", rate, {train.LEARNING_RATE: UnitAttr()})
+        one = len(self.step.optimizer.groups) == 1
+        for number in range(len(self.step.optimizer.groups)):
+            hint, group = ("lr", UnitAttr()) if one else (f"lr.{number}", Integer(number, i64))
+            states["", f"lr.{number}"] = self._argument(hint, rate, {train.LEARNING_RATE: group})
         return states
 
     def _updates(
@@ -153,11 +156,15 @@ class _Importer:
         for out, value in finals.items():
             if out.role == "loss":
                 add(value, {train.LOSS: UnitAttr()})
+            elif out.role == "metric":
+                add(value, {train.METRIC: StringAttr(out.name)})
             elif out.role == "buffer":
                 add(value, _updates(buffers[out.name]))
             else:
-                old = [params[out.name], *(states[out.name, state] for state in self.step.optimizer.states)]
-                update = self._update(out.name, old, value, count.results[0], states["", "lr"])
+                spec = self.step.optimizer
+                old = [params[out.name], *(states[out.name, state] for state in spec.group_of(out.name).states)]
+                rate = states["", f"lr.{spec.members.get(out.name, 0)}"]
+                update = self._update(out.name, old, value, count.results[0], rate)
                 for before, after in zip(old, update.results, strict=True):
                     after.name_hint = value_name(f"{before.name_hint}.new")
                     add(after, _updates(before))
@@ -170,10 +177,10 @@ class _Importer:
     def _update(
         self, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
     ) -> train.TrainOp:
-        spec = self.step.optimizer
+        spec, group = self.step.optimizer, self.step.optimizer.group_of(name)
         op_class = {"sgd": train.SgdOp, "adamw": train.AdamWOp}[spec.kind]
-        attributes = {key: attribute_of(value) for key, value in spec.hyper.items()}
-        if spec.kind == "sgd" and not spec.states:
+        attributes = {key: attribute_of(value) for key, value in group.hyper.items()}
+        if spec.kind == "sgd" and not group.states:
             attributes[ABSENT] = ArrayAttr([StringAttr("momentum_buffer")])
         update = op_class([old[0], grad, *old[1:], count, lr], [value.type for value in old], attributes)
         layer = name.rpartition(".")[0]
@@ -187,8 +194,12 @@ def _updates(argument: SSAValue) -> dict[str, Attribute]:
 
 
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
-    entries = {"kind": spec.kind, "lr": float(spec.lr), **spec.hyper}
-    return DictionaryAttr({key: attribute_of(value) for key, value in entries.items()})
+    """Its kind, and the settings of its group, or of all its groups in order."""
+    groups = [{"lr": group.lr, **group.hyper} for group in spec.groups]
+    settings = groups[0] if len(groups) == 1 else {"groups": groups}
+    made = plain_attribute({"kind": spec.kind, **settings})
+    assert isinstance(made, DictionaryAttr)
+    return made
 
 
 def _range(item: Any) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..dialects.aten import OpaqueOp
+from ..ir.user_folder import user_folder
 from .apart import run_apart
 from .calls import resolve
 from .probe import Use, believed, infer_rule, small_use
@@ -21,9 +22,8 @@ _MOST_SECONDS = 30.0
 
 
 def user_cache() -> Path:
-    """Where the user's cache lies."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "shardwright" / f"probed-rules-{_FORMAT}-torch-{torch.__version__}.json"
+    """Where the user's cache of rules lies."""
+    return user_folder() / f"probed-rules-{_FORMAT}-torch-{torch.__version__}.json"
 
 
 class ProbeCache:

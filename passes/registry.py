@@ -13,6 +13,7 @@ PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
 _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
+    "clip-gradients": "clip_gradients:ClipGradientsPass",
     "partition-stages": "partition_stages:PartitionStagesPass",
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
     "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",

@@ -26,7 +26,8 @@ class Executor:
         stages: of the program, one or more; this rank runs the one that it is a rank of.
         comm: connects this rank (`stages.connect`).
 
-    Between steps `results` holds the local gradients that this rank's stage returns, by parameter name.
+    Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
+    what else the last step gave, whole, by name.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -36,6 +37,7 @@ class Executor:
         self.plan, self._step_fn = plan, _ = my_stage(stages)
         self.comm = comm
         self.results: dict[str, torch.Tensor] = {}
+        self.metrics: dict[str, torch.Tensor] = {}
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(plan.inputs)}
         self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
@@ -113,14 +115,15 @@ class Executor:
                 shape = value.local_shape(self.comm.mesh, self.comm.rank)
                 self._held[index] = make(value, shape).to(self.comm.device)
 
-    def step(self, batch: Batch | LocalRows, lr: float | None = None) -> torch.Tensor:
+    def step(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
         """
         Run one training step.
 
         Args:
             batch: the global batch, the same on every rank: a mapping by name or a sequence; or this rank's rows of
                 it. What is not a tensor in it was fixed by the plan; floating-point tensors become what the plan has.
-            lr: the learning rate of this step; None is the one that the optimizer was made with.
+            lr: the learning rate of this step, of all groups of parameters or of each; None is the one that the
+                optimizer was made with.
 
         Returns:
             The loss, a tensor of no dims, the same on every rank.
@@ -155,6 +158,8 @@ class Executor:
                 self._held[result.updates] = tensor
             elif result.role == "grad":
                 self.results[result.name] = tensor
+            elif result.role == "metric":
+                self.metrics[result.name] = tensor
             elif result.role == "loss":
                 loss = tensor if result.spread.is_replicated else gather(result, tensor, self.comm)
         if loss is None:
@@ -165,12 +170,16 @@ class Executor:
         part = part_of_batch(value, batch, self.comm.mesh, self.comm.rank)
         return part.to(self.comm.device, value.torch_dtype).contiguous()
 
-    def _rate(self, value: Value, lr: float | None) -> torch.Tensor:
+    def _rate(self, value: Value, lr: float | Sequence[float] | None) -> torch.Tensor:
+        """The learning rate of a group of parameters, which the name of the input numbers."""
         if lr is None:
             if not self.plan.optimizer:
                 raise PlanError(f"plan {self.plan.name!r} names no optimizer: give step() a learning rate")
-            lr = self.plan.optimizer["lr"]
-        return torch.tensor(lr, dtype=value.torch_dtype)
+            lr = [group["lr"] for group in self.plan.parameter_groups]
+        group = int(value.name or 0)
+        if isinstance(lr, Sequence) and group >= len(lr):
+            raise PlanError(f"step() was given {len(lr)} learning rates, and {value} is that of group {group}")
+        return torch.tensor(lr[group] if isinstance(lr, Sequence) else lr, dtype=value.torch_dtype)
 
     def _require_held(self, arguments: Sequence[torch.Tensor | None]) -> None:
         for value, argument in zip(self.plan.inputs, arguments, strict=True):

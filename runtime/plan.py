@@ -25,7 +25,7 @@ from .pieces import Sizes
 from .transfers import Transfer
 
 ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate", "seed"]
-ResultRole = Literal["loss", "grad", "param", "state", "buffer", "step_count"]
+ResultRole = Literal["loss", "grad", "metric", "param", "state", "buffer", "step_count"]
 
 
 class PlanError(RuntimeError):
@@ -39,7 +39,8 @@ class Spread:
 
     Args:
         name: the name in the single-device model of a parameter, of a state's or gradient's parameter, or
-            of a buffer; the key, or the position as a string, of an item of the batch.
+            of a buffer; the key, or the position as a string, of an item of the batch; of a learning rate the
+            number of its group of parameters, where there are several.
         shape: the global shape.
         dtype: torch's name of it, such as ``float32``.
         sharding: in the text form of `ir.sharding`; empty for a replicated value.
@@ -107,8 +108,8 @@ class Result(Spread):
 
     Args:
         role: what it is; a gradient is that of the parameter `name`.
-        updates: the input that it is the next value of, counted from 0, and spread like; None for the loss,
-            which is whole on every rank, and for gradients.
+        updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
+            metrics, which are whole on every rank, and for gradients.
     """
 
     role: ResultRole
@@ -128,8 +129,8 @@ class Plan:
         groups: the axes that its collectives run along.
         step_spec: where model and example batch come from: a shipped model's name, or
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
-        optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings; None where the
-            program updates nothing.
+        optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings, or these of several
+            ``groups`` of parameters; None where the program updates nothing.
         versions: of the software that planned it.
         ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
         transfers: between the stages of a pipeline, at least those in which this one takes part.
@@ -156,6 +157,11 @@ class Plan:
         for result in self.outputs:
             if result.updates is not None and not 0 <= result.updates < len(self.inputs):
                 raise ValueError(f"{result} updates input {result.updates} of {len(self.inputs)}")
+
+    @property
+    def parameter_groups(self) -> Sequence[Mapping[str, Any]]:
+        """The settings of the optimizer by group of parameters; none where the program updates nothing."""
+        return self.optimizer.get("groups", [self.optimizer]) if self.optimizer else []
 
     def process_groups(self) -> tuple[Axes, ...]:
         """The axes that its collectives run along, and those that its values are gathered along."""

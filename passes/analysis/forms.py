@@ -96,12 +96,12 @@ class Forms(ABC, Generic[Form]):
         return ((index, value) for index, value in listed if self.view.has(value))
 
     def returned(self, index: int) -> Sharding:
-        """The sharding in which a result is returned: new values go home, the loss becomes whole."""
+        """The sharding in which a result is returned: new values go home, the loss and metrics become whole."""
         value = self.view.terminator.arguments[index]
         home = self.home(value)
         if (target := self.view.updated.get(index)) is not None:
             return self.home(self.view.func.body.block.args[target])
-        if train.LOSS in self.view.result_attributes(index):
+        if self.view.is_for_all(index):
             return Sharding.replicated(len(shape_of(value)))
         return replace(home, partial=tuple(pair for pair in home.partial if pair[0] in self.spatial))
 

@@ -165,7 +165,7 @@ class _Divider:
         more: list[tuple[SSAValue, dict[str, Attribute]]] = []
         for index, (value, roles) in enumerate(zip(terminator.arguments, attributes, strict=True)):
             target = self.view.updated.get(index)
-            stages = list(self.stages) if train.LOSS in roles else self.wanted.get(value, [self._home(value)])
+            stages = list(self.stages) if self.view.is_for_all(index) else self.wanted.get(value, [self._home(value)])
             first, *others = stages
             values.append(self._value(value, first, terminator))
             for stage in others:

@@ -100,6 +100,11 @@ class StepView:
         listed = self.func.res_attrs.data if self.func.res_attrs is not None else ()
         return dict(listed[index].data) if index < len(listed) else {}
 
+    def is_for_all(self, index: int) -> bool:
+        """Whether a result is for every rank, whole: the loss, and metrics."""
+        roles = self.result_attributes(index)
+        return train.LOSS in roles or train.METRIC in roles
+
     @cached_property
     def updated(self) -> dict[int, int]:
         """Which argument each result is the new value of: result index -> argument index."""

@@ -23,7 +23,6 @@ from functools import partial
 import numpy as np
 from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
 
-from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
@@ -354,7 +353,7 @@ class _Builder:
         return replace(price, turns=self.loop.parts_of(move.value))
 
     def _results(self) -> None:
-        """New values go back to their argument's home; the loss is replicated."""
+        """New values go back to their argument's home; the loss and metrics are replicated."""
         for index, value in enumerate(self.view.terminator.arguments):
             if not isinstance(value, OpResult) or not isinstance(value.op, ComputeOp) or not self.view.has(value):
                 continue
@@ -364,7 +363,7 @@ class _Builder:
                 argument = self.view.func.body.block.args[target]
                 move = Move(value, "home", value.op, users=sum(1 for _ in value.uses))
                 self._edge(move, node, port, self.home_nodes[target], self._homes(argument))
-            elif train.LOSS in self.view.result_attributes(index):
+            elif self.view.is_for_all(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
                 price = self._price(Move(value, "loss"))
                 table = self._table(value, port, whole, price) if price.weight else None

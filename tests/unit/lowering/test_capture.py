@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.lowering import attention_ops, grouped_ops
-from shardwright.lowering.capture import CapturedStep, CaptureError, OptimizerSpec, capture_step
+from shardwright.lowering.capture import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, capture_step
 from shardwright.lowering.captured import ORIGIN, Origin
 from shardwright.models import MODELS, training_step
 
@@ -152,41 +152,31 @@ def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
     assert float(done.stdout) < 100  # MB
 
 
+AVERAGES = ("exp_avg", "exp_avg_sq")
+
+
+def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> OptimizerSpec:
+    return OptimizerSpec(kind, (GroupSpec(lr, hyper, states),))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
         (
             partial(torch.optim.AdamW, lr=1e-3, betas=(0.8, 0.95), eps=1e-7, weight_decay=0.2),
-            OptimizerSpec(
-                "adamw",
-                1e-3,
-                {"beta1": 0.8, "beta2": 0.95, "eps": 1e-7, "weight_decay": 0.2},
-                ("exp_avg", "exp_avg_sq"),
-            ),
+            _one_group("adamw", 1e-3, AVERAGES, beta1=0.8, beta2=0.95, eps=1e-7, weight_decay=0.2),
         ),
         (
             partial(torch.optim.Adam, lr=1e-3),
-            OptimizerSpec(
-                "adamw",
-                1e-3,
-                {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0},
-                ("exp_avg", "exp_avg_sq"),
-            ),
+            _one_group("adamw", 1e-3, AVERAGES, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0),
         ),
         (
             partial(torch.optim.SGD, lr=0.5, weight_decay=0.1),
-            OptimizerSpec(
-                "sgd", 0.5, {"momentum": 0, "dampening": 0, "weight_decay": 0.1, "nesterov": False}, ()
-            ),
+            _one_group("sgd", 0.5, (), momentum=0, dampening=0, weight_decay=0.1, nesterov=False),
         ),
         (
             partial(torch.optim.SGD, lr=torch.tensor(0.5), momentum=0.9, nesterov=True),
-            OptimizerSpec(
-                "sgd",
-                0.5,
-                {"momentum": 0.9, "dampening": 0, "weight_decay": 0, "nesterov": True},
-                ("momentum_buffer",),
-            ),
+            _one_group("sgd", 0.5, ("momentum_buffer",), momentum=0.9, dampening=0, weight_decay=0, nesterov=True),
         ),
     ],
     ids=["adamw", "adam", "sgd", "nesterov"],
@@ -197,14 +187,31 @@ def test_optimizers(make: Callable[..., Any], expected: OptimizerSpec) -> None:
 
 def _groups(parameters: Any) -> torch.optim.Optimizer:
     first, *rest = parameters
-    return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.2)
+    return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": rest, "momentum": 0.9}], lr=0.2)
+
+
+def _by_name(named_parameters: Any) -> torch.optim.Optimizer:
+    named = list(named_parameters)
+    decayed, others = ([p for n, p in named if (n == "weight") is is_weight] for is_weight in (True, False))
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-3)
+
+
+def test_groups_of_parameters_have_settings_of_their_own() -> None:
+    found = capture_step(nn.Linear(6, 3), F.cross_entropy, _groups, (X, Y)).optimizer
+    assert (found.group_of("weight").lr, found.group_of("bias").lr) == (0.1, 0.2)
+    assert (found.group_of("weight").states, found.group_of("bias").states) == ((), ("momentum_buffer",))
+
+
+def test_groups_may_be_made_by_name() -> None:
+    found = capture_step(nn.Linear(6, 3), F.cross_entropy, _by_name, (X, Y)).optimizer
+    assert [found.group_of(name).hyper["weight_decay"] for name in ("weight", "bias")] == [0.1, 0.0]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (torch.optim.Adagrad, r"Adagrad is not supported; use one of torch.optim.SGD, torch.optim.AdamW"),
-        (_groups, r"SGD has 2 parameter groups"),
         (partial(torch.optim.AdamW, amsgrad=True), r"AdamW has amsgrad=True"),
         (partial(torch.optim.SGD, lr=1.0, maximize=True), r"SGD has maximize=True.*negate the loss"),
         (partial(torch.optim.SGD, lr=1.0, momentum=0.9, dampening=0.5), r"dampening=0.5"),

@@ -1,0 +1,12 @@
+"""Where what is kept between runs lies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def user_folder() -> Path:
+    """The folder of this user's cache: ``~/.cache/shardwright``, or below ``$XDG_CACHE_HOME``."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "shardwright"

@@ -1,0 +1,81 @@
+"""
+Groups of parameters and clipped gradients train as on one device: losses, the norm, every gradient, all that is kept.
+
+By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import recipe_steps
+import torch
+from launches import trained
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
+from shardwright.ir.mesh import Mesh, parse_mesh
+
+HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
+BEGIN = "decompose-mean,canonicalize,cse,dce"
+END = "check-memory,insert-frees"
+PIPELINES = {
+    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
+    f"overlap,{END}",
+    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
+    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+}
+
+
+def case(step: Callable[..., object], mesh: str, pins: str | Path | None, pipeline: str | None = None) -> CheckCase:
+    parsed = parse_mesh(mesh)
+    cluster = split_cluster(parsed)
+    return CheckCase(step, parsed, pins, torch.float64, cluster=cluster, pipeline=pipeline)  # pyright: ignore[reportArgumentType]
+
+
+def cases() -> Iterator[tuple[str, CheckCase]]:
+    for pins in ("dp", "zero1", "zero3", "tp", None):
+        yield f"gpt2 on 2, {pins or 'searched'}", case(recipe_steps.gpt2, "2", pins)
+    yield "gpt2 on 4, zero3", case(recipe_steps.gpt2, "4", "zero3")
+    yield "gpt2 on 2x2, hybrid", case(recipe_steps.gpt2, "2x2", HYBRID)
+    yield "gpt2 on 2x2, searched", case(recipe_steps.gpt2, "2x2", None)
+    yield "vgg on 2, zero3", case(recipe_steps.vgg, "2", "zero3")
+    for name, pipeline in PIPELINES.items():
+        yield f"gpt2 on 2, {name}", case(recipe_steps.gpt2, "2", None, pipeline)
+
+
+CASES = dict(cases())
+# AdamW divides the noise of float32 by its own size.
+CASES["gpt2 on 2, zero3, float32"] = replace(CASES["gpt2 on 2, zero3"], dtype=torch.float32, optimizer="sgd")
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_a_recipe_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
+    assert result.passed, str(result)
+    assert {"metric", "gradient"} <= {worst.kind for worst in result.errors}
+
+
+@pytest.mark.parametrize("name", ["gpt2 on 2x2, searched", "gpt2 on 2, accumulated", "vgg on 2, zero3"])
+def test_a_recipe_is_right_before_lowering(name: str):
+    result = check_interpreted(replace(CASES[name], steps=2))
+    assert result.passed, str(result)
+
+
+def test_the_norm_of_split_gradients_is_one_sum_over_ranks():
+    """Squares of split gradients add up on each rank before they are reduced, once where all are split alike."""
+    mesh = Mesh.of(gpu=4)
+    zero3 = replace(CASES["gpt2 on 4, zero3"], mesh=mesh, cluster=split_cluster(mesh))
+    program = compile_case(zero3, imported(zero3)).program
+    scalars = [line for line in program.splitlines() if "all_reduce" in line and "squares" in line]
+    assert 1 <= len(scalars) <= 4, scalars

@@ -1,0 +1,48 @@
+"""Steps with what people train by: groups of parameters by name, and clipped gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import time_steps
+import torch
+from torch import nn
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.models.registry import training_step
+
+CLIP = 0.1
+"""Far below the norm of the first steps, so that it binds."""
+
+
+def by_groups(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """AdamW that decays matrices alone, and trains what is normalised at another rate."""
+    named = list(named_parameters)
+    matrices = [parameter for _, parameter in named if parameter.dim() >= 2]
+    others = [parameter for _, parameter in named if parameter.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0, "lr": 3e-3}]
+    return torch.optim.AdamW(groups, lr=1e-3)
+
+
+def sgd_by_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """SGD of which only one group has momentum."""
+    given = list(parameters)
+    groups = [{"params": given[::2], "momentum": 0.9, "nesterov": True}, {"params": given[1::2], "lr": 0.02}]
+    return torch.optim.SGD(groups, lr=0.05)
+
+
+def metrics(output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What people watch: a part of the whole batch, a sum, and a mean of what the model gives."""
+    right = output.argmax(-1) == labels
+    return {"accuracy": right.float().mean(), "right": right.sum(), "output": output.mean()}
+
+
+def gpt2() -> TrainingStep:
+    """Next-token prediction, two groups, the norm of gradients clipped, metrics."""
+    return replace(time_steps.gpt2(), optimizer=by_groups, clip_norm=CLIP, metrics=metrics)
+
+
+def vgg() -> TrainingStep:
+    """Convolutions, batch-norm and dropout; elements clipped before the norm."""
+    return replace(training_step("vgg19-tiny"), optimizer=sgd_by_groups, clip_norm=CLIP, clip_value=1e-3)
