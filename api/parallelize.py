@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,97 +14,25 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import default_collate
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch, batch_items
+from ..lowering.calling import Batch
 from ..lowering.load_program import load_text
-from ..runtime.batches import LocalRows, batch_rows, no_rows
+from ..runtime.agreement import share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
-from ..runtime.sampler import ShareSampler
 from ..runtime.stages import Stage, connect
-from .compile import CompiledStep, PlanOptions, compile_step
+from .auto_cluster import AUTO, auto_cluster, mesh_of
+from .compile import CompiledStep, PlanOptions
+from .distributed_step import DistributedStep
+from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
 from .training_step import TrainingStep
-
-
-class DistributedStep:
-    """
-    A planned training step, on one rank of a job: call it with the global batch to train one step.
-
-    Every method has to be called on all ranks.
-
-    Args:
-        executor: holds this rank's part of everything.
-        plan: the report of the plan: what `plan.json` holds.
-        program: the text that this rank runs.
-    """
-
-    def __init__(self, executor: Executor, plan: Mapping[str, Any], program: str) -> None:
-        self.plan = plan
-        self.program = program
-        self._executor = executor
-
-    def __call__(self, batch: Batch | LocalRows, lr: float | None = None) -> torch.Tensor:
-        """
-        Train one step.
-
-        Args:
-            batch: the global batch, shaped as the example, the same on every rank; or what `local` makes of a rank's
-                own rows of it.
-            lr: the learning rate of this step; None is the one that the optimizer was made with.
-
-        Returns:
-            The loss, the same on every rank.
-
-        Raises:
-            PlanError: the batch is not like the example.
-        """
-        return self._executor.step(batch if isinstance(batch, LocalRows) else batch_items(batch), lr)
-
-    @property
-    def rows(self) -> range:
-        """
-        The rows of every global batch that this rank computes on: all of them where the batch is not split.
-
-        Raises:
-            PlanError: the items of the batch are split differently.
-        """
-        return batch_rows(self._executor.plan, self._executor.comm.rank)[1]
-
-    def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
-        """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
-        count, rows = batch_rows(self._executor.plan, self._executor.comm.rank)
-        return ShareSampler(length, count, rows, seed)
-
-    def local(self, batch: Batch) -> LocalRows:
-        """Mark a batch as this rank's own rows of the global one."""
-        return LocalRows(batch_items(batch))
-
-    def collate(self, samples: list[Any]) -> Any:
-        """torch's `default_collate`, and empty tensors for a rank that has no rows: the `collate_fn` of a loader."""
-        return default_collate(samples) if samples else no_rows(self._executor.plan)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
-        return self._executor.state_dict()
-
-    def gather(self, name: str) -> torch.Tensor:
-        """
-        A parameter or buffer, whole.
-
-        Raises:
-            KeyError: the plan has none of that name.
-        """
-        for value in (value for plan in self._executor.plans for value in plan.inputs):
-            if value.role in ("param", "buffer") and name in (value.name, *value.tied):
-                return self._executor.gather(value)
-        raise KeyError(f"the plan has no parameter or buffer {name!r}")
 
 
 def parallelize(
@@ -112,7 +40,7 @@ def parallelize(
     loss: Callable[[Any, Any], torch.Tensor] | None,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     example_batch: Batch,
-    cluster: str | Path | Cluster = "cluster.toml",
+    cluster: str | Path | Cluster | DeviceMesh = "auto",
     *,
     pins: str | Path | None = None,
     dtype: torch.dtype | None = None,
@@ -126,17 +54,24 @@ def parallelize(
     micro_batches: int | None = None,
     duplex: Literal["auto", "yes", "no"] = "auto",
     budget: float | None = None,
+    compared: int = 10,
+    measure: int | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
 
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
-    to be one of its devices.
+    to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
+    step's, and the module refuses to be used but inside ``with step.module():``.
 
     Args:
-        model, loss, optimizer, example_batch: as in `TrainingStep`. A module's own weights are taken; of a model
-            function's each rank makes only its parts.
-        cluster: a cluster, its file, or the name of a shipped one.
+        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics: as in `TrainingStep`. Of a model
+            function's weights each rank makes only its parts.
+        cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
+            a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
         pins: a pin file, or the name of a preset.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         algorithm: of the search.
@@ -152,13 +87,25 @@ def parallelize(
         micro_batches: parts of the batch, one after the other or through stages, 1 for none.
         duplex: whether two parts of the batch take turns at computing and communicating.
         budget: seconds after which the best plan so far is taken.
+        measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
+            predictions. By default four where the cluster is ``auto``, else one.
+        compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
 
     Raises:
-        PlanError: the cluster has another number of devices than the job has ranks, or planning failed; on every
-            rank.
+        PlanError: the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
+            given different models or seeds; on every rank.
     """
-    step = TrainingStep(model, loss, optimizer, example_batch)
+    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics)
     device = _join_job(_model_name(step))
+    verify_alike("seeds", seed)
+    if isinstance(model, nn.Module):
+        share_weights(model, device)
+    is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
+    measure = measure if measure is not None else MOST if is_measured else 1
+    if isinstance(cluster, DeviceMesh):
+        cluster = auto_cluster(device, mesh_of(cluster))
+    elif cluster == AUTO:
+        cluster = auto_cluster(device)
     options = PlanOptions(
         algorithm,
         dtype=dtype,
@@ -171,13 +118,32 @@ def parallelize(
         duplex=duplex,
         budget=budget,
     )
-    asked = _Asked(step, cluster, options, pins)
-    program, report = _from_rank_0(asked)
+    asked = _Asked(step, cluster, options, pins, measure)
+    with _random_numbers_kept(device):
+        plans = _from_rank_0(asked)
+        program, report = _fastest(plans, step, device, seed)
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
     executor = Executor(loaded, connect(loaded, device))
-    executor.initialize(model, seed)
-    return DistributedStep(executor, report, program)
+    _initialize(executor, model, seed, device)
+    return DistributedStep(executor, report, program, model, compared)
+
+
+def _initialize(
+    executor: Executor, model: nn.Module | Callable[[], nn.Module], seed: int | None, device: torch.device
+) -> None:
+    """Give all ranks their parts of the same weights; a function without a seed draws them from the user's numbers."""
+    draws = seed is None and not isinstance(model, nn.Module)
+    if draws:
+        share_random_state()
+    with _random_numbers_kept(device, enabled=not draws):
+        executor.initialize(model, seed)
+    verify_replicas(executor)
+
+
+def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[None]:
+    """Inside, random numbers may be drawn; outside, the user's go on as if none had been."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 
 @dataclass(frozen=True)
@@ -188,14 +154,15 @@ class _Asked:
     cluster: str | Path | Cluster
     options: PlanOptions
     pins: str | Path | None
+    measure: int
 
-    def compiled(self, world: int) -> CompiledStep:
-        """The plan for `world` ranks."""
+    def compiled(self, world: int) -> list[CompiledStep]:
+        """The plan for `world` ranks, and after it others that may be faster."""
         given = self.cluster if isinstance(self.cluster, Cluster) else find_cluster(self.cluster)
         cluster = _fitted(given, world)
         with pin_file(self.pins) as path:
-            options = replace(self.options, pins=path)
-            return compile_step(self.step, cluster, options, name=_model_name(self.step))
+            options, most = replace(self.options, pins=path), self.measure if world > 1 else 1
+            return compile_finalists(self.step, cluster, options, most, name=_model_name(self.step))
 
 
 def _model_name(step: TrainingStep) -> str:
@@ -236,8 +203,19 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
     return cluster
 
 
-def _from_rank_0(asked: _Asked) -> tuple[str, Mapping[str, Any]]:
-    """The program and report that rank 0 makes; if it cannot, the PlanError on every rank says why."""
+def _fastest(
+    plans: Sequence[tuple[str, Mapping[str, Any]]], step: TrainingStep, device: torch.device, seed: int | None
+) -> tuple[str, Mapping[str, Any]]:
+    """The program, and its report, that runs fastest on the ranks of this job; every rank must call this."""
+    if len(plans) == 1:
+        return plans[0]
+    seconds = step_seconds([program for program, _ in plans], step.model, step.batch, device, seed)
+    best, report = fastest([report for _, report in plans], seconds)
+    return plans[best][0], report
+
+
+def _from_rank_0(asked: _Asked) -> list[tuple[str, Mapping[str, Any]]]:
+    """The programs and reports that rank 0 makes; if it cannot, the PlanError on every rank says why."""
     shared: list[Any] = [None]
     if not dist.is_initialized():
         shared = [_outcome(asked, 1)]
@@ -250,7 +228,7 @@ def _from_rank_0(asked: _Asked) -> tuple[str, Mapping[str, Any]]:
     return shared[0]
 
 
-def _outcome(asked: _Asked, world: int) -> tuple[str, Mapping[str, Any]] | PlanError:
+def _outcome(asked: _Asked, world: int) -> list[tuple[str, Mapping[str, Any]]] | PlanError:
     """What came of planning; the other ranks wait for it, whatever it is."""
     try:
         compiled = asked.compiled(world)
@@ -260,4 +238,4 @@ def _outcome(asked: _Asked, world: int) -> tuple[str, Mapping[str, Any]] | PlanE
         failure = PlanError(f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
-    return compiled.program, dict(compiled.report)
+    return [(each.program, dict(each.report)) for each in compiled]

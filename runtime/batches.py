@@ -20,6 +20,11 @@ class LocalRows:
 
     batch: Batch
 
+    def pin_memory(self) -> LocalRows:
+        """The same in pinned memory: what a DataLoader with ``pin_memory=True`` asks for."""
+        items = items_of(self).items()
+        return LocalRows({k: item.pin_memory() if isinstance(item, torch.Tensor) else item for k, item in items})
+
 
 def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:
     """The items of a batch by name: keys, or positions as strings."""

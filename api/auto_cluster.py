@@ -1,0 +1,123 @@
+"""`cluster="auto"`: the ranks of this job, measured once, and known from then on."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..ir.cluster import Cluster
+from ..ir.cluster_file import load_cluster
+from ..ir.mesh import Mesh
+from ..ir.user_folder import user_folder
+from ..runtime.agreement import from_rank_0, of_all_ranks, world_size
+from ..runtime.plan import PlanError
+from ..runtime.profile.devices import device_name
+from ..runtime.profile.journal import ProfileError
+from ..runtime.profile.output import Output, profile_text
+from ..runtime.profile.session import Request, profile_rank
+from .files import write_atomically
+from .local_cluster import generic_cluster
+from .op_families import family_samples
+
+AUTO = "auto"
+"""What stands for the ranks of the job, in place of a cluster's name."""
+
+SECONDS = 20.0
+"""About how long a job is measured for."""
+
+LOG = logging.getLogger("shardwright")
+
+
+def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
+    """
+    The cluster that this job runs on; every rank must call this.
+
+    Args:
+        mesh: of its ranks; by default hosts by ranks of each.
+
+    It is measured at the first job on these hosts with these devices, and kept with the user's cache
+    (``~/.cache/shardwright/clusters``, or below ``$XDG_CACHE_HOME``); delete the file to measure again.
+
+    Raises:
+        PlanError: too little could be measured.
+    """
+    if world_size() == 1:
+        return generic_cluster(1)
+    mesh = mesh or _mesh()
+    path = cluster_path((str(mesh), *_about(device)))
+    known = from_rank_0(_kept(path) if dist.get_rank() == 0 else None)
+    if known is not None:
+        return known
+    if dist.get_rank() == 0:
+        LOG.warning("measuring the %d ranks of this job for about %.0f s; kept in %s", world_size(), SECONDS, path)
+    samples = family_samples(("float32", "bfloat16") if device.type == "cuda" else ("float32",), quick=True)
+    try:
+        journal = profile_rank(Request(mesh, samples, SECONDS), device)
+        profile = Output(path.stem, samples).profile(journal)
+    except ProfileError as error:
+        raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
+    found = from_rank_0(profile.cluster)
+    if dist.get_rank() == 0:
+        _keep(path, profile_text(profile))
+    return found
+
+
+def mesh_of(given: DeviceMesh) -> Mesh:
+    """
+    The mesh of torch's.
+
+    Raises:
+        PlanError: it does not have all ranks of the job in their order.
+    """
+    ranks = given.mesh.flatten().tolist()
+    if ranks != list(range(world_size())):
+        raise PlanError(
+            f"the DeviceMesh has the ranks {ranks}, and a plan is for all {world_size()} of the job in order; make one "
+            "of all with torch.distributed.device_mesh.init_device_mesh"
+        )
+    names = given.mesh_dim_names or tuple(f"a{dim}" for dim in range(given.mesh.ndim))
+    return Mesh.of(**dict(zip(names, given.mesh.shape, strict=True)))
+
+
+def cluster_path(about: tuple[object, ...]) -> Path:
+    """Where the cluster of a job on such ranks is kept."""
+    name = hashlib.blake2b(repr(about).encode(), digest_size=6).hexdigest()
+    return user_folder() / "clusters" / f"auto-{name}.toml"
+
+
+def _about(device: torch.device) -> tuple[object, ...]:
+    """What a measurement holds for: hosts, devices and processes of each, the backend and the version of torch."""
+    ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
+    return dist.get_backend(), torch.__version__, os.cpu_count(), *ranks
+
+
+def _mesh() -> Mesh:
+    """Hosts by ranks of each, where all have as many."""
+    world, local = world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
+    if world == local or world % local or local == 1:
+        return Mesh.of(gpu=world)
+    return Mesh.of(node=world // local, gpu=local)
+
+
+def _kept(path: Path) -> Cluster | None:
+    """What was measured before; None where there is none that can be read."""
+    try:
+        return load_cluster(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write the file, if that is allowed: without it the next job measures again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        LOG.warning("cannot keep %s: %s", path, error)

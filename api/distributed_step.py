@@ -1,0 +1,211 @@
+"""`DistributedStep`: a planned training step on one rank of a job, as the user's loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ..lowering.calling import Batch, batch_items
+from ..runtime.agreement import GivenAlike
+from ..runtime.batches import LocalRows, batch_rows, no_rows
+from ..runtime.executor import Executor
+from ..runtime.plan import Plan, PlanError
+from ..runtime.recording import named_tensors
+from ..runtime.sampler import ShareSampler
+from .module_guard import Guard, StaleModuleError, guard
+from .optimizer_handle import OptimizerHandle
+
+
+class DistributedStep:
+    """
+    A planned training step, on one rank of a job: call it with the global batch to train one step.
+
+    Every method has to be called on all ranks.
+
+    Args:
+        executor: holds this rank's part of everything.
+        plan: the report of the plan: what `plan.json` holds.
+        program: the text that this rank runs.
+        model: what was planned; a module is guarded from now on (`module_guard`).
+        compared: for how many steps it is compared what the ranks are given.
+
+    `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
+    program updates nothing.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        plan: Mapping[str, Any],
+        program: str,
+        model: nn.Module | Callable[[], nn.Module],
+        compared: int,
+    ) -> None:
+        self.plan = plan
+        self.program = program
+        self._executor = executor
+        self._model = model if isinstance(model, nn.Module) else None
+        self._mode = self._model is not None and self._model.training
+        self._guard: Guard | None = guard(self._model) if self._model is not None else None
+        groups = executor.plan.parameter_groups
+        self.optimizer = OptimizerHandle(groups) if groups else None
+        self._given = GivenAlike(executor.plan, executor.comm.rank, compared)
+
+    def __call__(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
+        """
+        Train one step.
+
+        Args:
+            batch: the global batch, shaped as the example, the same on every rank; or what `local` makes of a rank's
+                own rows of it.
+            lr: the learning rate of this step, or one for each group of parameters; None is that of `optimizer`, which
+                is the one that it was made with unless a scheduler or the loop has set another.
+
+        Returns:
+            The loss, the same on every rank.
+
+        Raises:
+            PlanError: the batch is not like the example; or, in the first steps, the ranks were given different ones.
+        """
+        self._verify_modes()
+        given = batch if isinstance(batch, LocalRows) else batch_items(batch)
+        rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        self._given.verify(given, rates)
+        loss = self._executor.step(given, rates)
+        if self.optimizer is not None:
+            self.optimizer.stepped()
+        return loss
+
+    def _verify_modes(self) -> None:
+        """Refuse what would change a step of one device, and cannot change this one."""
+        if torch.is_autocast_enabled(self._executor.comm.device.type):
+            raise PlanError("step() was called under torch.autocast, which cannot reach it; give parallelize a dtype")
+        if self._model is not None and self._model.training != self._mode:
+            was, now = ("train", "eval") if self._mode else ("eval", "train")
+            raise PlanError(
+                f"the model is in {now} mode, and its step was planned in {was} mode: call model.{was}() before step()"
+            )
+
+    @property
+    def metrics(self) -> dict[str, torch.Tensor]:
+        """
+        What the last step gave beside the loss, whole and the same on every rank: the metrics that were asked for, and
+        ``grad_norm``, where gradients are clipped by it.
+        """
+        return dict(self._executor.metrics)
+
+    @property
+    def rank(self) -> int:
+        """Of this process in the job."""
+        return dist.get_rank() if dist.is_initialized() else 0
+
+    @property
+    def rows(self) -> range:
+        """
+        The rows of every global batch that this rank computes on: all of them where the batch is not split.
+
+        Raises:
+            PlanError: the items of the batch are split differently.
+        """
+        return batch_rows(self._executor.plan, self._executor.comm.rank)[1]
+
+    def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
+        """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
+        count, rows = batch_rows(self._executor.plan, self._executor.comm.rank)
+        return ShareSampler(length, count, rows, seed)
+
+    def loader(self, dataset: Dataset[Any], seed: int | None = 0, **options: Any) -> DataLoader[Any]:
+        """
+        A DataLoader that loads this rank's rows of every batch, marked for the step; the whole batch where the items of
+        a batch are split differently. Its `batch_sampler` has `set_epoch`.
+
+        Args:
+            dataset: with a length.
+            seed: as in `sampler`.
+            options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever.
+        """
+        plan, length = self._executor.plan, len(dataset)  # pyright: ignore[reportArgumentType]
+        try:
+            batches, is_own = self.sampler(length, seed), True
+        except PlanError:
+            count = next(value.shape[0] for value in plan.inputs if value.role == "batch" and value.shape)
+            batches, is_own = ShareSampler(length, count, range(count), seed), False
+        collate = _Collate(plan, options.pop("collate_fn", default_collate), is_own)
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)
+
+    def local(self, batch: Batch) -> LocalRows:
+        """Mark a batch as this rank's own rows of the global one."""
+        return LocalRows(batch_items(batch))
+
+    def collate(self, samples: list[Any]) -> Any:
+        """torch's `default_collate`, and empty tensors for a rank that has no rows: the `collate_fn` of a loader."""
+        return default_collate(samples) if samples else no_rows(self._executor.plan)
+
+    @contextmanager
+    def module(self) -> Iterator[nn.Module]:
+        """
+        The module that was planned, with the trained weights, to be used inside: evaluated, saved or averaged.
+
+        It holds them whole, on every rank. What is done to its weights inside changes no training.
+
+        Raises:
+            PlanError: there is none: a function that makes the model was planned.
+            StaleModuleError: its parameters were changed inside.
+        """
+        if self._model is None or self._guard is None:
+            raise PlanError(
+                "step.module() needs the module, and parallelize was given a function that makes it; load "
+                "step.state_dict() into one that you make"
+            )
+        with self._guard.open():
+            self._fill(named_tensors(self._model))
+            before = {name: value._version for name, value in self._model.named_parameters()}
+            yield self._model
+            changed = [name for name, value in self._model.named_parameters() if before.get(name) != value._version]
+        if changed:
+            raise StaleModuleError(
+                f"inside `with step.module():` the parameter {changed[0]!r} was changed, which training does not see"
+            )
+
+    def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Give a module's tensors what this step has trained."""
+        values = (value for plan in self._executor.plans for value in plan.inputs if value.role in ("param", "buffer"))
+        with torch.no_grad():
+            for name, value in {value.name: value for value in values}.items():
+                tensors[name].copy_(self._executor.gather(value))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
+        return self._executor.state_dict()
+
+    def gather(self, name: str) -> torch.Tensor:
+        """
+        A parameter or buffer, whole.
+
+        Raises:
+            KeyError: the plan has none of that name.
+        """
+        for value in (value for plan in self._executor.plans for value in plan.inputs):
+            if value.role in ("param", "buffer") and name in (value.name, *value.tied):
+                return self._executor.gather(value)
+        raise KeyError(f"the plan has no parameter or buffer {name!r}")
+
+
+@dataclass(frozen=True)
+class _Collate:
+    """Makes a batch for the step of samples: of a rank's own rows, of which there may be none, or of all."""
+
+    plan: Plan
+    of_samples: Callable[[list[Any]], Any]
+    is_own: bool
+
+    def __call__(self, samples: list[Any]) -> Any:
+        made: Any = self.of_samples(samples) if samples else no_rows(self.plan)
+        return LocalRows(batch_items(made)) if self.is_own else made

@@ -1,0 +1,137 @@
+"""
+A module whose training a step has taken over cannot be used as if it held the trained weights.
+
+The step keeps parts of its own of all parameters and buffers, so what the module holds is what they were at first. A
+guarded module says so, and what to do, wherever its weights are read or called for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+_GUARD = "_shardwright_guard"
+
+REMEDY = (
+    "its weights are trained by the step that parallelize returned, and those here are of before: use"
+    " step.state_dict(), or the module inside `with step.module():`, on every rank"
+)
+
+
+class StaleModuleError(RuntimeError):
+    """A module was used whose weights a step trains."""
+
+
+@dataclass
+class Guard:
+    """
+    What the modules of one model ask before they are used.
+
+    Args:
+        name: of the model, for messages.
+        is_open: whether they may be.
+    """
+
+    name: str
+    is_open: bool = False
+
+    def check(self, what: str) -> None:
+        """
+        Raises:
+            StaleModuleError: the module may not be used now.
+        """
+        if not self.is_open:
+            raise StaleModuleError(f"{what} of {self.name} was asked for after parallelize; {REMEDY}")
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let the module be used."""
+        before, self.is_open = self.is_open, True
+        try:
+            yield
+        finally:
+            self.is_open = before
+
+
+def guard(model: nn.Module) -> Guard:
+    """Guard a module and all inside it; one that is guarded already gets another guard."""
+    made = Guard(type(model).__name__)
+    for module in model.modules():
+        if isinstance(module, _Guarded):
+            module.__dict__[_GUARD] = made
+            continue
+        # Of a few modules, those of TorchScript among them, the class cannot be changed.
+        with suppress(TypeError):
+            module.__class__ = _guarded(type(module))
+            module.__dict__[_GUARD] = made
+    return made
+
+
+@cache
+def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (_Guarded, kind), body)
+
+
+_USES = {
+    "__call__": "a result",
+    "state_dict": "the state_dict()",
+    "load_state_dict": "load_state_dict()",
+    "named_parameters": "the parameters",
+    "named_buffers": "the buffers",
+    "_apply": "a conversion (to(), cuda(), float() and their like)",
+    "register_forward_hook": "a hook",
+    "register_forward_pre_hook": "a hook",
+    "register_full_backward_hook": "a hook",
+    "register_full_backward_pre_hook": "a hook",
+}
+"""Methods of a module that mean its weights or its training, and what messages call that."""
+
+
+class _Guarded(nn.Module):
+    """What is asked first in a guarded module; the methods of `_USES` ask too."""
+
+    def _shardwright_check(self, what: str) -> None:
+        found = self.__dict__.get(_GUARD)
+        if found is not None:
+            found.check(what)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, torch.Tensor):
+            self._shardwright_check(f"{name!r}")
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._shardwright_check("a copy")
+        kind = type(self).__mro__[2]
+        state = {name: value for name, value in self.__dict__.items() if name != _GUARD}
+        return _remade, (kind, state)
+
+
+def _asking(name: str, what: str) -> Callable[..., Any]:
+    """A method that asks the guard, and then does what it did."""
+
+    def method(self: _Guarded, *args: Any, **kwargs: Any) -> Any:
+        self._shardwright_check(what)
+        return getattr(super(_Guarded, self), name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name, _what in _USES.items():
+    setattr(_Guarded, _name, _asking(_name, _what))
+
+
+def _remade(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+    """A module that is not guarded, of what a guarded one holds."""
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made

@@ -1,0 +1,235 @@
+"""What the ranks of a job must have alike: weights, seeds, batches. Digests are compared before numbers go apart."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .batches import Batch, LocalRows, batch_rows, items_of
+from .executor import Executor
+from .plan import Plan, PlanError
+from .recording import named_tensors
+
+LOG = logging.getLogger("shardwright")
+
+SAMPLED = 1 << 16
+"""Of how many elements, evenly spaced, the digest of a batch item is."""
+
+_LISTED = 3
+"""How many of several names a message gives."""
+
+
+def world_size() -> int:
+    """How many ranks the job has; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def of_all_ranks(mine: object) -> list[Any]:
+    """By rank, what each gives; every rank must call this."""
+    if world_size() == 1:
+        return [mine]
+    everyone: list[Any] = [None] * world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def verify_alike(what: str, mine: Hashable) -> None:
+    """
+    Check that all ranks were given the same; every rank must call this.
+
+    Raises:
+        PlanError: on every rank, if any differs; the message tells who has what.
+    """
+    everyone = of_all_ranks(mine)
+    if len(set(everyone)) > 1:
+        raise PlanError(f"the ranks were given different {what}: {_told(everyone)}; give all the same")
+
+
+def _told(values: Sequence[object]) -> str:
+    """Which ranks have which value."""
+    ranks: dict[object, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} on {_ranks(those)}" for value, those in ranks.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def share_random_state() -> None:
+    """Give every rank the state of torch's random numbers that rank 0 has; every rank must call this."""
+    torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
+
+
+def from_rank_0(mine: Any) -> Any:
+    """What rank 0 gives; every rank must call this."""
+    if world_size() == 1:
+        return mine
+    shared = [mine]
+    dist.broadcast_object_list(shared, src=0)
+    return shared[0]
+
+
+def share_weights(model: nn.Module, device: torch.device) -> bool:
+    """
+    Give the module of every rank the values that rank 0's has, as DDP does; every rank must call this.
+
+    Nothing is sent where all have the same.
+
+    Args:
+        device: of this rank, over which they travel.
+
+    Returns:
+        Whether any had others.
+
+    Raises:
+        PlanError: the modules differ in the names, shapes or dtypes of their parameters and buffers.
+    """
+    if world_size() == 1:
+        return False
+    tensors = _distinct(named_tensors(model))
+    everyone = of_all_ranks([(name, *_form(tensor), digest(tensor)) for name, tensor in tensors.items()])
+    if all(each == everyone[0] for each in everyone):
+        return False
+    for rank, each in enumerate(everyone):
+        _verify_same_forms([row[:3] for row in everyone[0]], [row[:3] for row in each], rank)
+    with torch.no_grad():
+        for tensor in tensors.values():
+            whole = tensor.detach().to(device).contiguous()
+            dist.broadcast(whole, src=0)
+            tensor.copy_(whole)
+    LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
+    return True
+
+
+def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every tensor under the first of its names."""
+    first: dict[int, str] = {}
+    return {name: tensor for name, tensor in tensors.items() if first.setdefault(id(tensor), name) == name}
+
+
+def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def _verify_same_forms(first: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]], rank: int) -> None:
+    if first == other:
+        return
+    only = [row for row in first if row not in other], [row for row in other if row not in first]
+    told = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
+    here, there = (each or "nothing more" for each in told)
+    raise PlanError(f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build one on all")
+
+
+def digest(tensor: torch.Tensor, most: int | None = None) -> str:
+    """
+    A digest of the numbers of a tensor.
+
+    Args:
+        most: of so many elements at most, evenly spaced; None for all.
+    """
+    flat = tensor.detach().reshape(-1)
+    if most is not None and flat.numel() > most:
+        flat = flat[:: -(-flat.numel() // most)]
+    numbers = flat.contiguous().cpu().view(torch.uint8).numpy()
+    return hashlib.blake2b(numbers.tobytes(), digest_size=8).hexdigest()
+
+
+def verify_replicas(executor: Executor) -> None:
+    """
+    Check that parameters and buffers are the same on all ranks that hold the same part; every rank must call this.
+
+    Raises:
+        PlanError: on every rank, where any differs.
+    """
+    plan, rank = executor.plan, executor.comm.rank
+    kept = [value for value in plan.inputs if value.role in ("param", "buffer")]
+    mine = {
+        (value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in kept
+    }
+    known: dict[tuple[str, str], tuple[str, int]] = {}
+    for other, found in enumerate(of_all_ranks(mine)):
+        for (name, part), numbers in found.items():
+            first, holder = known.setdefault((name, part), (numbers, other))
+            if first != numbers:
+                raise PlanError(
+                    f"the ranks {holder} and {other} made different weights {name!r}: seed what the model draws from "
+                    "outside of torch, or build the module and pass it, so that all get those of rank 0"
+                )
+
+
+@dataclass
+class GivenAlike:
+    """
+    Compares what the ranks are given for a step, for the first steps of a job.
+
+    Ranks that were given the global batch must have been given the same, and of those that were given their own rows
+    those that compute on the same rows.
+
+    Args:
+        plan, rank: of this rank's stage, and its place there.
+        steps: how many are compared.
+    """
+
+    plan: Plan
+    rank: int
+    steps: int
+    done: int = 0
+
+    def verify(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None) -> None:
+        """
+        Compare what is given for the next step; every rank must call this.
+
+        Raises:
+            PlanError: on every rank, where anything differs.
+        """
+        self.done += 1
+        if self.done > self.steps or world_size() == 1:
+            return
+        step = f"step {self.done}: the ranks were given different"
+        rates = (tuple(lr) if len(lr) > 1 else lr[0]) if isinstance(lr, Sequence) else lr
+        everyone = of_all_ranks((rates, self._rows(batch), _digests(batch)))
+        by_rank = [rate for rate, _, _ in everyone]
+        if len(set(by_rank)) > 1:
+            raise PlanError(f"{step} learning rates: {_told(by_rank)}; give all the same")
+        first: dict[object, int] = {}
+        for rank, (_, rows, items) in enumerate(everyone):
+            other = first.setdefault(rows, rank)
+            names = [name for name, numbers in items.items() if everyone[other][2].get(name) != numbers]
+            if names:
+                raise PlanError(f"{step} {_difference(rows, other, rank, names)}")
+
+    def _rows(self, batch: Batch | LocalRows) -> tuple[int, int] | None:
+        """The rows that this rank has of the batch; None where it has the global one."""
+        if not isinstance(batch, LocalRows):
+            return None
+        rows = batch_rows(self.plan, self.rank)[1]
+        return rows.start, rows.stop
+
+
+def _digests(batch: Batch | LocalRows) -> dict[str, str]:
+    items = items_of(batch).items()
+    return {name: digest(item, SAMPLED) for name, item in items if isinstance(item, torch.Tensor)}
+
+
+def _difference(rows: tuple[int, int] | None, one: int, other: int, names: Iterable[str]) -> str:
+    """What ranks that were to be given the same were given, and what to do."""
+    items = ", ".join(map(repr, names))
+    if rows is None:
+        return (
+            f"global batches: items {items} of ranks {one} and {other} differ; step() takes the whole batch, the same "
+            "on every rank: load it alike on all, or let each rank load its own rows, by step.loader(dataset), or "
+            "marked by step.local(rows)"
+        )
+    return (
+        f"rows: ranks {one} and {other} both compute on rows {rows[0]} to {rows[1]} of the batch, and items {items} of "
+        "what they were given differ; take the indices from step.sampler, or the batches from step.loader"
+    )

@@ -1,0 +1,47 @@
+"""Ranks that are given different weights, batches, rates or seeds are told, or made alike; none goes on in silence."""
+
+from __future__ import annotations
+
+import re
+
+import given_ranks
+import pytest
+
+from shardwright.runtime.spawn import run_ranks
+
+REFUSED = {
+    "other batch": r"step 2: the ranks were given different global batches: items '0' of ranks 0 and 1 differ",
+    "distributed sampler": r"step 1: the ranks were given different global batches: items '0', '1' .*step\.loader",
+    "other rows": r"step 1: the ranks were given different rows: ranks 0 and 1 both .* rows 0 to 8 .*step\.sampler",
+    "other rate": r"different learning rates: 0\.1 on rank 0, 0\.2 on rank 1",
+    "other seed": r"different seeds: 0 on rank 0, 1 on rank 1; give all the same",
+    "other module": r"rank 0 has 0\.weight \[16, 6\] float32, .* rank 1 has 0\.weight \[17, 6\] float32",
+    "numpy weights": r"the ranks 0 and 1 made different weights 'weight'",
+    "eval mode": r"the model is in eval mode, and its step was planned in train mode: call model\.train\(\)",
+    "autocast": r"under torch\.autocast, which cannot reach it",
+    "changed inside": r"the parameter '0\.weight' was changed, which training does not see",
+    "no module": r"load step\.state_dict\(\) into one that you make",
+}
+
+
+@pytest.fixture(scope="module")
+def told() -> list[dict[str, str]]:
+    return run_ranks(given_ranks.all_refusals, 2)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_differs_is_refused_on_every_rank(case: str, told: list[dict[str, str]]):
+    for rank in told:
+        assert re.search(REFUSED[case], rank[case]), rank[case]
+
+
+@pytest.mark.distributed
+def test_without_a_seed_the_random_numbers_of_rank_0_make_the_weights(told: list[dict[str, str]]):
+    assert [rank["same random state"] for rank in told] == ["", ""]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [2, 4])
+def test_weights_are_those_of_rank_0_and_ranks_load_their_own_rows(world: int):
+    assert run_ranks(given_ranks.weights_of_rank_0, world) == [[]] * world

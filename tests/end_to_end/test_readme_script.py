@@ -1,0 +1,68 @@
+"""The script of the README, literally, in an empty folder: it trains as one device does, on every rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from shardwright.runtime.sampler import ShareSampler
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def script() -> str:
+    """The first block of Python."""
+    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def expected() -> tuple[list[float], dict[str, torch.Tensor]]:
+    """What plain PyTorch does: the losses of 100 steps, and the weights after them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+    data = TensorDataset(torch.randn(6400, 784), torch.randint(10, (6400,)))
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), list[float]()
+    for rows in ShareSampler(len(data), 64, range(64)):
+        inputs, labels = data[rows]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+def outputs(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What a model with these weights makes of some inputs."""
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        return model(torch.randn(64, 784, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_the_script_runs_and_is_exact(ranks: int, tmp_path: Path):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "train.py").write_text(script())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "train.py"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+    losses, weights = expected()
+    for rank in range(ranks):
+        printed = [float(loss) for loss in re.findall(rf"rank {rank}: (\d+\.\d{{6}})", done.stdout)]
+        assert printed == pytest.approx(losses, rel=1e-5)
+    # AdamW divides gradients that should be zero by their own size, so single weights say nothing.
+    torch.testing.assert_close(outputs(torch.load(folder / "model.pt")), outputs(weights), rtol=1e-3, atol=1e-3)
+    assert len(list((tmp_path / "cache" / "shardwright" / "clusters").glob("auto-*.toml"))) == 1

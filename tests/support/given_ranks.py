@@ -1,0 +1,195 @@
+"""`parallelize` on ranks that are given the same, or not: what comes of it, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from split_cluster import split_cluster
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import shardwright as sw
+from shardwright.api.distributed_step import DistributedStep
+from shardwright.api.module_guard import StaleModuleError
+from shardwright.ir.mesh import Mesh
+from shardwright.runtime.plan import PlanError
+from shardwright.runtime.sampler import ShareSampler
+
+ROWS, STEPS = 8, 6
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+LOSS = nn.functional.cross_entropy
+
+
+def dataset() -> TensorDataset:
+    """The same on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    rows = STEPS * ROWS
+    return TensorDataset(
+        torch.randn(rows, 6, generator=generator), torch.randint(3, (rows,), generator=generator)
+    )
+
+
+def mlp(seed: int) -> nn.Module:
+    """A model with weights of a seed, and a buffer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def planned(model: nn.Module | Callable[[], nn.Module], **options: Any) -> DistributedStep:
+    """The step of a model, on as many ranks as there are."""
+    cluster = split_cluster(Mesh.of(gpu=dist.get_world_size()))
+    return sw.parallelize(model, LOSS, SGD, dataset()[:ROWS], cluster, algorithm="eliminate", **options)
+
+
+def trained_on_one_device(model: nn.Module, order: list[int]) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses of rows in an order, and what is kept after them."""
+    optimizer, data, losses = SGD(model.parameters()), dataset(), list[float]()
+    for at in range(0, len(order), ROWS):
+        inputs, labels = data[order[at : at + ROWS]]
+        optimizer.zero_grad()
+        loss = LOSS(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+def weights_of_rank_0() -> list[str]:
+    """Every rank has weights of its own and loads its own rows; what is wrong in the end."""
+    mine = mlp(seed=dist.get_rank())
+    before = torch.get_rng_state()
+    step = planned(mine)
+    wrong: list[str] = []
+    if not torch.equal(before, torch.get_rng_state()):
+        wrong.append("the user's random numbers were changed")
+    loader = step.loader(dataset())
+    losses = [step(batch).item() for batch in loader]
+    order = ShareSampler(len(dataset()), ROWS, range(ROWS))._order()
+    expected, state = trained_on_one_device(mlp(seed=0), order)
+    if not torch.allclose(torch.tensor(losses), torch.tensor(expected), rtol=1e-5):
+        wrong.append(f"losses {losses}, on one device {expected}")
+    try:
+        mine.state_dict()
+        wrong.append("the module can be read")
+    except StaleModuleError:
+        pass
+    with step.module() as model:
+        found = model.state_dict()
+        outside = {name: value.clone() for name, value in found.items()}
+    for name, value in state.items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        for source, given in (("module", outside), ("state_dict", step.state_dict())):
+            if not torch.allclose(given[name], value, rtol=1e-4, atol=1e-5):
+                wrong.append(f"{source}: {name} differs by {(given[name] - value).abs().max()}")
+    return wrong
+
+
+def refusal(case: str) -> str:
+    """What a rank is told where the ranks are given different things."""
+    try:
+        CASES[case](dist.get_rank())
+    except (PlanError, StaleModuleError) as error:
+        return str(error)
+    return ""
+
+
+def _other_batch(rank: int) -> None:
+    step, (inputs, labels) = planned(mlp(0)), dataset()[:ROWS]
+    step((inputs, labels))
+    step((inputs + (rank == 1), labels))
+
+
+def _distributed_sampler(rank: int) -> None:
+    data = dataset()
+    sampler = torch.utils.data.DistributedSampler(data, dist.get_world_size(), rank)
+    step = planned(mlp(0))
+    for batch in DataLoader(data, batch_size=ROWS, sampler=sampler):
+        step(batch)
+
+
+def _other_rows(rank: int) -> None:
+    step, (inputs, labels) = planned(mlp(0), pins="zero1"), dataset()[:ROWS]
+    rows = slice(step.rows.start, step.rows.stop)
+    step(step.local((inputs[rows], labels[rows])))
+    whole = planned(mlp(0), pins="tp")
+    whole(whole.local((inputs + rank, labels)))
+
+
+def _other_rate(rank: int) -> None:
+    planned(mlp(0))(dataset()[:ROWS], lr=0.1 * (1 + rank))
+
+
+def _other_seed(rank: int) -> None:
+    planned(partial(mlp, 0), seed=rank)
+
+
+def _other_module(rank: int) -> None:
+    planned(nn.Sequential(nn.Linear(6, 16 + rank), nn.ReLU(), nn.Linear(16 + rank, 3)))
+
+
+def _numpy_weights(rank: int) -> None:
+    def made() -> nn.Module:
+        model = nn.Linear(6, 3)
+        with torch.no_grad():
+            model.weight.mul_(float(np.float32(1 + dist.get_rank())))
+        return model
+
+    planned(made, pins="dp")
+
+
+def _eval_mode(rank: int) -> None:
+    model = mlp(0)
+    step = planned(model)
+    model.eval()
+    step(dataset()[:ROWS])
+
+
+def _autocast(rank: int) -> None:
+    step = planned(mlp(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        step(dataset()[:ROWS])
+
+
+def _changed_inside(rank: int) -> None:
+    step = planned(mlp(0))
+    with step.module() as model, torch.no_grad():
+        next(model.parameters()).zero_()
+
+
+def _no_module(rank: int) -> None:
+    with planned(partial(mlp, 0)).module():
+        pass
+
+
+def _same_random_state(rank: int) -> None:
+    """No refusal: a model function without a seed makes the same weights on all ranks."""
+    torch.manual_seed(rank)
+    planned(lambda: nn.Linear(6, 3), seed=None)
+
+
+CASES: dict[str, Callable[[int], None]] = {
+    "other batch": _other_batch,
+    "distributed sampler": _distributed_sampler,
+    "other rows": _other_rows,
+    "other rate": _other_rate,
+    "other seed": _other_seed,
+    "other module": _other_module,
+    "numpy weights": _numpy_weights,
+    "eval mode": _eval_mode,
+    "autocast": _autocast,
+    "changed inside": _changed_inside,
+    "no module": _no_module,
+    "same random state": _same_random_state,
+}
+
+
+def all_refusals() -> dict[str, str]:
+    """By case, what this rank is told."""
+    return {case: refusal(case) for case in CASES}
