@@ -1,0 +1,109 @@
+"""
+A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
+gradients, accumulation, dropout, metrics, and evaluation every so often.
+
+    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE]
+
+Without `parallelize`, its `loader` and `with step.module()` this is the script of one device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, Dataset, default_collate
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import shardwright as sw
+
+CONFIG = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4)
+BATCH, LENGTH, STEPS, WARM, EVERY = 16, 32, 20, 5, 10
+
+
+class Windows(Dataset[dict[str, torch.Tensor]]):
+    """Windows of the bytes of a module of Python: tokens, and the same as labels, for the model shifts them itself."""
+
+    def __init__(self, module: str, count: int) -> None:
+        source = (Path(sysconfig.get_paths()["stdlib"]) / module).read_bytes()
+        self.windows = torch.frombuffer(bytearray(source), dtype=torch.uint8).long().unfold(0, LENGTH, 16)[:count]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.windows[index], "labels": self.windows[index]}
+
+
+def make_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """AdamW that decays matrices alone."""
+    named = list(named_parameters)
+    decayed = [parameter for _, parameter in named if parameter.dim() >= 2]
+    others = [parameter for _, parameter in named if parameter.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95))
+
+
+def make_schedule(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+    """A linear warm-up, then a cosine."""
+    warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARM)
+    return lr_scheduler.SequentialLR(optimizer, [warm, lr_scheduler.CosineAnnealingLR(optimizer, STEPS)], [WARM])
+
+
+def metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The part of next tokens that is right."""
+    return {"accuracy": (output.logits[:, :-1].argmax(-1) == batch["labels"][:, 1:]).float().mean()}
+
+
+def evaluate(model: nn.Module, data: Dataset[dict[str, torch.Tensor]]) -> float:
+    """The mean loss on data that was not trained on."""
+    model.eval()
+    with torch.no_grad():
+        losses = [model(**batch).loss.item() for batch in DataLoader(data, batch_size=BATCH)]
+    model.train()
+    return sum(losses) / len(losses)
+
+
+def main() -> None:
+    """Train, and print on the first process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cluster", default="auto")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    model, training, held_out = GPT2LMHeadModel(CONFIG), Windows("argparse.py", STEPS * BATCH), Windows("ast.py", 64)
+    example = default_collate([training[index] for index in range(BATCH)])
+    step = sw.parallelize(
+        model,
+        None,
+        make_optimizer,
+        example,
+        options.cluster,
+        clip_norm=1.0,
+        metrics=metrics,
+        stages=1,
+        micro_batches=4,
+    )
+    assert step.optimizer is not None
+    schedule = make_schedule(step.optimizer)
+    for number, batch in enumerate(step.loader(training)):
+        loss = step(batch).item()
+        schedule.step()
+        told = "  ".join(f"{name} {value:.4f}" for name, value in step.metrics.items())
+        if step.rank == 0:
+            print(f"step {number:3}  loss {loss:.6f}  {told}", flush=True)
+        if number % EVERY == EVERY - 1:
+            with step.module() as trained:
+                held = evaluate(trained, held_out)
+            if step.rank == 0:
+                print(f"held out  loss {held:.6f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
