@@ -182,7 +182,15 @@ def import_training_step(
     step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
 ) -> ModuleOp:
     """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
-    captured = capture_step(step.model, step.loss, step.optimizer, step.batch, metrics=step.metrics, dtype=dtype)
+    captured = capture_step(
+        step.model,
+        step.loss,
+        step.optimizer,
+        step.batch,
+        metrics=step.metrics,
+        precision=step.precision,
+        dtype=dtype,
+    )
     module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
     if step.clip_norm is not None or step.clip_value is not None:
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)

@@ -86,7 +86,9 @@ class DistributedStep:
     def _verify_modes(self) -> None:
         """Refuse what would change a step of one device, and cannot change this one."""
         if torch.is_autocast_enabled(self._executor.comm.device.type):
-            raise PlanError("step() was called under torch.autocast, which cannot reach it; give parallelize a dtype")
+            raise PlanError(
+                "step() was called under torch.autocast, which cannot reach it: parallelize(precision=\"bf16-mixed\")"
+            )
         if self._model is not None and self._model.training != self._mode:
             was, now = ("train", "eval") if self._mode else ("eval", "train")
             raise PlanError(

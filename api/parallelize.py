@@ -20,7 +20,7 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch
+from ..lowering.calling import Batch, Precision
 from ..lowering.load_program import load_text
 from ..runtime.agreement import share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.executor import Executor
@@ -59,6 +59,7 @@ def parallelize(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
+    precision: Precision | None = None,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
@@ -68,8 +69,8 @@ def parallelize(
     step's, and the module refuses to be used but inside ``with step.module():``.
 
     Args:
-        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics: as in `TrainingStep`. Of a model
-            function's weights each rank makes only its parts.
+        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision: as in `TrainingStep`. Of
+            a model function's weights each rank makes only its parts.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
         pins: a pin file, or the name of a preset.
@@ -95,7 +96,7 @@ def parallelize(
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
             given different models or seeds; on every rank.
     """
-    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics)
+    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     device = _join_job(_model_name(step))
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..lowering.calling import LABELS, Batch, batch_items, compute_loss, compute_step
+from ..lowering.calling import LABELS, PRECISIONS, Batch, Precision, batch_items, compute_loss, compute_step
 from .refusals import first_refusal
 
 
@@ -38,6 +38,8 @@ class TrainingStep:
         metrics: a function of the model's result and of the labels (of the batch where `loss` is None) to tensors by
             name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``: each is that of the global
             batch.
+        precision: ``bf16-mixed``: what ``torch.autocast`` to bfloat16 makes of model and loss. Parameters, states and
+            updates stay in float32.
 
     Raises:
         TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
@@ -50,12 +52,16 @@ class TrainingStep:
     clip_norm: float | None = None
     clip_value: float | None = None
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         _check_model(self.model)
         _check_loss(self.loss)
         _check_optimizer(self.optimizer)
         _check_batch(self.batch, with_labels=self.loss is not None)
+        if self.precision is not None and self.precision not in PRECISIONS:
+            expected = ", ".join(map(repr, PRECISIONS))
+            raise ValueError(f"TrainingStep.precision is {self.precision!r}; expected {expected}, or None")
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"TrainingStep.{name} is {limit}; expected a number above 0, or None for no clipping")
@@ -79,7 +85,7 @@ class TrainingStep:
 
     def compute(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The scalar loss of `model` on `batch` and the metrics, in eager PyTorch."""
-        return compute_step(model, self.loss, batch, self.metrics)
+        return compute_step(model, self.loss, batch, self.metrics, self.precision)
 
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
         """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""

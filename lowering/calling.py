@@ -23,13 +23,18 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
+
+Precision: TypeAlias = Literal["bf16-mixed"]
+PRECISIONS: tuple[Precision, ...] = ("bf16-mixed",)
+"""Of mixed precision: parameters, states and updates stay as they are, and most of forward and backward is narrower."""
 
 NAMED = "named_parameters"
 """What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
@@ -60,17 +65,42 @@ def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
 
 
 def compute_step(
-    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+    model: nn.Module,
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    metrics: Callable[..., Any] | None,
+    precision: Precision | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """
     Run the model and return its scalar loss, and the metrics of what it gave, which no gradient goes through.
 
     Args:
         metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
+        precision: ``bf16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16; None as the tensors are.
 
     Raises:
         CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
     """
+    with _autocast(precision):
+        return _computed(model, loss, batch, metrics)
+
+
+def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
+    """
+    Autocast of a precision: its table says which ops compute in bfloat16. Of the CPU, where steps are captured.
+
+    Casts are not kept from one use to the next: equal ones are merged in the IR.
+    """
+    if precision is None:
+        return nullcontext()
+    if precision not in PRECISIONS:
+        raise CallError(f"precision is {precision!r}; expected one of {', '.join(map(repr, PRECISIONS))}, or None")
+    return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
+
+
+def _computed(
+    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     if loss is None:
         result = model(**batch) if isinstance(batch, dict) else model(*batch)
         labels, value = batch, _own_loss(result, f"the forward of {type(model).__name__}")

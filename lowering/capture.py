@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .calling import Batch, batch_items
+from .calling import Batch, Precision, batch_items
 from .capture_assemble import assemble
 from .capture_fake import Fakes, first_names
 from .capture_optimizer import read_optimizer
@@ -42,6 +42,7 @@ def capture_step(
     batch: Batch,
     *,
     metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
     dtype: torch.dtype | None = None,
 ) -> CapturedStep:
     """
@@ -53,7 +54,7 @@ def capture_step(
         loss: as in `calling`.
         optimizer: a function from parameters to a ``torch.optim`` optimizer.
         batch: an example of the global batch; its plain values become part of the program.
-        metrics: as in `calling.compute_step`.
+        metrics, precision: as in `calling.compute_step`.
         dtype: what every floating-point parameter, buffer and batch tensor becomes; None keeps each as is.
 
     Raises:
@@ -65,7 +66,7 @@ def capture_step(
     update = read_optimizer(optimizer, parameters)
     tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
     fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
-    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics)
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision)
     inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype)
     return CapturedStep(traced.graph, inputs, outputs, update, model=type(fake_model).__name__)
 

@@ -16,7 +16,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from ..ir.garbage import collector_paused
-from .calling import Batch, CallError, compute_step
+from .calling import Batch, CallError, Precision, compute_step
 from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
 from .capture_origins import SiteRecorder, attach_origins
@@ -55,18 +55,25 @@ class _Call(nn.Module):
     """A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it."""
 
     def __init__(
-        self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        batch: Batch,
+        metrics: Callable[..., Any] | None,
+        precision: Precision | None,
     ) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
         self._batch = batch
         # In a list, for a module's parameters would become the step's.
-        self._metrics = [metrics]
+        self._metrics, self._precision = [metrics], precision
         self.names: list[str] = []
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        loss, metrics = compute_step(self.model, self.loss, self._with(tensors), self._metrics[0])
+        loss, metrics = compute_step(
+            self.model, self.loss, self._with(tensors), self._metrics[0], self._precision
+        )
         self.names[:] = metrics
         return loss, *metrics.values()
 
@@ -82,9 +89,14 @@ class _Step(_Call):
     """The same, which notes where each call is from."""
 
     def __init__(
-        self, model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        batch: Batch,
+        metrics: Callable[..., Any] | None,
+        precision: Precision | None,
     ) -> None:
-        super().__init__(model, loss, batch, metrics)
+        super().__init__(model, loss, batch, metrics, precision)
         self.recorder = SiteRecorder(model)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -117,6 +129,7 @@ def trace_joint(
     tensors: list[torch.Tensor],
     fakes: Fakes,
     metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
 ) -> torch.fx.GraphModule:
     """
     The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes, and in its
@@ -132,13 +145,13 @@ def trace_joint(
     """
     if isinstance(loss, nn.Module):
         loss = fakes.module(loss)
-    step = _Step(model, loss, batch, metrics)
+    step = _Step(model, loss, batch, metrics, precision)
     try:
         return _named(_traced(step, tensors, fakes), step)
     except Exception as error:
         reason = _reason(error, step.recorder, fakes.mode.needed_by)
         if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
-            call = _Call(model, loss, batch, metrics)
+            call = _Call(model, loss, batch, metrics, precision)
             again = _traced_from_export(call, tensors, fakes)
             if again is not None:
                 return _named(again, call)

@@ -46,3 +46,13 @@ def gpt2() -> TrainingStep:
 def vgg() -> TrainingStep:
     """Convolutions, batch-norm and dropout; elements clipped before the norm."""
     return replace(training_step("vgg19-tiny"), optimizer=sgd_by_groups, clip_norm=CLIP, clip_value=1e-3)
+
+
+def mixed_gpt2() -> TrainingStep:
+    """Next-token prediction in bfloat16 where autocast has it."""
+    return replace(time_steps.gpt2(), precision="bf16-mixed")
+
+
+def mixed_vit() -> TrainingStep:
+    """Images, in bfloat16 where autocast has it."""
+    return replace(time_steps.vit(), precision="bf16-mixed")

@@ -1,0 +1,92 @@
+"""
+In mixed precision programs are as near to one device as one device is to itself in another order of its sums.
+
+A gradient of a weight is rounded to bfloat16 before it is added to another, on one device where a batch is accumulated,
+on several where it is split. How far that leads is seen on one device that goes through every batch in two halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+import recipe_steps
+import torch
+from split_cluster import split_cluster
+from torch import nn
+
+from shardwright.api.check import SEED, CheckCase, CheckResult, check_on_ranks, compile_case, imported
+from shardwright.api.comparison import Worst, largest, measure
+from shardwright.api.reference import EagerRun
+from shardwright.dialects.compute import ComputeOp, dtype_of
+from shardwright.ir.mesh import parse_mesh
+
+STEPS = {"gpt2": recipe_steps.mixed_gpt2, "vit": recipe_steps.mixed_vit}
+PINS = ("dp", "zero3", "tp", None)
+MARGIN = 3.0
+"""How many times as far as another order leads a program may be: its order is one more."""
+
+
+def case(name: str, pins: str | None) -> CheckCase:
+    mesh = parse_mesh("2")
+    return CheckCase(STEPS[name], mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh))
+
+
+def in_halves(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model that goes through its batch in two halves, so that gradients of weights are two, each rounded."""
+    model = make()
+    whole = model.forward
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([whole(half) for half in inputs.chunk(2)])
+
+    model.forward = forward
+    return model
+
+
+@cache
+def reordered(name: str) -> dict[str, float]:
+    """By kind of value, how far one device is from itself where it goes through the batch in two halves."""
+    given = case(name, None)
+    step = given.training_step()
+    one = EagerRun(step, given.dtype, SEED)
+    other = EagerRun(replace(step, model=partial(in_halves, step.build_model)), given.dtype, SEED)
+    worst: tuple[Worst, ...] = ()
+    for number, batch in enumerate(given.batches(), 1):
+        expected = one.step(batch)
+        worst = (*worst, *measure(other.step(batch), expected, number).values())
+    return {kind: each.error for kind, each in largest(worst).items()}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[tuple[str, str | None], CheckResult]:
+    keys = [(name, pins) for name in STEPS for pins in PINS]
+    return dict(zip(keys, check_on_ranks([case(*key) for key in keys], 2, tolerance=1.0), strict=True))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("pins", PINS)
+def test_a_program_is_as_near_as_another_order_of_sums(
+    name: str, pins: str | None, results: dict[tuple[str, str | None], CheckResult]
+):
+    result = results[name, pins]
+    assert not result.message, result.message
+    for worst in result.errors:
+        assert worst.error <= MARGIN * reordered(name)[worst.kind], (str(result), reordered(name))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_updates_are_in_float32_and_products_in_bfloat16(name: str):
+    given = case(name, "dp")
+    module = imported(given)
+    element = {op.name: set[str]() for op in module.walk()}
+    for op in module.walk():
+        if isinstance(op, ComputeOp):
+            element[op.name].add(dtype_of(op.outs[0]))
+    assert element["train.sgd"] == {"float32"}
+    assert element["aten.mm"] == element["aten.addmm"] == {"bfloat16"}
+    assert element["aten.native_layer_norm"] == {"float32"}
+    assert "bfloat16" in compile_case(given, module).program
