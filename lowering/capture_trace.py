@@ -67,7 +67,8 @@ class _Call(nn.Module):
         self.loss = loss
         self._batch = batch
         # In a list, for a module's parameters would become the step's.
-        self._metrics, self._precision = [metrics], precision
+        self._metrics = [metrics]
+        self._precision: Precision | None = precision
         self.names: list[str] = []
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -156,7 +156,7 @@ def test_autocast_in_a_model_is_honoured() -> None:
     captured = capture_step(Does(_autocast), F.cross_entropy, SGD, (X, Y))
     products = [node for node in captured.graph.nodes if "mm" in str(node.target)]
     assert {node.meta["val"].dtype for node in products} >= {torch.bfloat16}
-    values = zip(captured.outputs, captured.graph.output_node().args[0], strict=True)
+    values = zip(captured.outputs, captured.graph.output_node().all_input_nodes, strict=True)
     gradients = {node.meta["val"].dtype for output, node in values if output.role == "grad"}
     assert gradients == {torch.float32}
 
