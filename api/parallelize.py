@@ -97,7 +97,23 @@ def parallelize(
             given different models or seeds; on every rank.
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
-    device = _join_job(_model_name(step))
+    decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
+    decided["budget"] = budget
+    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
+    return _parallelized(step, cluster, options, pins, seed, compared, measure)
+
+
+def _parallelized(
+    step: TrainingStep,
+    cluster: str | Path | Cluster | DeviceMesh,
+    options: PlanOptions,
+    pins: str | Path | None,
+    seed: int | None,
+    compared: int,
+    measure: int | None,
+) -> DistributedStep:
+    """`parallelize` of what its arguments make."""
+    model, device = step.model, _join_job(_model_name(step))
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
@@ -107,22 +123,9 @@ def parallelize(
         cluster = auto_cluster(device, mesh_of(cluster))
     elif cluster == AUTO:
         cluster = auto_cluster(device)
-    options = PlanOptions(
-        algorithm,
-        dtype=dtype,
-        pipeline=pipeline,
-        ratios=ratios,
-        random=random,
-        mesh=mesh,
-        stages=stages,
-        micro_batches=micro_batches,
-        duplex=duplex,
-        budget=budget,
-    )
     asked = _Asked(step, cluster, options, pins, measure)
     with _random_numbers_kept(device):
-        plans = _from_rank_0(asked)
-        program, report = _fastest(plans, step, device, seed)
+        program, report = _fastest(_from_rank_0(asked), step, device, seed)
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
     executor = Executor(loaded, connect(loaded, device))

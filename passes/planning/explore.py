@@ -118,7 +118,8 @@ class Explorer:
         if not self.allowance.is_late:
             # However soon the search ends: what people would write is held against it.
             own = Layout(self.meshes[0])
-            by_hand = (Candidate(own, choice) for choice in presets(own.mesh))
+            layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
+            by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
             self._consider([each for each in by_hand if self._is_open(each)], to_the_end=True)
         self._finish_estimated(FINALISTS)
         while self.best is None and self.estimates:
@@ -176,6 +177,8 @@ class Explorer:
         """All phases one after the other; each looks at what the ones before it found."""
         own = Layout(self.meshes[0])
         yield [self._data_parallel()]
+        if self.bench.has_batch_norm:
+            yield [replace(self._data_parallel(), layout=replace(own, fused=True))]
         if self.shares:
             yield [self._data_parallel(balanced=True)]
         usual = self._usual()
@@ -184,9 +187,9 @@ class Explorer:
         yield [replace(leader, choice=choice) for leader in self._leaders(REFINED) for choice in FIRST]
         yield list(self._balanced())
         yield list(self._over_time())
+        yield list(self._fused())
         yield list(self._within_memory())
         yield list(self._refinements())
-        yield list(self._fused())
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())

@@ -105,11 +105,17 @@ class Solved:
         )
         return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
 
-    @property
-    def optimistic_seconds(self) -> float:
-        """About the least that the step can take: much of what blocks may be hidden, and all that need not."""
+    def optimistic_seconds(self, slowest: float = 1.0) -> float:
+        """
+        About the least that the step can take: much of what blocks may be hidden, and all that need not.
+
+        Args:
+            slowest: what the device takes that is slowest at all ops together, as a part of what the slowest at each of
+                them does, which the sums count.
+        """
         stages = [
-            max(each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside) for each in self.sums
+            max(slowest * each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside)
+            for each in self.sums
         ]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + BUBBLE_AT_BEST * rest

@@ -160,7 +160,9 @@ class Trials:
         except Refused as error:
             return str(error)
         work = STATE * (sum(each.states for each in short.both) - before)
-        optimistic = short.extrapolated(longer.optimistic_seconds, shorter.optimistic_seconds)
+        optimistic = short.extrapolated(
+            short.longer.optimistic_seconds(longer), short.shorter.optimistic_seconds(shorter)
+        )
         return Attempt(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
 
     def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
@@ -170,7 +172,8 @@ class Trials:
         except Refused as error:
             return str(error)
         work = STATE * (self.bench.states - before)
-        return Attempt(candidate, solved.optimistic_seconds, (solved,), work, by_short_steps and solved.is_folded)
+        least = self.bench.optimistic_seconds(solved)
+        return Attempt(candidate, least, (solved,), work, by_short_steps and solved.is_folded)
 
     def _unpacked(self, packed: _PackedAttempt | str) -> Attempt | str:
         if isinstance(packed, str):

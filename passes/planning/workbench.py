@@ -151,6 +151,23 @@ class Workbench:
         stage = total / layout.stages
         return stage * (1.0 + BUBBLE_AT_BEST * (layout.stages - 1) / layout.parts)
 
+    def optimistic_seconds(self, solved: Solved) -> float:
+        """About the least that the step of a solved candidate can take."""
+        return solved.optimistic_seconds(self._slowest)
+
+    @cached_property
+    def _slowest(self) -> float:
+        """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
+        kinds = self.cluster.kinds_used
+        totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
+        for op in (op for view in self.views for op in view.ops):
+            if (key := op.use_key()) not in known:
+                work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+                known[key] = [op_seconds(kind, work) for kind in kinds]
+            totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
+            worst += max(known[key])
+        return max(totals) / worst if worst else 1.0
+
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Why the batch cannot be cut into parts; None where it can."""
         cut = self._cut(unrolled=unrolled)

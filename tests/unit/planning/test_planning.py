@@ -5,11 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.api.compile import import_training_step
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import Candidate, Layout, preset, presets, searched
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
@@ -19,7 +24,7 @@ from shardwright.passes.planning.workbench import Finished, Refused, Workbench
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.shared_tables import Tables
-from shardwright.passes.search.step_view import step_views
+from shardwright.passes.search.step_view import cluster_of_module, step_views
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import repriced
 from shardwright.passes.verification import first_fault
@@ -135,3 +140,36 @@ def test_a_layout_without_the_layers_for_it_is_refused(tiny: ModuleOp):
     bench = Workbench(tiny, find_cluster("local-4"))
     with pytest.raises(Refused, match="layers"):
         bench.solve(Candidate(Layout(Mesh.of(gpu=4), "pipeline", 8, 40), searched(1.0, 1.0)))
+
+
+def cleaned(step: str) -> ModuleOp:
+    """A shipped step with four local devices, as `search-plan` gets it."""
+    module = import_training_step(training_step(step))
+    add_cluster(module, find_cluster("local-4"))
+    run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    return module
+
+
+def test_data_parallelism_with_whole_batch_norms_is_tried_however_soon_the_search_ends():
+    """It computes each of them whole, and may be much faster than one in pieces."""
+    module = cleaned("resnet50-tiny")
+    explorer = Explorer(Workbench(module, cluster_of_module(module)), Fixed(), Allowance(work=0.0))
+    explorer.run()
+    tried = {(note.candidate.family.strategy, note.candidate.layout.fused) for note in explorer.notes}
+    assert {("dp", False), ("dp", True), ("zero3", True)} <= tried
+
+
+def test_an_estimate_does_not_count_what_is_slow_on_different_devices_as_slow_on_one():
+    """A device that computes slowly and one whose memory is slow: no step takes the worse of both for every op."""
+    module = cleaned("gpt2-tiny")
+    cluster = cluster_of_module(module)
+    (device,) = cluster.devices
+    slow = tuple((dtype, rate / 500) for dtype, rate in device.flops)
+    narrow = replace(device, kind="slow memory", memory_bandwidth=1e8)
+    mixed = replace(device, kind="computes slowly", flops=slow), narrow
+    unequal = replace(cluster, devices=mixed, placement=(0, 1, 0, 1))
+    add_cluster(module, unequal)
+    bench = Workbench(module, unequal)
+    solved = bench.solve(Candidate(Layout(bench.own_mesh), preset(("dp", ("gpu",)))))
+    (made,) = bench.finish(solved)
+    assert bench.optimistic_seconds(solved) <= made.seconds < solved.optimistic_seconds()
