@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from .training_step import TrainingStep
 def parallelize(
     model: nn.Module | Callable[[], nn.Module],
     loss: Callable[[Any, Any], torch.Tensor] | None,
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    optimizer: Callable[[Any], torch.optim.Optimizer],
     example_batch: Batch,
     cluster: str | Path | Cluster | DeviceMesh = "auto",
     *,

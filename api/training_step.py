@@ -7,7 +7,7 @@ global size. It says nothing about a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,8 @@ class TrainingStep:
         loss: ``None`` where the model returns its loss (a scalar tensor, the first item of a tuple, the
             key or attribute ``loss``). Otherwise a function of the model's result and the labels, which
             are the last item of a tuple batch or the key ``labels`` of a dict batch.
-        optimizer: a function from an iterable of parameters to a ``torch.optim`` optimizer, for example
+        optimizer: a function from an iterable of parameters (of pairs of names and parameters, where its first
+            argument is called `named_parameters`) to a ``torch.optim`` optimizer, for example
             ``functools.partial(torch.optim.AdamW, lr=3e-4)``.
         batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
         clip_norm: the norm of all gradients together above which they are scaled down, as by
@@ -47,7 +48,7 @@ class TrainingStep:
 
     model: nn.Module | Callable[[], nn.Module]
     loss: Callable[[Any, Any], torch.Tensor] | None
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    optimizer: Callable[[Any], torch.optim.Optimizer]
     batch: Batch
     clip_norm: float | None = None
     clip_value: float | None = None
