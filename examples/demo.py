@@ -46,7 +46,7 @@ def show_plan(report: dict[str, Any]) -> None:
     peak, seconds = max(report["peak_bytes"]) / 2**20, report["pass_seconds"]
     sent = ", ".join(f"{kind} {size / 2**20:.1f} MiB" for kind, size in report["collective_bytes"].items())
     rows = {
-        "planned in": f"{report['total_seconds']:.1f} s, of which search {seconds['search-plan']:.2f} s",
+        "planned in": f"{sum(seconds.values()):.1f} s, of which search {seconds['search-plan']:.1f} s",
         "plan": f"{report['chosen']}, of {len(report['candidates'])} candidates",
         "predicted step": f"{report['predicted_step_s'] * 1e3:.1f} ms",
         "peak memory": f"{peak:.0f} MiB per process",
