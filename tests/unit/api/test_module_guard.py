@@ -47,8 +47,11 @@ def test_a_use_is_refused_and_told_what_to_do(use: Callable[[nn.Module], Any]):
 @pytest.mark.parametrize("name", [name for name in USES if name != "load_state_dict"])
 def test_what_is_refused_works_while_the_guard_is_open(name: str):
     guarded = model()
-    with guard(guarded).open():
+    made = guard(guarded)
+    with made.open():
         USES[name](guarded)
+        assert made.is_open
+    assert not made.is_open
 
 
 def test_a_guarded_module_is_still_of_its_class():
