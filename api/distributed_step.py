@@ -56,7 +56,7 @@ class DistributedStep:
         self._guard: Guard | None = guard(self._model) if self._model is not None else None
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
-        self._given = GivenAlike(executor.plan, executor.comm.rank, compared)
+        self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
 
     def __call__(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
         """
@@ -116,11 +116,11 @@ class DistributedStep:
         Raises:
             PlanError: the items of the batch are split differently.
         """
-        return batch_rows(self._executor.plan, self._executor.comm.rank)[1]
+        return batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)[1]
 
     def sampler(self, length: int, seed: int | None = 0) -> ShareSampler:
         """The sampler of this rank's rows of every batch, for a data set of `length` samples; see `ShareSampler`."""
-        count, rows = batch_rows(self._executor.plan, self._executor.comm.rank)
+        count, rows = batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)
         return ShareSampler(length, count, rows, seed)
 
     def loader(self, dataset: Dataset[Any], seed: int | None = 0, **options: Any) -> DataLoader[Any]:

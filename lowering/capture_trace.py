@@ -89,15 +89,8 @@ class _Call(nn.Module):
 class _Step(_Call):
     """The same, which notes where each call is from."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any] | None,
-        batch: Batch,
-        metrics: Callable[..., Any] | None,
-        precision: Precision | None,
-    ) -> None:
-        super().__init__(model, loss, batch, metrics, precision)
+    def __init__(self, model: nn.Module, *given: Any) -> None:
+        super().__init__(model, *given)
         self.recorder = SiteRecorder(model)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

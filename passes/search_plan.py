@@ -22,7 +22,7 @@ from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
-from .planning.candidates import Candidate
+from .planning.candidates import Candidate, Layout
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed
 from .planning.notes import Allowance, Note
@@ -150,6 +150,8 @@ class SearchPlanPass(ModulePass):
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
             fixed = self._fixed(cluster)
+            if given is not None and not _obeys(fixed, given.candidate.layout):
+                raise ValueError(f"{self.candidate} is {given.candidate.name}, asked for was {fixed}; leave one out")
         except (PinError, ValueError) as error:
             raise PassFailedException(str(error)) from error
         bench = Workbench(op, cluster, pins)
@@ -250,6 +252,12 @@ class _Found:
         )
         plan = plan_attribute(self.best.candidate.name, self.best.seconds, self.bound, self.notes)
         return {CHOSEN: chosen, PLAN: plan, **({RUNNERS_UP: ArrayAttr(others)} if others else {})}
+
+
+def _obeys(fixed: Fixed, layout: Layout) -> bool:
+    """Whether a layout is as was decided, its mesh too."""
+    sizes = [axis.size for axis in layout.mesh.spatial]
+    return fixed.allows(layout) and (fixed.mesh is None or sizes == [axis.size for axis in fixed.mesh.spatial])
 
 
 def _why_none(notes: list[Note], fixed: Fixed, devices: int) -> str:

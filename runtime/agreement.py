@@ -176,11 +176,13 @@ class GivenAlike:
 
     Args:
         plan, rank: of this rank's stage, and its place there.
+        plans: of all stages.
         steps: how many are compared.
     """
 
     plan: Plan
     rank: int
+    plans: Sequence[Plan]
     steps: int
     done: int = 0
 
@@ -211,7 +213,7 @@ class GivenAlike:
         """The rows that this rank has of the batch; None where it has the global one."""
         if not isinstance(batch, LocalRows):
             return None
-        rows = batch_rows(self.plan, self.rank)[1]
+        rows = batch_rows(self.plan, self.rank, self.plans)[1]
         return rows.start, rows.stop
 
 

@@ -32,14 +32,19 @@ def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {str(i): item for i, item in enumerate(given)}
 
 
-def batch_rows(plan: Plan, rank: int) -> tuple[int, range]:
+def batch_rows(plan: Plan, rank: int, plans: Sequence[Plan] = ()) -> tuple[int, range]:
     """
     How many rows a global batch has, and which of them `rank` computes on.
+
+    Args:
+        plans: of all stages; a stage in the middle of a pipeline takes nothing of a batch, and so no rows.
 
     Raises:
         PlanError: the items of the batch do not have their rows in common.
     """
-    items = [value for value in plan.inputs if value.role == "batch" and value.shape]
+    items = _with_rows(plan)
+    if not items and (others := [value for each in plans for value in _with_rows(each)]):
+        return others[0].shape[0], range(0)
     found = {(value.shape[0], (rows := value.slices(plan.mesh, rank)[0]).start, rows.stop) for value in items}
     if len(found) != 1:
         told = "; ".join(f"{value.name!r} has {list(value.shape)} as {value.sharding or 'whole'}" for value in items)
@@ -49,6 +54,10 @@ def batch_rows(plan: Plan, rank: int) -> tuple[int, range]:
         )
     count, start, stop = found.pop()
     return count, range(start, stop)
+
+
+def _with_rows(plan: Plan) -> list[Value]:
+    return [value for value in plan.inputs if value.role == "batch" and value.shape]
 
 
 def part_of_batch(value: Value, batch: Batch | LocalRows, mesh: Mesh, rank: int) -> torch.Tensor:

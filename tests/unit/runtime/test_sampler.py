@@ -85,3 +85,13 @@ def test_items_with_other_rows_are_refused():
 def test_impossible_samplers_are_refused(length: int, rows: range, message: str):
     with pytest.raises(ValueError, match=message):
         ShareSampler(length, 6, rows)
+
+
+def test_a_stage_in_the_middle_takes_no_rows_of_the_batch_of_the_others():
+    first = batch_plan(UNEVEN)
+    middle = rt.Plan(name="middle", mesh=rt.Mesh.of(gpu=2), inputs=(), outputs=(), ranks=(4, 5))
+    count, _ = batch_rows(first, 0)
+    assert batch_rows(middle, 0, (first, middle)) == (count, range(0))
+    sampler = ShareSampler(4 * count, *batch_rows(middle, 1, (first, middle)))
+    assert list(sampler) == [[]] * 4
+    assert no_rows(middle) == []

@@ -1,5 +1,7 @@
 // RUN: opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json"}' --mlir-print-debuginfo=false | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='search-plan{candidate="%s"}' 2>&1 | filecheck %s --check-prefix=NONE
+// RUN: not opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json" stages=2}' 2>&1 | filecheck %s --check-prefix=OTHER
+// RUN: opt-tool %s --pass-pipeline='search-plan{candidate="%S/Inputs/zero3.json" mesh="4" stages=1}' | filecheck %s
 
 // The candidate of a file is made again, and nothing is searched: one candidate is known, and no bound.
 // CHECK: spmd.chosen = {
@@ -8,6 +10,7 @@
 // CHECK-SAME: memory_bytes = {{[0-9.e+]+}} : f64}]}
 // CHECK: spmd.start "reduce_scatter"
 
+// OTHER: zero3.json is zero3 on 4, asked for was stages=2; leave one out
 // NONE: candidate.mlir: cannot read a candidate (JSONDecodeError: {{.*}}); expected the plan.json of a plan that was searched for
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
