@@ -53,6 +53,7 @@ def parallelize(
     stages: int | None = None,
     micro_batches: int | None = None,
     duplex: Literal["auto", "yes", "no"] = "auto",
+    keep_activations: float | None = None,
     budget: float | None = None,
     compared: int = 10,
     measure: int | None = None,
@@ -87,6 +88,9 @@ def parallelize(
         stages: of a pipeline, 1 for none.
         micro_batches: parts of the batch, one after the other or through stages, 1 for none.
         duplex: whether two parts of the batch take turns at computing and communicating.
+        keep_activations: what part of the bytes that backward needs of forward is kept, 1 for all and 0 for what goes
+            from one layer to the next; the rest is computed again. By default less than all where memory binds. What
+            the model itself runs under `torch.utils.checkpoint` is computed again in any case.
         budget: seconds after which the best plan so far is taken.
         measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
             predictions. By default four where the cluster is ``auto``, else one.
@@ -98,7 +102,7 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
-    decided["budget"] = budget
+    decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
     return _parallelized(step, cluster, options, pins, seed, compared, measure)
 

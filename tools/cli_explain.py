@@ -129,7 +129,8 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
         cluster = cluster_of_module(module)
         try:
             chosen = Chosen.read(report["chosen_candidate"], cluster.mesh.name)
-            return Question(Workbench(module, cluster, chosen.pins), chosen.candidate, name, phase).answer()
+            bench = Workbench(module, cluster, chosen.pins).keeping(chosen.candidate.layout.keep)
+            return Question(bench, chosen.candidate, name, phase).answer()
         except NoSuchDecision as error:
             raise _error(str(error), _nearest(name, error.known)) from error
         except (KeyError, TypeError, ValueError, PinError, Refused) as error:

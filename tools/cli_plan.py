@@ -44,6 +44,7 @@ _DECISIONS: dict[str, Any] = {
     "stages": None,
     "micro_batches": None,
     "duplex": "auto",
+    "keep_activations": None,
     "budget": None,
     "candidate": None,
 }
