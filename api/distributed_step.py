@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
 from ..lowering.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
@@ -19,8 +20,10 @@ from ..runtime.executor import Executor
 from ..runtime.plan import Plan, PlanError
 from ..runtime.recording import named_tensors
 from ..runtime.sampler import ShareSampler
+from .batch_form import BatchForm
 from .module_guard import Guard, StaleModuleError, guard
 from .optimizer_handle import OptimizerHandle
+from .trained_loss import trained_loss
 
 
 class DistributedStep:
@@ -35,6 +38,7 @@ class DistributedStep:
         program: the text that this rank runs.
         model: what was planned; a module is guarded from now on (`module_guard`).
         compared: for how many steps it is compared what the ranks are given.
+        form: of the batch that was planned.
 
     `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
     program updates nothing.
@@ -47,12 +51,14 @@ class DistributedStep:
         program: str,
         model: nn.Module | Callable[[], nn.Module],
         compared: int,
+        form: BatchForm,
     ) -> None:
         self.plan = plan
         self.program = program
         self._executor = executor
         self._model = model if isinstance(model, nn.Module) else None
-        self._mode = self._model is not None and self._model.training
+        self._modes = _modes(self._model)
+        self._form = form
         self._guard: Guard | None = guard(self._model) if self._model is not None else None
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
@@ -72,28 +78,38 @@ class DistributedStep:
             The loss, the same on every rank.
 
         Raises:
-            PlanError: the batch is not like the example; or, in the first steps, the ranks were given different ones.
+            PlanError: the batch is not like the example; in the first steps, the ranks were given different ones; or
+                the step is called under autocast or `no_grad`, or with layers in other modes.
         """
         self._verify_modes()
+        self._form.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
         self._given.verify(given, rates)
         loss = self._executor.step(given, rates)
         if self.optimizer is not None:
             self.optimizer.stepped()
-        return loss
+        return trained_loss(loss)
 
     def _verify_modes(self) -> None:
         """Refuse what would change a step of one device, and cannot change this one."""
         if torch.is_autocast_enabled(self._executor.comm.device.type):
+            raise PlanError(f"step() was called under torch.autocast, which cannot reach it: {AUTOCAST.instead}")
+        if not torch.is_grad_enabled():
             raise PlanError(
-                "step() was called under torch.autocast, which cannot reach it: parallelize(precision=\"bf16-mixed\")"
+                f"step() was called under torch.no_grad() or inference_mode(), and it trains; {NO_GRAD.instead}"
             )
-        if self._model is not None and self._model.training != self._mode:
-            was, now = ("train", "eval") if self._mode else ("eval", "train")
-            raise PlanError(
-                f"the model is in {now} mode, and its step was planned in {was} mode: call model.{was}() before step()"
-            )
+        for name, is_training in _modes(self._model).items():
+            if self._modes.get(name, is_training) != is_training:
+                was, now = ("eval", "train") if is_training else ("train", "eval")
+                path = f".{name}" if name else ""
+                raise PlanError(
+                    f"the model{path} is in {now} mode, and its step was planned in {was} mode: "
+                    f"call model{path}.{was}() {MODE.instead}"
+                )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise PlanError(f"a step cannot be copied or pickled: it is a part of a running job; {COPIED_STEP.instead}")
 
     @property
     def metrics(self) -> dict[str, torch.Tensor]:
@@ -168,12 +184,17 @@ class DistributedStep:
             )
         with self._guard.open():
             self._fill(named_tensors(self._model))
-            before = {name: value._version for name, value in self._model.named_parameters()}
+            before = dict(self._model.named_parameters())
+            versions = {name: value._version for name, value in before.items()}
             yield self._model
-            changed = [name for name, value in self._model.named_parameters() if before.get(name) != value._version]
+            after = dict(self._model.named_parameters())
+            changed = [name for name, value in before.items() if after.get(name) is not value] or [
+                name for name, value in after.items() if versions.get(name) != value._version
+            ]
         if changed:
             raise StaleModuleError(
-                f"inside `with step.module():` the parameter {changed[0]!r} was changed, which training does not see"
+                f"inside `with step.module():` the parameter {changed[0]!r} was changed, which training does not see; "
+                f"{WRITTEN.instead}"
             )
 
     def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -198,6 +219,11 @@ class DistributedStep:
             if value.role in ("param", "buffer") and name in (value.name, *value.tied):
                 return self._executor.gather(value)
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
+
+
+def _modes(model: nn.Module | None) -> dict[str, bool]:
+    """By name, whether each layer of a model is in train mode."""
+    return {name: module.training for name, module in model.named_modules()} if model is not None else {}
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ir.not_supported import STALE, SURGERY
+
 _GUARD = "_shardwright_guard"
 
-REMEDY = (
-    "its weights are trained by the step that parallelize returned, and those here are of before: use"
-    " step.state_dict(), or the module inside `with step.module():`, on every rank"
-)
+_STALE = f"its weights are trained by the step that parallelize returned, and those here are of before: {STALE.instead}"
+_CHANGED = f"the step that parallelize returned was planned for the module as it was: {SURGERY.instead}"
 
 
 class StaleModuleError(RuntimeError):
@@ -47,7 +47,15 @@ class Guard:
             StaleModuleError: the module may not be used now.
         """
         if not self.is_open:
-            raise StaleModuleError(f"{what} of {self.name} was asked for after parallelize; {REMEDY}")
+            raise StaleModuleError(f"{what} of {self.name} was asked for after parallelize; {_STALE}")
+
+    def check_change(self, name: str) -> None:
+        """
+        Raises:
+            StaleModuleError: no layer, parameter or buffer may be set or removed now.
+        """
+        if not self.is_open:
+            raise StaleModuleError(f"a change of {name!r} of {self.name} was asked for after parallelize; {_CHANGED}")
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -93,6 +101,9 @@ _USES = {
 }
 """Methods of a module that mean its weights or its training, and what messages call that."""
 
+_CHANGES = ("register_parameter", "register_buffer", "add_module", "register_module", "__delattr__")
+"""Methods of a module whose first argument names a layer, parameter or buffer that is then another."""
+
 
 class _Guarded(nn.Module):
     """What is asked first in a guarded module; the methods of `_USES` ask too."""
@@ -107,6 +118,11 @@ class _Guarded(nn.Module):
         if isinstance(found, torch.Tensor):
             self._shardwright_check(f"{name!r}")
         return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module | nn.Parameter) or _is_registered(self, name):
+            _check_change(self, name)
+        super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self._shardwright_check("a copy")
@@ -126,8 +142,33 @@ def _asking(name: str, what: str) -> Callable[..., Any]:
     return method
 
 
+def _asking_of_change(method_name: str) -> Callable[..., Any]:
+    """The same, of a change."""
+
+    def method(self: _Guarded, name: str, *args: Any, **kwargs: Any) -> Any:
+        if method_name != "__delattr__" or _is_registered(self, name):
+            _check_change(self, name)
+        return getattr(super(_Guarded, self), method_name)(name, *args, **kwargs)
+
+    method.__name__ = method_name
+    return method
+
+
+def _is_registered(module: nn.Module, name: str) -> bool:
+    """Whether a name is that of a layer, a parameter or a buffer."""
+    return any(name in module.__dict__.get(table, ()) for table in ("_parameters", "_buffers", "_modules"))
+
+
+def _check_change(module: nn.Module, name: str) -> None:
+    found = module.__dict__.get(_GUARD)
+    if found is not None:
+        found.check_change(name)
+
+
 for _name, _what in _USES.items():
     setattr(_Guarded, _name, _asking(_name, _what))
+for _name in _CHANGES:
+    setattr(_Guarded, _name, _asking_of_change(_name))
 
 
 def _remade(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:

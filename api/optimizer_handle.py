@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..ir.not_supported import OPTIMIZER_STEP, OTHER_SETTING
 from ..runtime.plan import PlanError
 
 RATE = "lr"
@@ -42,7 +43,7 @@ class OptimizerHandle(torch.optim.Optimizer):
                 if group[name] != value:
                     raise PlanError(
                         f"{name} of group {number} of step.optimizer was set to {group[name]}, and the program was "
-                        f"made with {value}: only lr may change while it runs; parallelize again"
+                        f"made with {value}: {OTHER_SETTING.instead}"
                     )
         return [float(group[RATE]) for group in self.param_groups]
 
@@ -57,7 +58,7 @@ class OptimizerHandle(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Nothing: the step updates the parameters. PlanError where somebody else calls it."""
         if not self._stands_for_step:
-            raise PlanError("step.optimizer.step() was called: step(batch) updates the parameters itself")
+            raise PlanError(f"step.optimizer.step() was called: {OPTIMIZER_STEP.instead}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing: gradients live inside a step."""

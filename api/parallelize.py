@@ -19,15 +19,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
+from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch, Precision
 from ..lowering.load_program import load_text
-from ..runtime.agreement import share_random_state, share_weights, verify_alike, verify_replicas
+from ..runtime.agreement import LOG, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.stages import Stage, connect
 from .auto_cluster import AUTO, auto_cluster, mesh_of
+from .batch_form import BatchForm
 from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
@@ -118,6 +120,7 @@ def _parallelized(
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
     model, device = step.model, _join_job(_model_name(step))
+    _refuse(step, options)
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
@@ -134,7 +137,21 @@ def _parallelized(
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
     executor = Executor(loaded, connect(loaded, device))
     _initialize(executor, model, seed, device)
-    return DistributedStep(executor, report, program, model, compared)
+    return DistributedStep(executor, report, program, model, compared, BatchForm.of(step.batch))
+
+
+def _refuse(step: TrainingStep, options: PlanOptions) -> None:
+    """PlanError for what can be planned, and not trained; a warning for what trains badly."""
+    if options.dtype == torch.float16:
+        raise PlanError(f"parallelize was given dtype=torch.float16, in which small gradients become 0; {HALF.instead}")
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        raise PlanError(f"parallelize was called under torch.autocast, which its step is not; use {AUTOCAST.instead}")
+    if isinstance(step.model, nn.Module):
+        parameters = dict(step.model.named_parameters())
+        if unmade := [name for name, value in parameters.items() if value.is_meta]:
+            raise PlanError(f"parameter {unmade[0]!r} is on the meta device and has no values; {ON_META.instead}")
+        if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
+            LOG.warning("the parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
 
 
 def _initialize(

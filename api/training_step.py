@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from ..lowering.calling import LABELS, PRECISIONS, Batch, Precision, batch_items, compute_loss, compute_step
-from .refusals import first_refusal
+from ..lowering.refusals import first_refusal
+from .batch_form import item_refusal
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,5 @@ def _check_batch(batch: object, *, with_labels: bool) -> None:
 
 
 def _check_item(name: str, item: object) -> None:
-    nested = item.values() if isinstance(item, dict) else item if isinstance(item, tuple | list) else ()
-    if any(isinstance(inner, torch.Tensor) for inner in nested):
-        raise TypeError(
-            f"TrainingStep.batch[{name!r}] is a {type(item).__name__} that holds tensors; expected each "
-            "tensor as an item of its own, so that it can be sharded under a name"
-        )
+    if (refusal := item_refusal(item)) is not None:
+        raise TypeError(f"TrainingStep.batch[{name!r}] {refusal}")

@@ -29,6 +29,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
+from ..ir.not_supported import LOSS_BY_ROW
+
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
 
@@ -194,6 +196,6 @@ def _checked_scalar(value: Any, source: str) -> torch.Tensor:
     if value.numel() != 1 or not value.is_floating_point():
         raise CallError(
             f"{source} gave a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
-            "expected; reduce it to one floating-point number, for example with .mean()"
+            f"expected; {LOSS_BY_ROW.instead}"
         )
     return value if value.dim() == 0 else value.reshape(())

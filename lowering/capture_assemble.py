@@ -12,6 +12,7 @@ from torch import nn
 from torch._functorch._aot_autograd import descriptors as aot
 from torch.fx.graph import CodeGen
 
+from ..ir.not_supported import OUTSIDE_WEIGHT, TRAINED_LOSS, WRITTEN_PARAMETER
 from .capture_fake import first_names
 from .capture_indexing import index_first_dims
 from .capture_normalize import (
@@ -125,8 +126,7 @@ def _sort_output(joint: _Joint, desc: Any, value: torch.fx.Node | None) -> None:
             joint.mutated[name] = value
         case aot.InputMutationAOTOutput(aot.ParamAOTInput(name)):
             raise CaptureError(
-                f"forward writes into the parameter {name.removeprefix(MODEL + '.')!r}; make it a buffer, or "
-                "let the optimizer alone change it"
+                f"forward writes into the parameter {name.removeprefix(MODEL + '.')!r}; {WRITTEN_PARAMETER.instead}"
             )
 
 
@@ -202,8 +202,8 @@ def _loss_constants(
         full_name = f"{LOSS}.{name}"
         if tensor.requires_grad or full_name in joint.mutated:
             raise CaptureError(
-                f"the loss module {type(loss).__name__} has a tensor {name!r} that training changes; make "
-                "the loss part of the model and pass loss=None"
+                f"the loss module {type(loss).__name__} has a tensor {name!r} that training changes; "
+                f"{TRAINED_LOSS.instead}"
             )
         value = tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
         found.append(_constant(full_name, joint.named[full_name], value))
@@ -247,5 +247,5 @@ def _check_constant(value: object) -> None:
     if value.requires_grad:
         raise CaptureError(
             f"the forward uses a tensor of shape {tuple(value.shape)} outside the model that requires a "
-            "gradient; make it a parameter of the model"
+            f"gradient; {OUTSIDE_WEIGHT.instead}"
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.utils.checkpoint as checkpointing
 
+from ..ir.not_supported import CHECKPOINT_POLICY
 from .captured import CaptureError
 
 
@@ -62,8 +63,8 @@ def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Itera
     ) -> Iterator[None]:
         if context_fn is not checkpointing.noop_context_fn:
             raise CaptureError(
-                f"{where()}: a checkpoint has a context_fn, whose choice of what is kept is not supported; leave it "
-                "out, or leave the checkpoint out and say how much is kept: parallelize(keep_activations=0.3)"
+                f"{where()}: a checkpoint has a context_fn, whose choice of what is kept is not supported; "
+                f"{CHECKPOINT_POLICY.instead}"
             )
         with regions.entered():
             yield

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 from torch import nn
 
+from ..ir.not_supported import REPLACED_BUFFER
 from .capture_origins import Site, SiteRecorder, kind_of
 from .captured import CaptureError
 
@@ -73,7 +74,7 @@ def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphMod
         warnings.simplefilter("always")
         graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
     if any("_buffers" in str(each.message) for each in told):
-        raise CaptureError("forward assigns a new tensor to a buffer; write into it instead, as in buffer.copy_(...)")
+        raise CaptureError(f"forward assigns a new tensor to a buffer; {REPLACED_BUFFER.instead}")
     assert isinstance(graph, torch.fx.GraphModule)
     return graph
 

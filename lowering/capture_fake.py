@@ -21,7 +21,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
+from ..ir.not_supported import SHARED_MEMORY
 from .captured import CaptureError
+from .refusals import first_refusal
 
 _CPU = torch.device("cpu")
 
@@ -67,7 +69,8 @@ class Fakes:
         A fake twin of a module, or the module that a function makes while nothing is allocated.
 
         Raises:
-            CaptureError: the function returned something else, or two parameters share memory.
+            CaptureError: the function returned something else, or what `first_refusal` finds; or two parameters share
+                memory.
         """
         if isinstance(source, nn.Module):
             module = source
@@ -77,6 +80,8 @@ class Fakes:
             raise CaptureError(
                 f"the model's function returned a {type(module).__name__}, not a torch.nn.Module"
             )
+        if module is not source and (refusal := first_refusal(module)) is not None:
+            raise CaptureError(f"the model's function returned a {type(module).__name__}, and {refusal}")
         _refuse_shared_memory(module)
         tensors = (*module.parameters(), *module.buffers())
         if module is source or not all(isinstance(tensor, FakeTensor) for tensor in tensors):
@@ -133,7 +138,7 @@ def _refuse_shared_memory(module: nn.Module) -> None:
         if place in owners:
             raise CaptureError(
                 f"the parameters {owners[place]!r} and {name!r} share memory but are two Parameter objects; "
-                "assign one object to both, so that the tie can be seen"
+                f"{SHARED_MEMORY.instead}"
             )
         owners[place] = name
 

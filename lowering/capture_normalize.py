@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch._prims_common import get_computation_dtype
 
+from ..ir.not_supported import CONTROL_FLOW, SPARSE_GRADIENT
 from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
 from .captured import ORIGIN, CaptureError, Origin
@@ -250,7 +251,7 @@ def check_ops(graph: torch.fx.Graph) -> None:
     Refuse what cannot be distributed.
 
     Raises:
-        CaptureError: a random op, an op that writes in place, or a call that is not an operator.
+        CaptureError: a random op, an op that writes in place or gives a sparse tensor, or a call of no operator.
     """
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or node.target in _FUNCTIONS:
@@ -258,7 +259,11 @@ def check_ops(graph: torch.fx.Graph) -> None:
         origin = node.meta[ORIGIN]
         where = f"{origin.file}:{origin.line}" + (f" (module {origin.layer!r})" if origin.layer else "")
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise CaptureError(f"{where}: {node.target} is a control-flow operator, which is not supported")
+            raise CaptureError(
+                f"{where}: {node.target} is a control-flow operator, which is not supported; {CONTROL_FLOW.instead}"
+            )
+        if any(value.layout != torch.strided for value in _tensors_of(node)):
+            raise CaptureError(f"{where}: {node.target} gives a sparse tensor; {SPARSE_GRADIENT.instead}")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
                 f"{where}: {node.target} draws random numbers that cannot be drawn part by part; make them of "
@@ -269,3 +274,10 @@ def check_ops(graph: torch.fx.Graph) -> None:
                 f"{where}: {node.target} writes in place and could not be made functional; write the model "
                 "without it"
             )
+
+
+def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+    """The fake results of a node."""
+    value = node.meta.get("val")
+    found = value if isinstance(value, tuple | list) else (value,)
+    return [each for each in found if isinstance(each, torch.Tensor)]

@@ -24,6 +24,7 @@ import torch.fx.traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ..ir.not_supported import CUDA_AUTOCAST, GENERATOR, REPLACED_BUFFER
 from .capture_checkpoints import Regions, checkpoints_numbered
 from .capture_rewrites import rewritten
 from .captured import ORIGIN, CaptureError, Origin
@@ -92,8 +93,11 @@ class SiteRecorder(TorchFunctionMode):
         if torch.is_autocast_enabled("cuda"):
             # Steps are captured on the CPU, where that of another device does nothing.
             raise CaptureError(
-                f"{site}: autocast of cuda is on, which capture does not see; say precision='bf16-mixed' of the step, "
-                "or torch.autocast(x.device.type, ...) in the model"
+                f"{site}: autocast of cuda is on, which capture does not see; {CUDA_AUTOCAST.instead}"
+            )
+        if kwargs and kwargs.get("generator") is not None:
+            raise CaptureError(
+                f"{site}: random numbers are drawn from a torch.Generator, which is not captured; {GENERATOR.instead}"
             )
         with self.noting(site):
             return rewritten(func, args)(*args, **(kwargs or {}))
@@ -118,8 +122,7 @@ class SiteRecorder(TorchFunctionMode):
         if value is module._buffers.get(name):
             return  # as in self.count += 1, which writes in place and assigns the same tensor
         raise CaptureError(
-            f"{self._site()}: forward assigns a new tensor to the buffer {name!r}; write into it instead, as "
-            f"in self.{name}.copy_(...)"
+            f"{self._site()}: forward assigns a new tensor to the buffer {name!r}; {REPLACED_BUFFER.instead}"
         )
 
     def _site(self) -> Site:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +10,14 @@ import torch
 import torch.fx
 from torch import nn
 from torch._decomp import get_decompositions
+from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from ..ir.garbage import collector_paused
+from ..ir.not_supported import CONTROL_FLOW, NUMPY, VALUE
 from .calling import Batch, CallError, Precision, compute_step
+from .capture_effects import Effects
 from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
 from .capture_origins import SiteRecorder, attach_origins
@@ -92,24 +93,12 @@ class _Step(_Call):
     def __init__(self, model: nn.Module, *given: Any) -> None:
         super().__init__(model, *given)
         self.recorder = SiteRecorder(model)
+        # In a list, for its model would have a second name.
+        self._effects = [Effects(model)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        drawn = _drawn_elsewhere()
-        with self.recorder.recording():
-            outputs = super().forward(*tensors)
-        if _drawn_elsewhere() != drawn:
-            raise CaptureError(
-                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
-                "step; draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: "
-                "apply_spec_augment=False, layerdrop=0)"
-            )
-        return outputs
-
-
-def _drawn_elsewhere() -> tuple[object, ...]:
-    """Where the random numbers stand that torch does not know of."""
-    numpy = sys.modules.get("numpy")
-    return random.getstate(), *([str(numpy.random.get_state())] if numpy is not None else [])
+        with self._effects[0].watched(), self.recorder.recording():
+            return super().forward(*tensors)
 
 
 def _replaced(item: Any, tensors: Iterator[torch.Tensor]) -> Any:
@@ -160,6 +149,8 @@ def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
 def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         stack.enter_context(_told_that_it_is_traced())
+        # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         joint = aot_export_joint_with_descriptors(
             stack,
             step,
@@ -199,9 +190,8 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
         of_gradient = recorder.by_sequence.get(needed_by) if needed_by is not None else None
         where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
         return (
-            f"{where} {error.func} needs the values of a tensor, which capture does not have; let no shape, "
-            "branch or Python number depend on them"
+            f"{where} {error.func} needs the values of a tensor, which capture does not have; {VALUE.instead}"
         )
-    return (
-        f"{recorder.latest}: {type(error).__name__}: {error}; check that the model runs on this batch in eager PyTorch"
-    )
+    if isinstance(error, UncapturedHigherOrderOpError):
+        return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
+    return f"{recorder.latest}: {type(error).__name__}: {error}; {NUMPY.instead}"

@@ -1,0 +1,26 @@
+"""The loss of a step: a number to look at, whose `backward()` says that it has been done."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from ..ir.not_supported import BACKWARD
+from ..runtime.plan import PlanError
+
+
+def trained_loss(loss: torch.Tensor) -> torch.Tensor:
+    """The same number as a part of a graph, as an eager loss is, in which no gradient can be asked for."""
+    with torch.enable_grad():
+        return _Trained.apply(loss.detach().requires_grad_())  # pyright: ignore[reportReturnType]
+
+
+class _Trained(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:
+        raise PlanError(f"backward() of the loss of a step was called; {BACKWARD.instead}")

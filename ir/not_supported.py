@@ -1,0 +1,239 @@
+"""
+What is not supported, and what to do in its place.
+
+Errors end in the advice given here, and `docs/not-supported.md` is written from it. For every row there is a script
+among the tests that meets the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """
+    A use that ends in an error.
+
+    Args:
+        what: is used, in Markdown.
+        instead: what to do; the end of the error.
+    """
+
+    what: str
+    instead: str
+
+
+REPLICATED = Refusal(
+    "a module in `DistributedDataParallel` or `DataParallel`", "give its .module: replicas are the compiler's to make"
+)
+FULLY_SHARDED = Refusal(
+    "a module in `FullyShardedDataParallel`", "give the module before it is wrapped: sharding is the compiler's to do"
+)
+FULLY_SHARD = Refusal(
+    "a module that `fully_shard` was applied to", "give the module before fully_shard: sharding is the compiler's to do"
+)
+COMPILED = Refusal("a module that `torch.compile` returned", "give the module before torch.compile")
+SCRIPTED = Refusal("a module of `torch.jit.script` or `torch.jit.trace`", "give the Python module that it was made of")
+QUANTIZED = Refusal(
+    "a quantized module (`torch.ao.nn.quantized`)",
+    "train the module before it is quantized: quantized weights have no gradients",
+)
+SYNCED_BATCH_NORM = Refusal(
+    "`SyncBatchNorm`", "leave it the BatchNorm it was: a step's statistics are those of the global batch"
+)
+LAZY = Refusal("a lazy module that has seen no input", "run it on one batch first, so that its parameters have shapes")
+ON_META = Refusal(
+    "a module on the meta device, in `parallelize`",
+    "give a function that makes it, as functools.partial(Model, config), or the module with weights",
+)
+COMPUTED_WEIGHT = Refusal(
+    "a weight that hooks compute (`nn.utils.weight_norm`, `spectral_norm` and `prune`)",
+    "use nn.utils.parametrizations or nn.utils.parametrize, or make it permanent, as by prune.remove",
+)
+BACKWARD_HOOK = Refusal(
+    "backward hooks of modules", "remove it; in forward, tensor.register_hook of an activation works"
+)
+PARAMETER_HOOK = Refusal(
+    "hooks of parameters: `register_hook`, `register_post_accumulate_grad_hook`",
+    "remove it; clip_norm and clip_value of parallelize clip gradients",
+)
+SHARED_MEMORY = Refusal(
+    "two `Parameter` objects that share memory", "assign one object to both, so that the tie can be seen"
+)
+HALF = Refusal(
+    "`parallelize(dtype=torch.float16)`",
+    'use precision="bf16-mixed" or dtype=torch.bfloat16, which need no loss scaling',
+)
+
+SPARSE_GRADIENT = Refusal(
+    "sparse tensors, and embeddings with `sparse=True`", "use dense ones: sparse=False in an embedding, to_dense()"
+)
+MAX_NORM = Refusal(
+    "embeddings with `max_norm`",
+    "leave max_norm out, which writes into the weight in forward; normalise what the embedding gives",
+)
+AVERAGED_STATISTICS = Refusal(
+    "a batch norm with `momentum=None` in train mode", "give it a momentum: this one depends on the number of the step"
+)
+VALUE = Refusal(
+    "a shape, branch or Python number that depends on values: `.item()`, `if x.sum() > 0`, `nonzero`, `x[mask]`, packed"
+    " sequences, `ctc_loss`",
+    "let no shape, branch or Python number depend on them; torch.where and a product with the mask keep shapes",
+)
+CONTROL_FLOW = Refusal(
+    "`torch.cond` and the other control-flow operators", "use torch.where, or a Python loop of fixed length"
+)
+NUMPY = Refusal("`.numpy()` in forward", "check that the model runs on this batch in eager PyTorch")
+OTHER_RANDOM = Refusal(
+    "random numbers of numpy or of Python's `random` in forward",
+    "draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: apply_spec_augment=False, layerdrop=0)",
+)
+GENERATOR = Refusal(
+    "a `torch.Generator` of one's own in forward",
+    "leave the generator out: parallelize(seed=...) seeds what steps draw",
+)
+REPLACED_BUFFER = Refusal(
+    "a new tensor for a buffer in forward: `self.count = self.count + 1`",
+    "write into it instead, as in self.count.copy_(...) or self.count += 1",
+)
+WRITTEN_PARAMETER = Refusal(
+    "a parameter that forward writes into", "make it a buffer, or let the optimizer alone change it"
+)
+COUNTED = Refusal(
+    "a Python number that forward changes at every call: `self.calls += 1`",
+    "make it a buffer, as in self.register_buffer('calls', torch.zeros(())), and write into it",
+)
+SAVED_TENSORS = Refusal(
+    "hooks of saved tensors in forward: `save_on_cpu`, `saved_tensors_hooks`",
+    "leave them out; what is kept for backward is said by parallelize(keep_activations=0.3)",
+)
+CHECKPOINT_POLICY = Refusal(
+    "`torch.utils.checkpoint` with a `context_fn`",
+    "leave it out, or leave the checkpoint out and say how much is kept: parallelize(keep_activations=0.3)",
+)
+
+LOSS_BY_ROW = Refusal(
+    "a loss that is not one number", "reduce it to one floating-point number, for example with .mean()"
+)
+OUTSIDE_WEIGHT = Refusal(
+    "a loss that reads weights from outside, as a penalty on `model.parameters()`",
+    "make it a parameter of the model, and compute what needs it in the model's forward, with loss=None",
+)
+TRAINED_LOSS = Refusal(
+    "a loss module with parameters that are trained", "make the loss part of the model and pass loss=None"
+)
+
+NESTED = Refusal(
+    "nested batches", "expected each tensor as an item of its own, so that it can be sharded under a name"
+)
+ARRAY = Refusal("numpy arrays in a batch", "give a tensor, as torch.from_numpy(array)")
+LAYOUT = Refusal(
+    "sparse and nested (jagged) tensors in a batch", "give dense ones, padded where rows have lengths of their own"
+)
+INPUT_GRADIENT = Refusal(
+    "gradients of a batch's items (`x.requires_grad_()`)",
+    "detach it: a step gives no gradients of its inputs",
+)
+CHANGED_VALUE = Refusal(
+    "a number, string or None in a batch that is another than in the example batch",
+    "give it as a tensor, if it changes from step to step, or parallelize again",
+)
+OTHER_ITEM = Refusal(
+    "an item that the example batch did not have", "leave it out, or parallelize with an example that has it"
+)
+OTHER_SHAPE = Refusal(
+    "batches of another shape than the example, as the last partial one", "the plan expects the global batch"
+)
+
+OTHER_OPTIMIZER = Refusal(
+    "optimizers but SGD, Adam and AdamW, and subclasses of these",
+    "use one of torch.optim.SGD, torch.optim.AdamW, torch.optim.Adam",
+)
+AMSGRAD = Refusal("`amsgrad=True`", "use amsgrad=False")
+MAXIMIZE = Refusal("`maximize=True`", "negate the loss instead")
+DAMPENING = Refusal("SGD with dampening", "use dampening=0")
+ADAM_DECAY = Refusal("`Adam` with weight decay", "use torch.optim.AdamW, which decays the weights directly")
+LEFT_OUT = Refusal(
+    "an optimizer that leaves out a parameter which requires a gradient",
+    "pass it too, or freeze it with requires_grad_(False)",
+)
+OTHER_SETTING = Refusal(
+    "schedules of other settings than the learning rate, as `OneCycleLR` with `cycle_momentum=True`",
+    "only lr may change while it runs; parallelize again",
+)
+
+AUTOCAST = Refusal("`torch.autocast` around `parallelize` or `step(batch)`", 'parallelize(precision="bf16-mixed")')
+CUDA_AUTOCAST = Refusal(
+    '`torch.autocast("cuda")` in the model, on a machine with CUDA',
+    "say precision='bf16-mixed' of the step, or torch.autocast(x.device.type, ...) in the model",
+)
+NO_GRAD = Refusal(
+    "`torch.no_grad()` or `torch.inference_mode()` around `step(batch)`",
+    "call it outside; to evaluate, use the module inside `with step.module():`",
+)
+BACKWARD = Refusal(
+    "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
+    "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates",
+)
+CLOSURE = Refusal("`step(closure)`", "expected a batch: a tuple, list or dict")
+OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the parameters itself")
+COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")
+MODE = Refusal(
+    "`model.eval()` or `model.train()` between `parallelize` and `step(batch)`, of parts of the model too",
+    "before step()",
+)
+STALE = Refusal(
+    "the module that was given to `parallelize`: a call, `parameters()`, `state_dict()`, `clip_grad_norm_`, `to()`, a"
+    " copy, hooks",
+    "use step.state_dict(), or the module inside `with step.module():`, on every rank",
+)
+SURGERY = Refusal(
+    "layers, parameters or buffers that are added to it, replaced or removed",
+    "change a copy of it, made inside `with step.module():`, and parallelize that",
+)
+WRITTEN = Refusal(
+    "weights that are written or replaced inside `with step.module():`, as by `load_state_dict`",
+    "load weights before parallelize",
+)
+
+NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
+    "Modules": (
+        REPLICATED,
+        FULLY_SHARDED,
+        FULLY_SHARD,
+        COMPILED,
+        SCRIPTED,
+        QUANTIZED,
+        SYNCED_BATCH_NORM,
+        LAZY,
+        ON_META,
+        COMPUTED_WEIGHT,
+        BACKWARD_HOOK,
+        PARAMETER_HOOK,
+        SHARED_MEMORY,
+        HALF,
+    ),
+    "What forward does": (
+        SPARSE_GRADIENT,
+        MAX_NORM,
+        AVERAGED_STATISTICS,
+        VALUE,
+        CONTROL_FLOW,
+        NUMPY,
+        OTHER_RANDOM,
+        GENERATOR,
+        REPLACED_BUFFER,
+        WRITTEN_PARAMETER,
+        COUNTED,
+        SAVED_TENSORS,
+        CHECKPOINT_POLICY,
+        CUDA_AUTOCAST,
+    ),
+    "Losses": (LOSS_BY_ROW, OUTSIDE_WEIGHT, TRAINED_LOSS),
+    "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
+    "Optimizers": (OTHER_OPTIMIZER, AMSGRAD, MAXIMIZE, DAMPENING, ADAM_DECAY, LEFT_OUT, OTHER_SETTING),
+    "The loop": (AUTOCAST, NO_GRAD, BACKWARD, CLOSURE, OPTIMIZER_STEP, COPIED_STEP, MODE, STALE, SURGERY, WRITTEN),
+}
+"""By section of the manual."""

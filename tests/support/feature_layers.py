@@ -1,0 +1,475 @@
+"""Scripts: what a model is made of, and what its forward does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from features import batches, cross_entropy, planned, refused, trains_alike, two_layers, works
+from torch import nn
+from torch.utils import checkpoint as checkpointing
+from torch.utils.checkpoint import checkpoint
+
+import shardwright as sw
+
+
+class Between(nn.Module):
+    """Two linear layers with a function of this module and of what is between them."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], *others: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.others = nn.ModuleList(others)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.function(self.first(x), *self.others))
+
+
+def tokens(length: int | None = None) -> list[Any]:
+    shape = (6,) if length is None else (6, length)
+    return [(torch.randint(9, shape), torch.randint(3, (6,))) for _ in range(2)]
+
+
+# Layers
+
+
+@works("convolution, channels_last")
+def convolution():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    model(torch.randn(1, 3, 5, 5))
+    given = [(x.to(memory_format=torch.channels_last), y) for x, y in batches(6, 3, 5, 5)]
+    trains_alike(model, given=given)
+    trains_alike(nn.Sequential(nn.Conv2d(3, 3, 5), nn.Flatten()).to(memory_format=torch.channels_last), given=given)
+
+
+@works("batch norm")
+def batch_norm():
+    trains_alike(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+
+
+@refused("batch norm of average statistics", "module '1' is a BatchNorm1d with momentum=None; give it a momentum")
+def batch_norm_without_momentum():
+    planned(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)))
+
+
+@refused("SyncBatchNorm", "module '1' is a SyncBatchNorm; leave it the BatchNorm it was")
+def sync_batch_norm():
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    planned(model)
+
+
+@works("dropout")
+def dropout():
+    trains_alike(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 3)), drawing=sw.counter_random)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.cells, self.out = kind(4, 5, batch_first=True, **options), nn.LazyLinear(3)
+        self(torch.randn(2, 7, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.cells(x)[0][:, -1])
+
+
+@works("RNN")
+def rnn():
+    trains_alike(Recurrent(nn.RNN), given=batches(6, 7, 4))
+
+
+@works("LSTM in two directions")
+def lstm():
+    trains_alike(Recurrent(nn.LSTM, bidirectional=True, num_layers=2), given=batches(6, 7, 4))
+
+
+@works("GRU")
+def gru():
+    trains_alike(Recurrent(nn.GRU), given=batches(6, 7, 4))
+
+
+@refused("packed sequences", "needs the values of a tensor")
+def packed():
+    class Packed(Recurrent):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lengths = (x[:, :, 0] < 9).sum(1)
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            return self.out(nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0][:, -1])
+
+    planned(Packed(nn.GRU), batch=batches(6, 7, 4)[0])
+
+
+@works("embedding with padding_idx")
+def embedding():
+    trains_alike(nn.Sequential(nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, 3)), given=tokens())
+
+
+@refused("sparse embedding", "module '0' is a Embedding with sparse=True; use dense ones")
+def sparse_embedding():
+    planned(nn.Sequential(nn.Embedding(9, 8, sparse=True), nn.Linear(8, 3)), batch=tokens()[0])
+
+
+@refused("embedding with max_norm", r"module '0' is a Embedding with max_norm=1\.0; leave max_norm out")
+def renormed_embedding():
+    planned(nn.Sequential(nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 3)), batch=tokens()[0])
+
+
+@works("EmbeddingBag")
+def embedding_bag():
+    trains_alike(nn.Sequential(nn.EmbeddingBag(9, 8, mode="sum"), nn.Linear(8, 3)), given=tokens(5))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.out = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.attend(x, x, x, need_weights=False)[0].mean(1))
+
+
+@works("MultiheadAttention")
+def attention():
+    trains_alike(Attention(), given=batches(6, 7, 8))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encode, self.out = nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padding = torch.zeros(x.shape[:2], dtype=torch.bool)
+        padding[:, -2:] = True
+        return self.out(self.encode(x, src_key_padding_mask=padding).mean(1))
+
+
+@works("TransformerEncoder with padding")
+def encoder():
+    trains_alike(Encoder(), given=batches(6, 7, 8))
+
+
+@works("TransformerEncoder in eval mode")
+def encoder_fast_path():
+    trains_alike(Encoder().eval(), given=batches(6, 7, 8))
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.ones(7, 7).tril().bool())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.get_buffer("mask"))
+        return self.out(attended.transpose(1, 2).flatten(2).mean(1))
+
+
+@works("attention with a mask")
+def masked_attention():
+    trains_alike(Masked(), given=batches(6, 7, 8))
+
+
+# Losses
+
+
+@refused("CTC loss", r"_ctc_loss\.default needs the values of a tensor")
+def ctc():
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x).log_softmax(-1).transpose(0, 1)
+
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.ctc_loss(output, labels, [7] * 6, [3] * 6)
+
+    planned(Steps(), loss, (torch.randn(6, 7, 4), torch.randint(1, 5, (6, 3))))
+
+
+@refused("penalty on the model's own weights in the loss", "outside the model that requires a gradient")
+def penalty():
+    model = two_layers()
+
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(output, labels) + 0.1 * sum(each.square().sum() for each in model.parameters())
+
+    planned(model, loss)
+
+
+@works("loss module with weights of classes")
+def weighted_loss():
+    trains_alike(two_layers(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1))
+
+
+@refused("loss module that is trained", "make the loss part of the model")
+def trained_loss():
+    class Trained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(output * self.scale, labels)
+
+    planned(two_layers(), Trained())
+
+
+@works("several losses")
+def several_losses():
+    def losses(output: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return cross_entropy(output, labels), output.square().mean()
+
+    trains_alike(two_layers(), losses, in_plain=lambda model, batch: sum(losses(model(batch[0]), batch[1])))  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+@refused("loss for each row", r"gave a tensor of shape \(6,\).* with \.mean\(\)")
+def loss_by_row():
+    planned(two_layers(), partial(cross_entropy, reduction="none"))
+
+
+@refused("loss that needs no gradient", "does not depend on any parameter that requires a gradient")
+def loss_without_gradient():
+    planned(two_layers(), lambda output, labels: cross_entropy(output.detach(), labels))
+
+
+@refused("loss as a number", "gave a float where the loss was expected")
+def loss_as_number():
+    planned(two_layers(), lambda output, labels: 1.0)
+
+
+@refused("loss read by .item()", "needs the values of a tensor")
+def loss_item():
+    planned(two_layers(), lambda output, labels: cross_entropy(output, labels) / output.abs().max().item())
+
+
+@works("loss that is not a number")
+def nan_loss():
+    step = planned(two_layers(), lambda output, labels: cross_entropy(output, labels) * float("nan"))
+    assert torch.isnan(step(batches()[0]))
+
+
+# What forward does
+
+
+class Cubed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad * 2 * ctx.saved_tensors[0] ** 2
+
+
+@works("autograd.Function")
+def autograd_function():
+    trains_alike(Between(Cubed.apply))
+
+
+@works("torch.func.vmap")
+def vmapped():
+    trains_alike(Between(lambda h: torch.func.vmap(lambda row: row / (1 + row.square().sum()))(h)))
+
+
+@works("torch.func.grad")
+def grad_inside():
+    trains_alike(Between(torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))))
+
+
+@works("autograd.grad in forward")
+def gradient_penalty():
+    def penalised(h: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(h.pow(3).sum(), h, create_graph=True)
+        return h + slope
+
+    trains_alike(Between(penalised))
+
+
+@refused("branch on a value", "needs the values of a tensor.* let no shape, branch or Python number depend on them")
+def branch():
+    planned(Between(lambda h: h * 2 if h.sum() > 0 else h))
+
+
+@refused(".item() in forward", "needs the values of a tensor")
+def item():
+    planned(Between(lambda h: h * h.max().item()))
+
+
+@refused("nonzero", "needs the values of a tensor")
+def nonzero():
+    planned(Between(lambda h: h * h.nonzero().sum()))
+
+
+@refused("index by a boolean mask", "needs the values of a tensor")
+def boolean_mask():
+    planned(Between(lambda h: h * h[h > 0].sum()))
+
+
+@refused(".numpy() in forward", "numpy")
+def to_numpy():
+    planned(Between(lambda h: h * torch.from_numpy(np.tanh(h.detach().numpy()))))
+
+
+@refused("torch.cond", r"a control-flow operator.* use torch\.where")
+def cond():
+    planned(Between(lambda h: torch.cond(h.sum() > 0, lambda h: h.sin(), lambda h: h.cos(), (h,))))
+
+
+@works("complex tensors")
+def complex_numbers():
+    trains_alike(Between(lambda h: torch.fft.rfft(h).abs().repeat(1, 2)[:, :8]))
+
+
+@refused("random numbers of numpy", "takes random numbers from numpy or from Python's random")
+def numpy_random():
+    planned(Between(lambda h: h * float(np.random.rand())))
+
+
+@refused("random numbers of Python", "takes random numbers from numpy or from Python's random")
+def python_random():
+    planned(Between(lambda h: h * random.random()))
+
+
+@refused("random numbers of a generator", r"from a torch\.Generator.* leave the generator out")
+def own_generator():
+    generator = torch.Generator().manual_seed(0)
+    planned(Between(lambda h: h * torch.rand(8, generator=generator)))
+
+
+@works("no_grad in forward")
+def without_gradient():
+    def normalised(h: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = h.abs().mean()
+        return h / scale
+
+    trains_alike(Between(normalised))
+
+
+@works("detach")
+def detached():
+    trains_alike(Between(lambda h: h + (h.round() - h).detach()))
+
+
+@works("in-place ops")
+def in_place():
+    trains_alike(Between(lambda h: (h * 2).mul_(2).add_(1)))
+
+
+@works("buffer written in forward")
+def written_buffer():
+    class Counting(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.get_buffer("calls").add_(1).mul_(0.9)
+            return super().forward(x) * self.get_buffer("calls")
+
+    trains_alike(Counting(torch.tanh))
+
+
+@refused("buffer replaced in forward", r"assigns a new tensor to the buffer 'calls'; write into it instead")
+def replaced_buffer():
+    class Counting(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls = self.calls + 1
+            return super().forward(x)
+
+    planned(Counting(torch.tanh))
+
+
+@refused("parameter written in forward", "forward writes into the parameter 'first.bias'")
+def written_parameter():
+    class Writing(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.first.bias.mul_(0.9)
+            return super().forward(x)
+
+    planned(Writing(torch.tanh))
+
+
+@refused("number that forward counts", "every forward changes the number 'seen' of the model")
+def counted_number():
+    class Counting(Between):
+        seen = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            return super().forward(x) * self.seen
+
+    planned(Counting(torch.tanh))
+
+
+# Precision and memory
+
+
+@works("autocast in the model")
+def autocast_inside():
+    class Narrow(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x).float()
+
+    trains_alike(Narrow(torch.tanh), tolerance=1e-2)
+
+
+@refused("autocast of CUDA in the model", "autocast of cuda is on.* precision='bf16-mixed'")
+def cuda_autocast_inside():
+    class Narrow(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return super().forward(x)
+
+    planned(Narrow(torch.tanh))
+
+
+@works("autocast to float16 in the model")
+def half_autocast_inside():
+    class Narrow(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.float16):
+                return super().forward(x).float()
+
+    trains_alike(Narrow(torch.tanh), tolerance=1e-2)
+
+
+@works("checkpoint")
+def checkpointed():
+    trains_alike(Between(lambda h: checkpoint(torch.sin, h, use_reentrant=False)))
+
+
+@works("reentrant checkpoint")
+def reentrant_checkpoint():
+    trains_alike(Between(lambda h: checkpoint(torch.sin, h, use_reentrant=True)))
+
+
+@works("checkpoint_sequential")
+def sequential_checkpoint():
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+    trains_alike(Between(lambda h, layers: checkpointing.checkpoint_sequential(layers, 2, h, use_reentrant=False), layers))
+
+
+@refused("checkpoint with context_fn", r"has a context_fn.*keep_activations=0\.3")
+def selective_checkpoint():
+    policy = partial(checkpointing.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
+    planned(Between(lambda h: checkpoint(torch.sin, h, use_reentrant=False, context_fn=policy)))
+
+
+@refused("saved tensors on the CPU", "hooks the tensors that are saved for backward.* leave them out")
+def offloaded():
+    def saved_on_cpu(h: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return h.sin()
+
+    planned(Between(saved_on_cpu))

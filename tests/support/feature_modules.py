@@ -1,0 +1,478 @@
+"""Scripts: what a module can carry, be wrapped by, or have done to it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from features import SGD, batches, cross_entropy, planned, refused, trains_alike, two_layers, works
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrizations, prune
+
+
+@contextmanager
+def job_of_one() -> Iterator[None]:
+    """A process group, which wrappers ask for."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+# Hooks
+
+
+@works("forward hook")
+def forward_hook():
+    model = two_layers()
+    model[0].register_forward_hook(lambda module, given, output: output * 2)
+    trains_alike(model)
+
+
+@works("forward hook that keeps activations")
+def forward_hook_that_keeps():
+    model, kept = two_layers(), []
+    model[0].register_forward_hook(lambda module, given, output: kept.append(output))
+    trains_alike(model)
+
+
+@works("forward pre-hook")
+def forward_pre_hook():
+    model = two_layers()
+    model[2].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    trains_alike(model)
+
+
+@refused("backward hook of a module", "its module '0' has a backward hook.* remove it")
+def backward_hook():
+    model = two_layers()
+    model[0].register_full_backward_hook(lambda module, inner, outer: None)
+    planned(model)
+
+
+@refused("backward hook of all modules", "a backward hook of all modules.* remove it")
+def global_backward_hook():
+    handle = nn.modules.module.register_module_full_backward_hook(lambda module, inner, outer: None)
+    try:
+        planned(two_layers())
+    finally:
+        handle.remove()
+
+
+@refused("hook of a parameter", r"parameter '0\.weight' has a hook \(register_hook\).* remove it")
+def parameter_hook():
+    model = two_layers()
+    model.get_parameter("0.weight").register_hook(lambda grad: grad * 2)
+    planned(model)
+
+
+@refused("hook of a gradient", r"parameter '0\.bias' has a hook \(register_post_accumulate_grad_hook\)")
+def post_accumulate_hook():
+    model = two_layers()
+    model.get_parameter("0.bias").register_post_accumulate_grad_hook(lambda parameter: None)
+    planned(model)
+
+
+class HookedActivation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).tanh()
+        h.register_hook(lambda grad: grad * 3)
+        return self.second(h)
+
+
+@works("hook of an activation")
+def activation_hook():
+    trains_alike(HookedActivation())
+
+
+# Wrappers
+
+
+@refused("DistributedDataParallel", r"is a DistributedDataParallel; give its \.module")
+def ddp():
+    with job_of_one():
+        planned(DistributedDataParallel(two_layers()))
+
+
+@refused("FullyShardedDataParallel", "is a FullyShardedDataParallel; give the module before it is wrapped")
+def fsdp():
+    with job_of_one():
+        planned(FullyShardedDataParallel(two_layers(), device_id=torch.device("cpu")))
+
+
+@refused("fully_shard", "is a FSDPModule; give the module before fully_shard")
+def fsdp2():
+    with job_of_one():
+        planned(fully_shard(two_layers(), mesh=dist.init_device_mesh("cpu", (1,))))
+
+
+@refused("torch.compile", r"is a OptimizedModule; give the module before torch\.compile")
+def compiled():
+    planned(torch.compile(two_layers()))  # pyright: ignore[reportArgumentType]
+
+
+@works("model.compile(), which a captured step does without")
+def compiled_in_place():
+    model = two_layers()
+    model.compile()
+    trains_alike(model, in_plain=lambda model, batch: cross_entropy(model.forward(batch[0]), batch[1]))
+
+
+@refused("DataParallel", r"is a DataParallel; give its \.module")
+def data_parallel():
+    planned(nn.DataParallel(two_layers()))
+
+
+@refused("torch.jit.script", "it is a ScriptModule; give the Python module that it was made of")
+def scripted():
+    planned(torch.jit.script(two_layers()))
+
+
+@refused("torch.jit.trace of a part", "module '0' is a ScriptModule")
+def traced_part():
+    model = two_layers()
+    model[0] = torch.jit.trace(model[0], torch.randn(6, 4))
+    planned(model)
+
+
+@refused("quantized module", "module '0' is a quantized Linear")
+def quantized():
+    planned(torch.ao.quantization.quantize_dynamic(two_layers(), {nn.Linear}))
+
+
+# Weights that are not just parameters
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embed(x).tanh())
+
+
+@works("tied weights")
+def tied_weights():
+    trains_alike(Tied(), given=[(torch.randint(5, (6,)), torch.randint(5, (6,))) for _ in range(2)])
+
+
+@works("frozen parameters")
+def frozen():
+    model = two_layers()
+    model[0].requires_grad_(False)
+    trains_alike(model, optimizer=lambda given: SGD([each for each in given if each.requires_grad]))
+
+
+@works("weight_norm")
+def weight_norm():
+    model = two_layers()
+    parametrizations.weight_norm(model[0])
+    trains_alike(model)
+
+
+@works("spectral_norm")
+def spectral_norm():
+    model = two_layers()
+    parametrizations.spectral_norm(model[0])
+    trains_alike(model)
+
+
+@works("orthogonal")
+def orthogonal():
+    model = two_layers()
+    parametrizations.orthogonal(model[2])
+    trains_alike(model)
+
+
+@refused("weight_norm by hooks", "module '0' has a weight that a WeightNorm computes; use nn.utils.parametrizations")
+def old_weight_norm():
+    model = two_layers()
+    nn.utils.weight_norm(model[0])
+    planned(model)
+
+
+@refused("spectral_norm by hooks, in a function", "module '0' has a weight that a SpectralNorm computes")
+def old_spectral_norm():
+    planned(lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 3))))
+
+
+@refused("prune", r"module '0' has a weight that a L1Unstructured computes.* prune\.remove")
+def pruned():
+    model = two_layers()
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    planned(model)
+
+
+@refused("lazy module", r"parameter '0\.weight' has no shape yet; run it on one batch first")
+def lazy():
+    planned(nn.Sequential(nn.LazyLinear(3)))
+
+
+@refused("meta device", r"parameter '0\.weight' is on the meta device and has no values; give a function")
+def on_meta_device():
+    with torch.device("meta"):
+        model = two_layers()
+    planned(model)
+
+
+@works("double()")
+def double():
+    given = [(x.double(), y) for x, y in batches()]
+    trains_alike(two_layers().double(), given=given, tolerance=1e-10)
+
+
+@works("bfloat16()")
+def bfloat16():
+    given = [(x.bfloat16(), y) for x, y in batches()]
+    trains_alike(two_layers().bfloat16(), given=given, tolerance=5e-2)
+
+
+@works("half()")
+def half():
+    trains_alike(two_layers().half(), given=[(x.half(), y) for x, y in batches()], tolerance=1e-2)
+
+
+@refused("dtype=float16", "float16")
+def dtype_half():
+    planned(two_layers(), dtype=torch.float16)
+
+
+@works("torch.set_default_dtype")
+def default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        trains_alike(two_layers(), given=batches(), tolerance=1e-10)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# How the model is given
+
+
+@works("function that makes the model")
+def model_function():
+    step = planned(two_layers, seed=7)
+    torch.manual_seed(7)
+    plain = two_layers()
+    given = batches()[0]
+    expected = cross_entropy(plain(given[0]), given[1])
+    torch.testing.assert_close(step(given).detach(), expected.detach())
+
+
+@works("function with arguments given")
+def partial_model():
+    planned(partial(nn.Linear, 4, 3))(batches()[0])
+
+
+@works("lambda model")
+def lambda_model():
+    planned(lambda: nn.Linear(4, 3))(batches()[0])
+
+
+@refused("class that asks for arguments", "Linear")
+def model_class_with_arguments():
+    planned(nn.Linear)
+
+
+@refused("function that gives no module", "returned a FakeTensor, not a torch.nn.Module")
+def model_function_of_tensor():
+    planned(lambda: torch.ones(3))  # pyright: ignore[reportArgumentType]
+
+
+# The module after parallelize
+
+
+@refused("call after parallelize", r"a result of Sequential was asked for after parallelize.*step\.module\(\)")
+def call_after():
+    model = two_layers()
+    planned(model)
+    model(batches()[0][0])
+
+
+@refused("layer replaced after parallelize", r"step\.module\(\)")
+def surgery():
+    model = two_layers()
+    planned(model)
+    model[2] = nn.Linear(8, 3)
+
+
+@refused("layer replaced by attribute after parallelize", r"step\.module\(\)")
+def surgery_by_attribute():
+    model = Tied()
+    planned(model, batch=(torch.randint(5, (6,)), torch.randint(5, (6,))))
+    model.out = nn.Linear(4, 5)
+
+
+@refused("parameter added after parallelize", r"step\.module\(\)")
+def added_parameter():
+    model = two_layers()
+    planned(model)
+    model.scale = nn.Parameter(torch.ones(()))
+
+
+@refused("buffer added after parallelize", r"step\.module\(\)")
+def added_buffer():
+    model = two_layers()
+    planned(model)
+    model.register_buffer("scale", torch.ones(()))
+
+
+@refused("layer removed after parallelize", r"step\.module\(\)")
+def removed_layer():
+    model = two_layers()
+    planned(model)
+    del model[1]
+
+
+@refused("layer appended after parallelize", r"step\.module\(\)")
+def appended_layer():
+    model = two_layers()
+    planned(model)
+    model.append(nn.Linear(3, 3))
+
+
+@refused("weight_norm after parallelize", r"step\.module\(\)")
+def norm_after():
+    model = two_layers()
+    planned(model)
+    parametrizations.weight_norm(model[0])
+
+
+@refused("layer replaced inside step.module()", "was changed, which training does not see")
+def surgery_inside():
+    step = planned(two_layers())
+    with step.module() as trained:
+        trained.add_module("2", nn.Linear(8, 3))
+
+
+@refused("weights written inside step.module()", "parameter '0.weight' was changed, which training does not see")
+def written_inside():
+    step = planned(two_layers())
+    with step.module() as trained, torch.no_grad():
+        trained.get_parameter("0.weight").zero_()
+
+
+@refused("freezing after parallelize", r"the parameters of Sequential was asked for")
+def frozen_after():
+    model = two_layers()
+    planned(model)
+    model.requires_grad_(False)
+
+
+@refused("eval mode in a step of train mode", r"call model\.train\(\) before step\(\)")
+def eval_before_step():
+    model = two_layers()
+    step = planned(model)
+    model.eval()
+    step(batches()[0])
+
+
+@refused("eval mode of a part", r"call model\.1\.train\(\) before step\(\)")
+def eval_of_a_part():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    step = planned(model)
+    model[1].eval()
+    step(batches()[0])
+
+
+@works("model in eval mode")
+def eval_mode():
+    trains_alike(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout()).eval())
+
+
+@refused("state_dict after parallelize", r"the state_dict\(\) of Sequential was asked for")
+def state_dict_after():
+    model = two_layers()
+    planned(model)
+    torch.save(model.state_dict(), io.BytesIO())
+
+
+@refused("load_state_dict after parallelize", r"load_state_dict\(\) of Sequential was asked for")
+def load_state_dict_after():
+    model = two_layers()
+    planned(model)
+    model.load_state_dict(two_layers().state_dict())
+
+
+@refused("load_state_dict inside step.module()", "was changed, which training does not see")
+def load_state_dict_inside():
+    step = planned(two_layers())
+    with step.module() as trained:
+        trained.load_state_dict(two_layers().state_dict())
+
+
+@works("torch.save inside step.module()")
+def saved_inside():
+    step, file = trains_alike(two_layers()), io.BytesIO()
+    with step.module() as trained:
+        torch.save(trained.state_dict(), file)
+    torch.testing.assert_close(torch.load(io.BytesIO(file.getvalue())), step.state_dict())
+
+
+@refused("deepcopy after parallelize", "a copy of Sequential was asked for")
+def copied_after():
+    model = two_layers()
+    planned(model)
+    copy.deepcopy(model)
+
+
+@works("average of weights")
+def averaged():
+    model, plain, given = two_layers(), two_layers(), batches(count=3)
+    plain.load_state_dict(model.state_dict())
+    ours, theirs = (torch.optim.swa_utils.AveragedModel(each) for each in (model, plain))
+    step, updates = planned(model), SGD(plain.parameters())
+    for x, y in given:
+        cross_entropy(plain(x), y).backward()
+        updates.step()
+        updates.zero_grad()
+        theirs.update_parameters(plain)
+        step((x, y))
+        with step.module() as trained:
+            ours.update_parameters(trained)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@refused("pickling the step", "state_dict")
+def pickled():
+    pickle.dumps(planned(two_layers()))
+
+
+@refused("deepcopy of the step", "state_dict")
+def copied_step():
+    copy.deepcopy(planned(two_layers()))
+
+
+@works("two steps in one process")
+def two_steps():
+    given = batches()
+    first, second = two_layers(), two_layers()
+    one, other = planned(first), planned(second)
+    before = other.state_dict()
+    one(given[0])
+    torch.testing.assert_close(other.state_dict(), before)
+    assert not torch.equal(one.state_dict()["0.weight"], other.state_dict()["0.weight"])
+
+
+@refused("one model in two steps", "asked for after parallelize")
+def one_model_twice():
+    model = two_layers()
+    planned(model)
+    planned(model)
+
+

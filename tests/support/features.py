@@ -1,0 +1,128 @@
+"""
+Training scripts of one feature each, as people write them: each trains as in plain PyTorch, or is refused by name.
+
+The scripts are in `feature_modules`, `feature_layers`, `feature_batches` and `feature_loops`. To move one from refused to
+supported, change its decorator, and let it compare.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+import shardwright as sw
+from shardwright.api.distributed_step import DistributedStep
+
+Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
+Script: TypeAlias = "Callable[[], object]"
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+cross_entropy = nn.functional.cross_entropy
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A script, and what a refusal of it says; None where it works."""
+
+    script: Script
+    refusal: str | None
+
+
+FEATURES: dict[str, Feature] = {}
+
+
+def works(name: str) -> Callable[[Script], Script]:
+    """Register a script that compares what it trained with plain PyTorch."""
+    return _registered(name, None)
+
+
+def refused(name: str, message: str) -> Callable[[Script], Script]:
+    """Register a script that ends in an error of ours, whose text has a match of `message`."""
+    return _registered(name, message)
+
+
+def _registered(name: str, refusal: str | None) -> Callable[[Script], Script]:
+    def register(script: Script) -> Script:
+        assert name not in FEATURES, name
+        FEATURES[name] = Feature(script, refusal)
+        return script
+
+    return register
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def batches(*shape: int, count: int = 2, classes: int = 3) -> list[Batch]:
+    """Inputs of a shape, six rows of four numbers by default, and a label for each row."""
+    shape = shape or (6, 4)
+    return [(torch.randn(shape), torch.randint(classes, shape[:1])) for _ in range(count)]
+
+
+def planned(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[..., Any] | None = cross_entropy,
+    batch: Batch | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
+    **options: Any,
+) -> DistributedStep:
+    """A step of one rank, planned without a search."""
+    example = batches()[0] if batch is None else batch
+    return sw.parallelize(model, loss, optimizer, example, "local-4", pins="dp", **options)
+
+
+def trains_alike(
+    model: nn.Module,
+    loss: Callable[..., Any] | None = cross_entropy,
+    given: Sequence[Batch] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
+    *,
+    in_plain: Callable[[nn.Module, Any], torch.Tensor] | None = None,
+    drawing: Callable[..., Any] = nullcontext,
+    tolerance: float = 1e-5,
+    **options: Any,
+) -> DistributedStep:
+    """
+    Train a copy of a module in plain PyTorch, and the module by a step, and compare losses and weights.
+
+    Args:
+        given: the batches, the first of which is the example.
+        in_plain: the loss of a module and a batch, where that is not ``loss(model(*inputs), labels)``, or ``model(*batch)``.
+        drawing: the context of each forward pass in plain PyTorch, of the number of its step.
+
+    Returns:
+        The step.
+    """
+    given = batches() if given is None else given
+    plain, of_batch = copy.deepcopy(model), in_plain or partial(_loss, loss)
+    updates, expected = optimizer(plain.parameters()), []
+    for number, batch in enumerate(given):
+        with drawing() if drawing is nullcontext else drawing(step=number):
+            value = of_batch(plain, batch)
+        value.backward()
+        updates.step()
+        updates.zero_grad()
+        expected.append(value.detach())
+    step = planned(model, loss, given[0], optimizer, **options)
+    found = [step(batch).detach() for batch in given]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert_same_weights(step, plain, tolerance)
+    return step
+
+
+def assert_same_weights(step: DistributedStep, plain: nn.Module, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(
+        step.state_dict(), {**plain.state_dict()}, rtol=tolerance, atol=tolerance, check_stride=False
+    )
+
+
+def _loss(loss: Callable[..., Any] | None, model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(*batch) if loss is None else loss(model(*batch[:-1]), batch[-1])
