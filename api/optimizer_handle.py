@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..ir.not_supported import OPTIMIZER_STEP, OTHER_SETTING
+from ..ir.not_supported import OPTIMIZER_STATE, OPTIMIZER_STEP, OTHER_SETTING
 from ..runtime.plan import PlanError
 
 RATE = "lr"
@@ -65,11 +65,11 @@ class OptimizerHandle(torch.optim.Optimizer):
 
     def state_dict(self) -> NoReturn:
         """PlanError: the optimizer's state is the step's."""
-        raise PlanError("step.optimizer has no state of its own; the states of the optimizer cannot be saved yet")
+        raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
         """PlanError: the optimizer's state is the step's."""
-        raise PlanError("step.optimizer has no state of its own; the states of the optimizer cannot be loaded yet")
+        raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """PlanError: which parameters are trained was decided by the plan."""

@@ -149,7 +149,7 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     if isinstance(step.model, nn.Module):
         parameters = dict(step.model.named_parameters())
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
-            raise PlanError(f"parameter {unmade[0]!r} is on the meta device and has no values; {ON_META.instead}")
+            raise PlanError(f"parameter {unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
             LOG.warning("the parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
 

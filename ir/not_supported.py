@@ -88,11 +88,20 @@ CONTROL_FLOW = Refusal(
 NUMPY = Refusal("`.numpy()` in forward", "check that the model runs on this batch in eager PyTorch")
 OTHER_RANDOM = Refusal(
     "random numbers of numpy or of Python's `random` in forward",
-    "draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: apply_spec_augment=False, layerdrop=0)",
+    "draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: apply_spec_augment=False,"
+    " layerdrop=0)",
 )
 GENERATOR = Refusal(
     "a `torch.Generator` of one's own in forward",
     "leave the generator out: parallelize(seed=...) seeds what steps draw",
+)
+RANDOM_OP = Refusal(
+    "random ops that cannot be drawn part by part: `torch.multinomial`, `torch.poisson`",
+    "or pass them as part of the batch",
+)
+STRIDES = Refusal(
+    "`as_strided` of a part of another tensor, which may read the rest of it",
+    "use slices, unfold or indices in its place",
 )
 REPLACED_BUFFER = Refusal(
     "a new tensor for a buffer in forward: `self.count = self.count + 1`",
@@ -178,6 +187,10 @@ BACKWARD = Refusal(
     "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates",
 )
 CLOSURE = Refusal("`step(closure)`", "expected a batch: a tuple, list or dict")
+OPTIMIZER_STATE = Refusal(
+    "saving and loading the states of the optimizer: `step.optimizer.state_dict()`",
+    "step.state_dict() has the weights; the states of the optimizer cannot be saved or loaded yet",
+)
 OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the parameters itself")
 COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")
 MODE = Refusal(
@@ -224,6 +237,8 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         NUMPY,
         OTHER_RANDOM,
         GENERATOR,
+        RANDOM_OP,
+        STRIDES,
         REPLACED_BUFFER,
         WRITTEN_PARAMETER,
         COUNTED,
@@ -234,6 +249,18 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
     "Losses": (LOSS_BY_ROW, OUTSIDE_WEIGHT, TRAINED_LOSS),
     "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
     "Optimizers": (OTHER_OPTIMIZER, AMSGRAD, MAXIMIZE, DAMPENING, ADAM_DECAY, LEFT_OUT, OTHER_SETTING),
-    "The loop": (AUTOCAST, NO_GRAD, BACKWARD, CLOSURE, OPTIMIZER_STEP, COPIED_STEP, MODE, STALE, SURGERY, WRITTEN),
+    "The loop": (
+        AUTOCAST,
+        NO_GRAD,
+        BACKWARD,
+        CLOSURE,
+        OPTIMIZER_STEP,
+        OPTIMIZER_STATE,
+        COPIED_STEP,
+        MODE,
+        STALE,
+        SURGERY,
+        WRITTEN,
+    ),
 }
 """By section of the manual."""

@@ -8,6 +8,8 @@ place, node by node, each with the layer and line that export notes.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import warnings
 from typing import Any
@@ -70,7 +72,8 @@ class _Replay(torch.fx.Interpreter):
 
 
 def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
-    with warnings.catch_warnings(record=True) as told:
+    # Where it fails it shows the graph so far, before an error that does not speak of it.
+    with warnings.catch_warnings(record=True) as told, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
     if any("_buffers" in str(each.message) for each in told):

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch._prims_common import get_computation_dtype
 
-from ..ir.not_supported import CONTROL_FLOW, SPARSE_GRADIENT
+from ..ir.not_supported import CONTROL_FLOW, RANDOM_OP, SPARSE_GRADIENT
 from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
 from .captured import ORIGIN, CaptureError, Origin
@@ -267,7 +267,7 @@ def check_ops(graph: torch.fx.Graph) -> None:
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
                 f"{where}: {node.target} draws random numbers that cannot be drawn part by part; make them of "
-                f"those that can ({_drawn_by_place()}), or pass them as part of the batch"
+                f"those that can ({_drawn_by_place()}), {RANDOM_OP.instead}"
             )
         if node.target._schema.is_mutable:
             raise CaptureError(

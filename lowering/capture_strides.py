@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..ir.not_supported import STRIDES
 from .capture_indexing import Calls
 from .captured import ORIGIN, CaptureError
 
@@ -74,7 +75,7 @@ def _flat(call: Calls, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
         origin = node.meta[ORIGIN]
         raise CaptureError(
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): {node.target} reads the memory of a tensor that is"
-            " a part of another; index or reshape that other one instead"
+            f" a part of another; {STRIDES.instead}"
         )
     return call(aten.view.default, call(aten.permute.default, x, order), [value.numel()])
 

@@ -150,7 +150,7 @@ def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fake
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         stack.enter_context(_told_that_it_is_traced())
         # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
-        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(_without_mkldnn())
         joint = aot_export_joint_with_descriptors(
             stack,
             step,
@@ -169,6 +169,17 @@ def _traced_from_export(step: _Call, tensors: list[torch.Tensor], fakes: Fakes) 
     # It runs the model's own code, and may raise anything.
     except Exception:
         return None
+
+
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """As `torch.backends.mkldnn.flags`, which sets other things too, and warns of them."""
+    before = torch.backends.mkldnn.enabled
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
 from ..dialects.step import BACKWARD, CHECKPOINT
+from ..ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
@@ -102,7 +103,7 @@ def _refuse_memory(node: Node, origin: Origin) -> None:
     if isinstance(source, Node) and source.op != "placeholder":
         raise CaptureError(
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on how its"
-            " memory lies, which a distributed program does not keep; use slices, unfold or indices in its place"
+            f" memory lies, which a distributed program does not keep; {STRIDES.instead}"
         )
 
 

@@ -48,6 +48,10 @@ def adamw_(
     return param, exp_avg, exp_avg_sq
 
 
+_NARROW = (torch.bfloat16, torch.float16)
+"""In these dtypes the fused SGD of the CPU leaves as it is whatever fills a vector register."""
+
+
 def sgd_(
     param: torch.Tensor,
     grad: torch.Tensor,
@@ -73,7 +77,15 @@ def sgd_(
         raise ValueError(f"SGD with momentum {momentum} needs a momentum buffer")
     if dampening and step is None:
         raise ValueError(f"SGD with dampening {dampening} needs the step, for the first is not dampened")
-    if param.numel():
+    is_first = bool(dampening) and step is not None and int(step) == 1
+    if param.dtype in _NARROW and param.device.type == "cpu":
+        if weight_decay:
+            grad = grad.add(param, alpha=weight_decay)
+        if momentum and momentum_buffer is not None:
+            momentum_buffer.mul_(momentum).add_(grad, alpha=1.0 if is_first else 1 - dampening)
+            grad = grad.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
+        param.add_(grad, alpha=-float(lr))
+    elif param.numel():
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
             [param],
             [grad.contiguous()],
@@ -84,7 +96,7 @@ def sgd_(
             dampening=dampening,
             nesterov=nesterov,
             maximize=False,
-            is_first_step=bool(dampening) and step is not None and int(step) == 1,
+            is_first_step=is_first,
         )
     return param if momentum_buffer is None else (param, momentum_buffer)
 

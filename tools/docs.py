@@ -1,8 +1,8 @@
-"""Write the parts of the manual that the code already says: docs/passes.md and docs/dialects.md."""
+"""Write the parts of the manual that the code already says: passes.md, dialects.md and not-supported.md in docs."""
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xdsl.ir import Attribute, Dialect, Operation, TypeAttribute
@@ -13,6 +13,7 @@ from xdsl.irdl import (
     VariadicDef,
 )
 
+from ..ir.not_supported import NOT_SUPPORTED, Refusal
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from .pass_doc import PassDoc, pass_doc
@@ -22,7 +23,7 @@ NOTICE = "<!-- Written by `make docs` from the code; change it there. -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write both pages into the folder named by the one argument, `docs` if there is none."""
+    """Write the pages into the folder named by the one argument, `docs` if there is none."""
     (folder,) = (sys.argv[1:] if arguments is None else arguments) or ("docs",)
     for name, text in pages().items():
         (Path(folder) / name).write_text(text)
@@ -34,6 +35,7 @@ def pages() -> dict[str, str]:
     return {
         "passes.md": passes_page(pass_doc(load()) for load in UNIVERSE.all_passes.values()),
         "dialects.md": dialects_page(load() for load in UNIVERSE.all_dialects.values()),
+        "not-supported.md": not_supported_page(NOT_SUPPORTED),
     }
 
 
@@ -155,6 +157,25 @@ def _named(parts: Iterable[tuple[str, object]]) -> Iterator[str]:
         yield name + (
             "?" if isinstance(part, OptionalDef) else "..." if isinstance(part, VariadicDef) else ""
         )
+
+
+def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:
+    """Return the Markdown page of what is refused, by section, each with what to do in its place."""
+    intro = (
+        "What of training in PyTorch a step of `parallelize` refuses, and what to do in its place. Each ends in an error"
+        " that names what was found and says this; for each there is a script in `tests/support/feature_*.py` that meets"
+        " the error, beside those of what works."
+    )
+    return _page("What is not supported", [intro, *(part for section in rows.items() for part in _refusals(*section))])
+
+
+def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:
+    return f"## {section}", _table(("not supported", "the way out"), ((row.what, _told(row.instead)) for row in rows))
+
+
+def _told(text: str) -> str:
+    """Return plain words, as in errors, so that Markdown shows them as they are."""
+    return text if "`" in text else text.replace("_", r"\_").replace("*", r"\*")
 
 
 def _page(title: str, sections: Iterable[str]) -> str:

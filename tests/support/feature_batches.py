@@ -10,6 +10,17 @@ from features import SGD, Batch, batches, cross_entropy, planned, refused, train
 from torch import nn
 from transformers.utils import ModelOutput
 
+from shardwright.ir.not_supported import (
+    ARRAY,
+    CHANGED_VALUE,
+    INPUT_GRADIENT,
+    LAYOUT,
+    LOSS_BY_ROW,
+    NESTED,
+    OTHER_ITEM,
+    OTHER_SHAPE,
+)
+
 
 class Scaled(nn.Module):
     """A model of inputs and of what else a batch has."""
@@ -71,19 +82,23 @@ def string():
     trains_alike(Scaled(), given=with_item("twice"))
 
 
-@refused("number that changes", r"batch entry '1' is 0\.5, and the step was planned for 2\.5; give it as a tensor")
+@refused(
+    "number that changes",
+    r"batch entry '1' is 0\.5, and the step was planned for 2\.5; give it as a tensor",
+    CHANGED_VALUE,
+)
 def changed_number():
     step = planned(Scaled(), batch=with_item(2.5)[0])
     step(with_item(2.5)[0])
     step(with_item(0.5)[0])
 
 
-@refused("string that changes", r"batch entry '1' is 'once', and the step was planned for 'twice'")
+@refused("string that changes", r"batch entry '1' is 'once', and the step was planned for 'twice'", CHANGED_VALUE)
 def changed_string():
     planned(Scaled(), batch=with_item("twice")[0])(with_item("once")[0])
 
 
-@refused("None that becomes a tensor", r"batch entry '1' is tensor\(.* planned for None")
+@refused("None that becomes a tensor", r"batch entry '1' is tensor\(.* planned for None", CHANGED_VALUE)
 def changed_none():
     planned(Scaled(), batch=with_item(None)[0])(with_item(torch.tensor(0.5))[0])
 
@@ -93,7 +108,7 @@ def changed_tensor():
     planned(Scaled(), batch=with_item(torch.rand(6, 3))[0])(with_item(None)[0])
 
 
-@refused("another item in a batch", r"has an entry 'mask', the example had .*; leave it out")
+@refused("another item in a batch", r"has an entry 'mask', the example had .*; leave it out", OTHER_ITEM)
 def added_item():
     x, y = batches()[0]
     planned(Scaled(), batch={"x": x, "labels": y})({"x": x, "labels": y, "mask": torch.rand(6, 3)})
@@ -105,12 +120,20 @@ def missing_item():
     planned(Scaled(), batch={"x": x, "mask": torch.rand(6, 3), "labels": y})({"x": x, "labels": y})
 
 
-@refused("nested batch", r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own")
+@refused(
+    "nested batch",
+    r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own",
+    NESTED,
+)
 def nested():
     planned(two_layers(), batch=({"x": torch.randn(6, 4)}, torch.randint(3, (6,))))
 
 
-@refused("deeply nested batch", r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own")
+@refused(
+    "deeply nested batch",
+    r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own",
+    NESTED,
+)
 def deeply_nested():
     planned(two_layers(), batch=({"x": [torch.randn(6, 4)]}, torch.randint(3, (6,))))
 
@@ -120,50 +143,54 @@ def bare_tensor():
     planned(two_layers(), batch=torch.randn(6, 4))  # pyright: ignore[reportArgumentType]
 
 
-@refused("numpy array in a batch", r"batch\['0'\] is a ndarray; give a tensor")
+@refused("numpy array in a batch", r"batch\['0'\] is a ndarray; give a tensor", ARRAY)
 def array():
     x, y = batches()[0]
     planned(two_layers(), batch=(x.numpy(), y))
 
 
-@refused("sparse tensor in a batch", r"batch\['0'\] is a tensor of layout torch\.sparse_coo; give dense ones")
+@refused("sparse tensor in a batch", r"batch\['0'\] is a tensor of layout torch\.sparse_coo; give dense ones", LAYOUT)
 def sparse():
     x, y = batches()[0]
     planned(nn.Linear(4, 3), batch=(x.to_sparse(), y))
 
 
-@refused("nested tensor in a batch", r"batch\['0'\] is a tensor of layout torch\.jagged; give dense ones")
+@refused("nested tensor in a batch", r"batch\['0'\] is a tensor of layout torch\.jagged; give dense ones", LAYOUT)
 def nested_tensor():
     ragged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged)
     planned(nn.Linear(4, 3), lambda output, labels: output.values().sum(), batch=(ragged, torch.zeros(2)))
 
 
-@refused("inputs that require gradients", r"batch\['0'\] requires a gradient; detach it")
+@refused("inputs that require gradients", r"batch\['0'\] requires a gradient; detach it", INPUT_GRADIENT)
 def gradient_of_inputs():
     x, y = batches()[0]
     planned(two_layers(), batch=(x.requires_grad_(), y))
 
 
-@refused("inputs that require gradients later", r"batch entry '0' requires a gradient; detach it")
+@refused("inputs that require gradients later", r"batch entry '0' requires a gradient; detach it", INPUT_GRADIENT)
 def gradient_of_later_inputs():
     x, y = batches()[0]
     planned(two_layers())((x.clone().requires_grad_(), y))
 
 
-@refused("another length later", r"batch entry '0' has shape \[6, 9, 8\].* expects the global batch, \[6, 7, 8\]")
+@refused(
+    "another length later",
+    r"batch entry '0' has shape \[6, 9, 8\].* expects the global batch, \[6, 7, 8\]",
+    OTHER_SHAPE,
+)
 def another_length():
     model = nn.Sequential(nn.Linear(8, 3), nn.Flatten(0, 1))
     first, later = ((torch.randn(6, n, 8), torch.randint(3, (6 * n,))) for n in (7, 9))
     planned(model, batch=first)(later)
 
 
-@refused("last partial batch", r"batch entry '0' has shape \[5, 4\].* expects the global batch, \[6, 4\]")
+@refused("last partial batch", r"batch entry '0' has shape \[5, 4\].* expects the global batch, \[6, 4\]", OTHER_SHAPE)
 def partial_batch():
     x, y = batches()[0]
     planned(two_layers())((x[:5], y[:5]))
 
 
-@refused("another dtype later", r"dtype torch\.int32")
+@refused("another dtype later", r"dtype torch\.int32", OTHER_SHAPE)
 def another_dtype():
     x, y = batches()[0]
     planned(two_layers())((x, y.int()))
@@ -237,6 +264,6 @@ def no_loss():
     planned(OwnLoss(lambda loss, logits: "done"), None)
 
 
-@refused("model that returns a lone result", r"gave a tensor of shape \(6, 3\)")
+@refused("model that returns a lone result", r"gave a tensor of shape \(6, 3\)", LOSS_BY_ROW)
 def output_for_loss():
     planned(OwnLoss(lambda loss, logits: logits), None, optimizer=SGD)

@@ -15,6 +15,28 @@ from torch.utils import checkpoint as checkpointing
 from torch.utils.checkpoint import checkpoint
 
 import shardwright as sw
+from shardwright.ir.not_supported import (
+    AVERAGED_STATISTICS,
+    CHECKPOINT_POLICY,
+    CONTROL_FLOW,
+    COUNTED,
+    CUDA_AUTOCAST,
+    GENERATOR,
+    LOSS_BY_ROW,
+    MAX_NORM,
+    NUMPY,
+    OTHER_RANDOM,
+    OUTSIDE_WEIGHT,
+    RANDOM_OP,
+    REPLACED_BUFFER,
+    SAVED_TENSORS,
+    SPARSE_GRADIENT,
+    STRIDES,
+    SYNCED_BATCH_NORM,
+    TRAINED_LOSS,
+    VALUE,
+    WRITTEN_PARAMETER,
+)
 
 
 class Between(nn.Module):
@@ -53,12 +75,16 @@ def batch_norm():
     trains_alike(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
 
 
-@refused("batch norm of average statistics", "module '1' is a BatchNorm1d with momentum=None; give it a momentum")
+@refused(
+    "batch norm of average statistics",
+    "module '1' is a BatchNorm1d with momentum=None; give it a momentum",
+    AVERAGED_STATISTICS,
+)
 def batch_norm_without_momentum():
     planned(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)))
 
 
-@refused("SyncBatchNorm", "module '1' is a SyncBatchNorm; leave it the BatchNorm it was")
+@refused("SyncBatchNorm", "module '1' is a SyncBatchNorm; leave it the BatchNorm it was", SYNCED_BATCH_NORM)
 def sync_batch_norm():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
     planned(model)
@@ -94,7 +120,7 @@ def gru():
     trains_alike(Recurrent(nn.GRU), given=batches(6, 7, 4))
 
 
-@refused("packed sequences", "needs the values of a tensor")
+@refused("packed sequences", "needs the values of a tensor", VALUE)
 def packed():
     class Packed(Recurrent):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,12 +136,12 @@ def embedding():
     trains_alike(nn.Sequential(nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, 3)), given=tokens())
 
 
-@refused("sparse embedding", "module '0' is a Embedding with sparse=True; use dense ones")
+@refused("sparse embedding", "module '0' is a Embedding with sparse=True; use dense ones", SPARSE_GRADIENT)
 def sparse_embedding():
     planned(nn.Sequential(nn.Embedding(9, 8, sparse=True), nn.Linear(8, 3)), batch=tokens()[0])
 
 
-@refused("embedding with max_norm", r"module '0' is a Embedding with max_norm=1\.0; leave max_norm out")
+@refused("embedding with max_norm", r"module '0' is a Embedding with max_norm=1\.0; leave max_norm out", MAX_NORM)
 def renormed_embedding():
     planned(nn.Sequential(nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 3)), batch=tokens()[0])
 
@@ -181,7 +207,7 @@ def masked_attention():
 # Losses
 
 
-@refused("CTC loss", r"_ctc_loss\.default needs the values of a tensor")
+@refused("CTC loss", r"_ctc_loss\.default needs the values of a tensor", VALUE)
 def ctc():
     class Steps(nn.Module):
         def __init__(self) -> None:
@@ -197,7 +223,7 @@ def ctc():
     planned(Steps(), loss, (torch.randn(6, 7, 4), torch.randint(1, 5, (6, 3))))
 
 
-@refused("penalty on the model's own weights in the loss", "outside the model that requires a gradient")
+@refused("penalty on the model's own weights in the loss", "outside the model that requires a gradient", OUTSIDE_WEIGHT)
 def penalty():
     model = two_layers()
 
@@ -212,7 +238,7 @@ def weighted_loss():
     trains_alike(two_layers(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1))
 
 
-@refused("loss module that is trained", "make the loss part of the model")
+@refused("loss module that is trained", "make the loss part of the model", TRAINED_LOSS)
 def trained_loss():
     class Trained(nn.Module):
         def __init__(self) -> None:
@@ -233,7 +259,7 @@ def several_losses():
     trains_alike(two_layers(), losses, in_plain=lambda model, batch: sum(losses(model(batch[0]), batch[1])))  # pyright: ignore[reportArgumentType, reportReturnType]
 
 
-@refused("loss for each row", r"gave a tensor of shape \(6,\).* with \.mean\(\)")
+@refused("loss for each row", r"gave a tensor of shape \(6,\).* with \.mean\(\)", LOSS_BY_ROW)
 def loss_by_row():
     planned(two_layers(), partial(cross_entropy, reduction="none"))
 
@@ -248,7 +274,7 @@ def loss_as_number():
     planned(two_layers(), lambda output, labels: 1.0)
 
 
-@refused("loss read by .item()", "needs the values of a tensor")
+@refused("loss read by .item()", "needs the values of a tensor", VALUE)
 def loss_item():
     planned(two_layers(), lambda output, labels: cross_entropy(output, labels) / output.abs().max().item())
 
@@ -297,32 +323,36 @@ def gradient_penalty():
     trains_alike(Between(penalised))
 
 
-@refused("branch on a value", "needs the values of a tensor.* let no shape, branch or Python number depend on them")
+@refused(
+    "branch on a value",
+    "needs the values of a tensor.* let no shape, branch or Python number depend on them",
+    VALUE,
+)
 def branch():
     planned(Between(lambda h: h * 2 if h.sum() > 0 else h))
 
 
-@refused(".item() in forward", "needs the values of a tensor")
+@refused(".item() in forward", "needs the values of a tensor", VALUE)
 def item():
     planned(Between(lambda h: h * h.max().item()))
 
 
-@refused("nonzero", "needs the values of a tensor")
+@refused("nonzero", "needs the values of a tensor", VALUE)
 def nonzero():
     planned(Between(lambda h: h * h.nonzero().sum()))
 
 
-@refused("index by a boolean mask", "needs the values of a tensor")
+@refused("index by a boolean mask", "needs the values of a tensor", VALUE)
 def boolean_mask():
     planned(Between(lambda h: h * h[h > 0].sum()))
 
 
-@refused(".numpy() in forward", "numpy")
+@refused(".numpy() in forward", "numpy", NUMPY)
 def to_numpy():
     planned(Between(lambda h: h * torch.from_numpy(np.tanh(h.detach().numpy()))))
 
 
-@refused("torch.cond", r"a control-flow operator.* use torch\.where")
+@refused("torch.cond", r"a control-flow operator.* use torch\.where", CONTROL_FLOW)
 def cond():
     planned(Between(lambda h: torch.cond(h.sum() > 0, lambda h: h.sin(), lambda h: h.cos(), (h,))))
 
@@ -332,20 +362,35 @@ def complex_numbers():
     trains_alike(Between(lambda h: torch.fft.rfft(h).abs().repeat(1, 2)[:, :8]))
 
 
-@refused("random numbers of numpy", "takes random numbers from numpy or from Python's random")
+@refused("random numbers of numpy", "takes random numbers from numpy or from Python's random", OTHER_RANDOM)
 def numpy_random():
     planned(Between(lambda h: h * float(np.random.rand())))
 
 
-@refused("random numbers of Python", "takes random numbers from numpy or from Python's random")
+@refused("random numbers of Python", "takes random numbers from numpy or from Python's random", OTHER_RANDOM)
 def python_random():
     planned(Between(lambda h: h * random.random()))
 
 
-@refused("random numbers of a generator", r"from a torch\.Generator.* leave the generator out")
+@refused("random numbers of a generator", r"from a torch\.Generator.* leave the generator out", GENERATOR)
 def own_generator():
     generator = torch.Generator().manual_seed(0)
     planned(Between(lambda h: h * torch.rand(8, generator=generator)))
+
+
+@refused("random op that cannot be split", "poisson.*draws random numbers that cannot be drawn part by part", RANDOM_OP)
+def poisson():
+    planned(Between(lambda h: h * torch.poisson(h.detach().exp())))
+
+
+@works("as_strided")
+def strided():
+    trains_alike(Between(lambda h: h.tanh().as_strided((6, 8), (1, 6))))
+
+
+@refused("as_strided of a part", "as_strided.default reads the memory of a tensor that is a part of another", STRIDES)
+def strided_part():
+    planned(Between(lambda h: h.tanh()[:, ::2].as_strided((6, 8), (1, 6))))
 
 
 @works("no_grad in forward")
@@ -378,7 +423,11 @@ def written_buffer():
     trains_alike(Counting(torch.tanh))
 
 
-@refused("buffer replaced in forward", r"assigns a new tensor to the buffer 'calls'; write into it instead")
+@refused(
+    "buffer replaced in forward",
+    r"assigns a new tensor to the buffer 'calls'; write into it instead",
+    REPLACED_BUFFER,
+)
 def replaced_buffer():
     class Counting(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -388,7 +437,7 @@ def replaced_buffer():
     planned(Counting(torch.tanh))
 
 
-@refused("parameter written in forward", "forward writes into the parameter 'first.bias'")
+@refused("parameter written in forward", "forward writes into the parameter 'first.bias'", WRITTEN_PARAMETER)
 def written_parameter():
     class Writing(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -399,7 +448,7 @@ def written_parameter():
     planned(Writing(torch.tanh))
 
 
-@refused("number that forward counts", "every forward changes the number 'seen' of the model")
+@refused("number that forward counts", "every forward changes the number 'seen' of the model", COUNTED)
 def counted_number():
     class Counting(Between):
         seen = 0
@@ -424,12 +473,16 @@ def autocast_inside():
     trains_alike(Narrow(torch.tanh), tolerance=1e-2)
 
 
-@refused("autocast of CUDA in the model", "autocast of cuda is on.* precision='bf16-mixed'")
+@refused("autocast of CUDA in the model", "autocast of cuda is on.* precision='bf16-mixed'", CUDA_AUTOCAST)
 def cuda_autocast_inside():
     class Narrow(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16):
+            # What torch.autocast("cuda") does where there is a CUDA device.
+            torch.set_autocast_enabled("cuda", True)
+            try:
                 return super().forward(x)
+            finally:
+                torch.set_autocast_enabled("cuda", False)
 
     planned(Narrow(torch.tanh))
 
@@ -457,16 +510,17 @@ def reentrant_checkpoint():
 @works("checkpoint_sequential")
 def sequential_checkpoint():
     layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
-    trains_alike(Between(lambda h, layers: checkpointing.checkpoint_sequential(layers, 2, h, use_reentrant=False), layers))
+    halves = partial(checkpointing.checkpoint_sequential, segments=2, use_reentrant=False)
+    trains_alike(Between(lambda h, layers: halves(layers, input=h), layers))
 
 
-@refused("checkpoint with context_fn", r"has a context_fn.*keep_activations=0\.3")
+@refused("checkpoint with context_fn", r"has a context_fn.*keep_activations=0\.3", CHECKPOINT_POLICY)
 def selective_checkpoint():
     policy = partial(checkpointing.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
     planned(Between(lambda h: checkpoint(torch.sin, h, use_reentrant=False, context_fn=policy)))
 
 
-@refused("saved tensors on the CPU", "hooks the tensors that are saved for backward.* leave them out")
+@refused("saved tensors on the CPU", "hooks the tensors that are saved for backward.* leave them out", SAVED_TENSORS)
 def offloaded():
     def saved_on_cpu(h: torch.Tensor) -> torch.Tensor:
         with torch.autograd.graph.save_on_cpu():

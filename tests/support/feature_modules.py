@@ -17,6 +17,27 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, prune
 
+from shardwright.ir.not_supported import (
+    BACKWARD_HOOK,
+    COMPILED,
+    COMPUTED_WEIGHT,
+    COPIED_STEP,
+    FULLY_SHARD,
+    FULLY_SHARDED,
+    HALF,
+    LAZY,
+    MODE,
+    ON_META,
+    PARAMETER_HOOK,
+    QUANTIZED,
+    REPLICATED,
+    SCRIPTED,
+    SHARED_MEMORY,
+    STALE,
+    SURGERY,
+    WRITTEN,
+)
+
 
 @contextmanager
 def job_of_one() -> Iterator[None]:
@@ -52,14 +73,14 @@ def forward_pre_hook():
     trains_alike(model)
 
 
-@refused("backward hook of a module", "its module '0' has a backward hook.* remove it")
+@refused("backward hook of a module", "its module '0' has a backward hook.* remove it", BACKWARD_HOOK)
 def backward_hook():
     model = two_layers()
     model[0].register_full_backward_hook(lambda module, inner, outer: None)
     planned(model)
 
 
-@refused("backward hook of all modules", "a backward hook of all modules.* remove it")
+@refused("backward hook of all modules", "a backward hook of all modules.* remove it", BACKWARD_HOOK)
 def global_backward_hook():
     handle = nn.modules.module.register_module_full_backward_hook(lambda module, inner, outer: None)
     try:
@@ -68,14 +89,14 @@ def global_backward_hook():
         handle.remove()
 
 
-@refused("hook of a parameter", r"parameter '0\.weight' has a hook \(register_hook\).* remove it")
+@refused("hook of a parameter", r"parameter '0\.weight' has a hook \(register_hook\).* remove it", PARAMETER_HOOK)
 def parameter_hook():
     model = two_layers()
     model.get_parameter("0.weight").register_hook(lambda grad: grad * 2)
     planned(model)
 
 
-@refused("hook of a gradient", r"parameter '0\.bias' has a hook \(register_post_accumulate_grad_hook\)")
+@refused("hook of a gradient", r"parameter '0\.bias' has a hook \(register_post_accumulate_grad_hook\)", PARAMETER_HOOK)
 def post_accumulate_hook():
     model = two_layers()
     model.get_parameter("0.bias").register_post_accumulate_grad_hook(lambda parameter: None)
@@ -101,25 +122,29 @@ def activation_hook():
 # Wrappers
 
 
-@refused("DistributedDataParallel", r"is a DistributedDataParallel; give its \.module")
+@refused("DistributedDataParallel", r"is a DistributedDataParallel; give its \.module", REPLICATED)
 def ddp():
     with job_of_one():
         planned(DistributedDataParallel(two_layers()))
 
 
-@refused("FullyShardedDataParallel", "is a FullyShardedDataParallel; give the module before it is wrapped")
+@refused(
+    "FullyShardedDataParallel",
+    "is a FullyShardedDataParallel; give the module before it is wrapped",
+    FULLY_SHARDED,
+)
 def fsdp():
     with job_of_one():
         planned(FullyShardedDataParallel(two_layers(), device_id=torch.device("cpu")))
 
 
-@refused("fully_shard", "is a FSDPModule; give the module before fully_shard")
+@refused("fully_shard", "is a FSDPModule; give the module before fully_shard", FULLY_SHARD)
 def fsdp2():
     with job_of_one():
         planned(fully_shard(two_layers(), mesh=dist.init_device_mesh("cpu", (1,))))
 
 
-@refused("torch.compile", r"is a OptimizedModule; give the module before torch\.compile")
+@refused("torch.compile", r"is a OptimizedModule; give the module before torch\.compile", COMPILED)
 def compiled():
     planned(torch.compile(two_layers()))  # pyright: ignore[reportArgumentType]
 
@@ -131,24 +156,24 @@ def compiled_in_place():
     trains_alike(model, in_plain=lambda model, batch: cross_entropy(model.forward(batch[0]), batch[1]))
 
 
-@refused("DataParallel", r"is a DataParallel; give its \.module")
+@refused("DataParallel", r"is a DataParallel; give its \.module", REPLICATED)
 def data_parallel():
     planned(nn.DataParallel(two_layers()))
 
 
-@refused("torch.jit.script", "it is a ScriptModule; give the Python module that it was made of")
+@refused("torch.jit.script", "it is a ScriptModule; give the Python module that it was made of", SCRIPTED)
 def scripted():
     planned(torch.jit.script(two_layers()))
 
 
-@refused("torch.jit.trace of a part", "module '0' is a ScriptModule")
+@refused("torch.jit.trace of a part", "module '0' is a ScriptModule", SCRIPTED)
 def traced_part():
     model = two_layers()
     model[0] = torch.jit.trace(model[0], torch.randn(6, 4))
     planned(model)
 
 
-@refused("quantized module", "module '0' is a quantized Linear")
+@refused("quantized module", "module '0' is a quantized Linear", QUANTIZED)
 def quantized():
     planned(torch.ao.quantization.quantize_dynamic(two_layers(), {nn.Linear}))
 
@@ -169,6 +194,13 @@ class Tied(nn.Module):
 @works("tied weights")
 def tied_weights():
     trains_alike(Tied(), given=[(torch.randint(5, (6,)), torch.randint(5, (6,))) for _ in range(2)])
+
+
+@refused("shared memory", "the parameters '0.weight' and '1.weight' share memory", SHARED_MEMORY)
+def shared_memory():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    planned(model)
 
 
 @works("frozen parameters")
@@ -199,31 +231,39 @@ def orthogonal():
     trains_alike(model)
 
 
-@refused("weight_norm by hooks", "module '0' has a weight that a WeightNorm computes; use nn.utils.parametrizations")
+@refused(
+    "weight_norm by hooks",
+    "module '0' has a weight that a WeightNorm computes; use nn.utils.parametrizations",
+    COMPUTED_WEIGHT,
+)
 def old_weight_norm():
     model = two_layers()
     nn.utils.weight_norm(model[0])
     planned(model)
 
 
-@refused("spectral_norm by hooks, in a function", "module '0' has a weight that a SpectralNorm computes")
+@refused(
+    "spectral_norm by hooks, in a function",
+    "module '0' has a weight that a SpectralNorm computes",
+    COMPUTED_WEIGHT,
+)
 def old_spectral_norm():
     planned(lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 3))))
 
 
-@refused("prune", r"module '0' has a weight that a L1Unstructured computes.* prune\.remove")
+@refused("prune", r"module '0' has a weight that a L1Unstructured computes.* prune\.remove", COMPUTED_WEIGHT)
 def pruned():
     model = two_layers()
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     planned(model)
 
 
-@refused("lazy module", r"parameter '0\.weight' has no shape yet; run it on one batch first")
+@refused("lazy module", r"parameter '0\.weight' has no shape yet; run it on one batch first", LAZY)
 def lazy():
     planned(nn.Sequential(nn.LazyLinear(3)))
 
 
-@refused("meta device", r"parameter '0\.weight' is on the meta device and has no values; give a function")
+@refused("meta device", r"parameter '0\.weight' is on the meta device; give a function", ON_META)
 def on_meta_device():
     with torch.device("meta"):
         model = two_layers()
@@ -247,7 +287,7 @@ def half():
     trains_alike(two_layers().half(), given=[(x.half(), y) for x, y in batches()], tolerance=1e-2)
 
 
-@refused("dtype=float16", "float16")
+@refused("dtype=float16", "float16", HALF)
 def dtype_half():
     planned(two_layers(), dtype=torch.float16)
 
@@ -297,84 +337,88 @@ def model_function_of_tensor():
 # The module after parallelize
 
 
-@refused("call after parallelize", r"a result of Sequential was asked for after parallelize.*step\.module\(\)")
+@refused("call after parallelize", r"a result of Sequential was asked for after parallelize.*step\.module\(\)", STALE)
 def call_after():
     model = two_layers()
     planned(model)
     model(batches()[0][0])
 
 
-@refused("layer replaced after parallelize", r"step\.module\(\)")
+@refused("layer replaced after parallelize", r"step\.module\(\)", SURGERY)
 def surgery():
     model = two_layers()
     planned(model)
     model[2] = nn.Linear(8, 3)
 
 
-@refused("layer replaced by attribute after parallelize", r"step\.module\(\)")
+@refused("layer replaced by attribute after parallelize", r"step\.module\(\)", SURGERY)
 def surgery_by_attribute():
     model = Tied()
     planned(model, batch=(torch.randint(5, (6,)), torch.randint(5, (6,))))
     model.out = nn.Linear(4, 5)
 
 
-@refused("parameter added after parallelize", r"step\.module\(\)")
+@refused("parameter added after parallelize", r"step\.module\(\)", SURGERY)
 def added_parameter():
     model = two_layers()
     planned(model)
     model.scale = nn.Parameter(torch.ones(()))
 
 
-@refused("buffer added after parallelize", r"step\.module\(\)")
+@refused("buffer added after parallelize", r"step\.module\(\)", SURGERY)
 def added_buffer():
     model = two_layers()
     planned(model)
     model.register_buffer("scale", torch.ones(()))
 
 
-@refused("layer removed after parallelize", r"step\.module\(\)")
+@refused("layer removed after parallelize", r"step\.module\(\)", SURGERY)
 def removed_layer():
     model = two_layers()
     planned(model)
     del model[1]
 
 
-@refused("layer appended after parallelize", r"step\.module\(\)")
+@refused("layer appended after parallelize", r"step\.module\(\)", SURGERY)
 def appended_layer():
     model = two_layers()
     planned(model)
     model.append(nn.Linear(3, 3))
 
 
-@refused("weight_norm after parallelize", r"step\.module\(\)")
+@refused("weight_norm after parallelize", r"step\.module\(\)", STALE)
 def norm_after():
     model = two_layers()
     planned(model)
     parametrizations.weight_norm(model[0])
 
 
-@refused("layer replaced inside step.module()", "was changed, which training does not see")
+@refused("layer replaced inside step.module()", "was changed, which training does not see", WRITTEN)
 def surgery_inside():
     step = planned(two_layers())
     with step.module() as trained:
         trained.add_module("2", nn.Linear(8, 3))
 
 
-@refused("weights written inside step.module()", "parameter '0.weight' was changed, which training does not see")
+@refused(
+    "weights written inside step.module()",
+    "parameter '0.weight' was changed, which training does not see",
+    WRITTEN,
+)
 def written_inside():
     step = planned(two_layers())
     with step.module() as trained, torch.no_grad():
         trained.get_parameter("0.weight").zero_()
 
 
-@refused("freezing after parallelize", r"the parameters of Sequential was asked for")
+@refused("freezing after parallelize", r"the parameters of Sequential was asked for", STALE)
 def frozen_after():
     model = two_layers()
     planned(model)
     model.requires_grad_(False)
 
 
-@refused("eval mode in a step of train mode", r"call model\.train\(\) before step\(\)")
+@refused("eval mode in a step of train mode", r"call model\.train\(\) before step\(\)", MODE)
 def eval_before_step():
     model = two_layers()
     step = planned(model)
@@ -382,7 +426,7 @@ def eval_before_step():
     step(batches()[0])
 
 
-@refused("eval mode of a part", r"call model\.1\.train\(\) before step\(\)")
+@refused("eval mode of a part", r"call model\.1\.train\(\) before step\(\)", MODE)
 def eval_of_a_part():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     step = planned(model)
@@ -395,21 +439,21 @@ def eval_mode():
     trains_alike(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout()).eval())
 
 
-@refused("state_dict after parallelize", r"the state_dict\(\) of Sequential was asked for")
+@refused("state_dict after parallelize", r"the state_dict\(\) of Sequential was asked for", STALE)
 def state_dict_after():
     model = two_layers()
     planned(model)
     torch.save(model.state_dict(), io.BytesIO())
 
 
-@refused("load_state_dict after parallelize", r"load_state_dict\(\) of Sequential was asked for")
+@refused("load_state_dict after parallelize", r"load_state_dict\(\) of Sequential was asked for", STALE)
 def load_state_dict_after():
     model = two_layers()
     planned(model)
     model.load_state_dict(two_layers().state_dict())
 
 
-@refused("load_state_dict inside step.module()", "was changed, which training does not see")
+@refused("load_state_dict inside step.module()", "was changed, which training does not see", WRITTEN)
 def load_state_dict_inside():
     step = planned(two_layers())
     with step.module() as trained:
@@ -424,7 +468,7 @@ def saved_inside():
     torch.testing.assert_close(torch.load(io.BytesIO(file.getvalue())), step.state_dict())
 
 
-@refused("deepcopy after parallelize", "a copy of Sequential was asked for")
+@refused("deepcopy after parallelize", "a copy of Sequential was asked for", STALE)
 def copied_after():
     model = two_layers()
     planned(model)
@@ -448,12 +492,12 @@ def averaged():
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
-@refused("pickling the step", "state_dict")
+@refused("pickling the step", "state_dict", COPIED_STEP)
 def pickled():
     pickle.dumps(planned(two_layers()))
 
 
-@refused("deepcopy of the step", "state_dict")
+@refused("deepcopy of the step", "state_dict", COPIED_STEP)
 def copied_step():
     copy.deepcopy(planned(two_layers()))
 
@@ -469,7 +513,7 @@ def two_steps():
     assert not torch.equal(one.state_dict()["0.weight"], other.state_dict()["0.weight"])
 
 
-@refused("one model in two steps", "asked for after parallelize")
+@refused("one model in two steps", "asked for after parallelize", STALE)
 def one_model_twice():
     model = two_layers()
     planned(model)

@@ -1,8 +1,8 @@
 """
 Training scripts of one feature each, as people write them: each trains as in plain PyTorch, or is refused by name.
 
-The scripts are in `feature_modules`, `feature_layers`, `feature_batches` and `feature_loops`. To move one from refused to
-supported, change its decorator, and let it compare.
+The scripts are in `feature_modules`, `feature_layers`, `feature_batches` and `feature_loops`. To move one from refused
+to supported, change its decorator, and let it compare.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
+from shardwright.ir.not_supported import Refusal
 
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 Script: TypeAlias = "Callable[[], object]"
@@ -29,10 +30,18 @@ cross_entropy = nn.functional.cross_entropy
 
 @dataclass(frozen=True)
 class Feature:
-    """A script, and what a refusal of it says; None where it works."""
+    """
+    A script, and what its error says, if it is refused.
+
+    Args:
+        message: a pattern of the error; None where the script works.
+        refusal: the row of the manual whose advice the error ends in; None where the script is a mistake, and nothing
+            that could be supported.
+    """
 
     script: Script
-    refusal: str | None
+    message: str | None = None
+    refusal: Refusal | None = None
 
 
 FEATURES: dict[str, Feature] = {}
@@ -40,18 +49,18 @@ FEATURES: dict[str, Feature] = {}
 
 def works(name: str) -> Callable[[Script], Script]:
     """Register a script that compares what it trained with plain PyTorch."""
-    return _registered(name, None)
+    return _registered(name)
 
 
-def refused(name: str, message: str) -> Callable[[Script], Script]:
-    """Register a script that ends in an error of ours, whose text has a match of `message`."""
-    return _registered(name, message)
+def refused(name: str, message: str, refusal: Refusal | None = None) -> Callable[[Script], Script]:
+    """Register a script that ends in an error of ours; arguments are those of `Feature`."""
+    return _registered(name, message, refusal)
 
 
-def _registered(name: str, refusal: str | None) -> Callable[[Script], Script]:
+def _registered(name: str, *expected: Any) -> Callable[[Script], Script]:
     def register(script: Script) -> Script:
         assert name not in FEATURES, name
-        FEATURES[name] = Feature(script, refusal)
+        FEATURES[name] = Feature(script, *expected)
         return script
 
     return register
@@ -95,7 +104,8 @@ def trains_alike(
 
     Args:
         given: the batches, the first of which is the example.
-        in_plain: the loss of a module and a batch, where that is not ``loss(model(*inputs), labels)``, or ``model(*batch)``.
+        in_plain: the loss of a module and a batch, where that is not ``loss(model(*inputs), labels)`` or
+            ``model(*batch)``.
         drawing: the context of each forward pass in plain PyTorch, of the number of its step.
 
     Returns:

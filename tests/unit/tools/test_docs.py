@@ -9,7 +9,8 @@ from xdsl.dialects.func import Func
 from xdsl.passes import ModulePass
 
 from shardwright.dialects.aten import ATEN
-from shardwright.tools.docs import dialects_page, main, pages, passes_page
+from shardwright.ir.not_supported import Refusal
+from shardwright.tools.docs import dialects_page, main, not_supported_page, pages, passes_page
 from shardwright.tools.pass_doc import pass_doc
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -44,7 +45,7 @@ class TwicePass(ModulePass):
     by_whom: Literal["me", "you"] = "me"
 
 
-@pytest.mark.parametrize("name", ["passes.md", "dialects.md"])
+@pytest.mark.parametrize("name", ["passes.md", "dialects.md", "not-supported.md"])
 def test_page_is_up_to_date(name: str):
     assert (DOCS / name).read_text() == pages()[name], f"docs/{name} is out of date: run `make docs`"
 
@@ -65,9 +66,16 @@ def test_op_section_gives_signature_and_syntax():
     assert "Attributes: `sym_name, function_type, sym_visibility?" in page
 
 
-def test_main_writes_both_pages(tmp_path: Path):
+def test_a_refusal_is_a_row_with_its_way_out():
+    page = not_supported_page({"Loops": [Refusal("`a|b`", "use clip_norm"), Refusal("c", "d")]})
+    assert "## Loops\n\n| not supported | the way out |" in page
+    assert r"| `a\|b` | use clip\_norm |" in page
+    assert page.endswith("| c | d |\n")
+
+
+def test_main_writes_all_pages(tmp_path: Path):
     assert main([str(tmp_path)]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dialects.md", "passes.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dialects.md", "not-supported.md", "passes.md"]
 
 
 def test_ops_of_the_table_are_shown_as_one():

@@ -1,0 +1,67 @@
+"""
+Scripts of one feature of training each: what works is exact, what does not is refused by name, and nothing is silent.
+
+A page of the manual lists what is refused; every row of it is met by a script.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+
+import feature_batches as feature_batches
+import feature_layers as feature_layers
+import feature_loops as feature_loops
+import feature_modules as feature_modules
+import pytest
+import torch
+from features import FEATURES, Feature
+
+from shardwright.api.module_guard import StaleModuleError
+from shardwright.ir.not_supported import NOT_SUPPORTED, Refusal
+from shardwright.runtime.plan import PlanError
+
+ROWS = {row for rows in NOT_SUPPORTED.values() for row in rows}
+WORKING = {name: each for name, each in FEATURES.items() if each.message is None}
+REFUSED = {name: each for name, each in FEATURES.items() if each.message is not None}
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """What a script draws and says is its own."""
+    torch.manual_seed(0)
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.getLogger("shardwright").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("feature", WORKING.values(), ids=WORKING)
+def test_a_script_trains_as_in_plain_pytorch(feature: Feature):
+    feature.script()
+
+
+@pytest.mark.parametrize("feature", REFUSED.values(), ids=REFUSED)
+def test_a_script_is_refused_by_name_and_with_the_way_out(feature: Feature):
+    with pytest.raises((PlanError, StaleModuleError, TypeError, ValueError), match=feature.message) as raised:
+        feature.script()
+    assert feature.refusal is None or feature.refusal.instead in str(raised.value)
+
+
+def test_every_row_of_the_manual_is_met():
+    met = {each.refusal for each in FEATURES.values() if each.refusal is not None}
+    assert met == ROWS, sorted(row.what for row in met ^ ROWS)
+
+
+def test_every_refusal_is_a_row_of_the_manual():
+    from shardwright.ir import not_supported
+
+    assert {each for each in vars(not_supported).values() if isinstance(each, Refusal)} == ROWS
+
+
+@pytest.mark.parametrize("name", ["half()"])
+def test_what_trains_badly_is_warned_of(name: str, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, logger="shardwright"):
+        FEATURES[name].script()
+    assert re.search(r"parameter '0\.weight' is in float16, in which small gradients become 0", caplog.text)
