@@ -105,7 +105,7 @@ class DistributedStep:
                 path = f".{name}" if name else ""
                 raise PlanError(
                     f"the model{path} is in {now} mode, and its step was planned in {was} mode: "
-                    f"call model{path}.{was}() {MODE.instead}"
+                    f"call model{path}.{was}(); {MODE.instead}"
                 )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

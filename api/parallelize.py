@@ -149,9 +149,9 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     if isinstance(step.model, nn.Module):
         parameters = dict(step.model.named_parameters())
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
-            raise PlanError(f"parameter {unmade[0]!r} is on the meta device; {ON_META.instead}")
+            raise PlanError(f"{unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
-            LOG.warning("the parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
+            LOG.warning("parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
 
 
 def _initialize(

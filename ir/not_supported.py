@@ -85,7 +85,7 @@ VALUE = Refusal(
 CONTROL_FLOW = Refusal(
     "`torch.cond` and the other control-flow operators", "use torch.where, or a Python loop of fixed length"
 )
-NUMPY = Refusal("`.numpy()` in forward", "check that the model runs on this batch in eager PyTorch")
+NUMPY = Refusal("`.numpy()` in forward", "use the functions of torch, which are captured")
 OTHER_RANDOM = Refusal(
     "random numbers of numpy or of Python's `random` in forward",
     "draw them with torch, or switch off what needs them (SpecAugment, LayerDrop: apply_spec_augment=False,"
@@ -97,7 +97,7 @@ GENERATOR = Refusal(
 )
 RANDOM_OP = Refusal(
     "random ops that cannot be drawn part by part: `torch.multinomial`, `torch.poisson`",
-    "or pass them as part of the batch",
+    "make them of those that can, or pass them as part of the batch",
 )
 STRIDES = Refusal(
     "`as_strided` of a part of another tensor, which may read the rest of it",
@@ -135,7 +135,7 @@ TRAINED_LOSS = Refusal(
 )
 
 NESTED = Refusal(
-    "nested batches", "expected each tensor as an item of its own, so that it can be sharded under a name"
+    "nested batches", "give each tensor as an item of its own, so that it can be sharded under a name"
 )
 ARRAY = Refusal("numpy arrays in a batch", "give a tensor, as torch.from_numpy(array)")
 LAYOUT = Refusal(
@@ -146,14 +146,15 @@ INPUT_GRADIENT = Refusal(
     "detach it: a step gives no gradients of its inputs",
 )
 CHANGED_VALUE = Refusal(
-    "a number, string or None in a batch that is another than in the example batch",
+    "a number, string or None in a batch that is another than in the example",
     "give it as a tensor, if it changes from step to step, or parallelize again",
 )
 OTHER_ITEM = Refusal(
     "an item that the example batch did not have", "leave it out, or parallelize with an example that has it"
 )
 OTHER_SHAPE = Refusal(
-    "batches of another shape than the example, as the last partial one", "the plan expects the global batch"
+    "batches of another shape than the example, as the last partial one",
+    "leave it out (drop_last=True), pad it, or parallelize for its shape too",
 )
 
 OTHER_OPTIMIZER = Refusal(
@@ -186,7 +187,9 @@ BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
     "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates",
 )
-CLOSURE = Refusal("`step(closure)`", "expected a batch: a tuple, list or dict")
+CLOSURE = Refusal(
+    "`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself"
+)
 OPTIMIZER_STATE = Refusal(
     "saving and loading the states of the optimizer: `step.optimizer.state_dict()`",
     "step.state_dict() has the weights; the states of the optimizer cannot be saved or loaded yet",
@@ -195,7 +198,7 @@ OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the par
 COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")
 MODE = Refusal(
     "`model.eval()` or `model.train()` between `parallelize` and `step(batch)`, of parts of the model too",
-    "before step()",
+    "put modes back before step(): they are part of the plan",
 )
 STALE = Refusal(
     "the module that was given to `parallelize`: a call, `parameters()`, `state_dict()`, `clip_grad_norm_`, `to()`, a"

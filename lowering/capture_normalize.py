@@ -266,8 +266,8 @@ def check_ops(graph: torch.fx.Graph) -> None:
             raise CaptureError(f"{where}: {node.target} gives a sparse tensor; {SPARSE_GRADIENT.instead}")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
-                f"{where}: {node.target} draws random numbers that cannot be drawn part by part; make them of "
-                f"those that can ({_drawn_by_place()}), {RANDOM_OP.instead}"
+                f"{where}: {node.target} draws random numbers that cannot be drawn part by part, as those of "
+                f"{_drawn_by_place()} can; {RANDOM_OP.instead}"
             )
         if node.target._schema.is_mutable:
             raise CaptureError(

@@ -174,7 +174,7 @@ def _traced_from_export(step: _Call, tensors: list[torch.Tensor], fakes: Fakes) 
 @contextlib.contextmanager
 def _without_mkldnn() -> Iterator[None]:
     """As `torch.backends.mkldnn.flags`, which sets other things too, and warns of them."""
-    before = torch.backends.mkldnn.enabled
+    before: bool = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
         yield
@@ -205,4 +205,6 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
         )
     if isinstance(error, UncapturedHigherOrderOpError):
         return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
-    return f"{recorder.latest}: {type(error).__name__}: {error}; {NUMPY.instead}"
+    in_numpy = ".numpy() is not" in str(error)
+    advice = NUMPY.instead if in_numpy else "check that the model runs on this batch in eager PyTorch"
+    return f"{recorder.latest}: {type(error).__name__}: {error}; {advice}"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..ir.mesh import Mesh
+from ..ir.not_supported import OTHER_SHAPE
 from .plan import Plan, PlanError, Value
 
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -83,7 +84,7 @@ def part_of_batch(value: Value, batch: Batch | LocalRows, mesh: Mesh, rank: int)
     if tuple(found.shape) != shape or not (both_floats or found.dtype == value.torch_dtype):
         raise PlanError(
             f"batch entry {value.name!r} has shape {list(found.shape)} and dtype {found.dtype}, the plan "
-            f"expects {wanted}, {list(shape)} and {value.torch_dtype}"
+            f"expects {wanted}, {list(shape)} and {value.torch_dtype}; {OTHER_SHAPE.instead}"
         )
     return found[slices]
 

@@ -162,11 +162,12 @@ def _named(parts: Iterable[tuple[str, object]]) -> Iterator[str]:
 def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:
     """Return the Markdown page of what is refused, by section, each with what to do in its place."""
     intro = (
-        "What of training in PyTorch a step of `parallelize` refuses, and what to do in its place. Each ends in an error"
-        " that names what was found and says this; for each there is a script in `tests/support/feature_*.py` that meets"
-        " the error, beside those of what works."
+        "What a step of `parallelize` refuses, and what to do in its place. Each ends in an error that names what was"
+        " found and says this; for each there is a script in `tests/support/feature_*.py` that meets the error, beside"
+        " those of what works."
     )
-    return _page("What is not supported", [intro, *(part for section in rows.items() for part in _refusals(*section))])
+    sections = (part for section in rows.items() for part in _refusals(*section))
+    return _page("What is not supported", [intro, *sections])
 
 
 def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:

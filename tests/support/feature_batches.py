@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from features import SGD, Batch, batches, cross_entropy, planned, refused, trains_alike, two_layers, works
 from torch import nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from shardwright.ir.not_supported import (
     ARRAY,
@@ -122,7 +122,7 @@ def missing_item():
 
 @refused(
     "nested batch",
-    r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own",
+    r"batch\['0'\] is a dict that holds tensors; give each tensor as an item of its own",
     NESTED,
 )
 def nested():
@@ -131,7 +131,7 @@ def nested():
 
 @refused(
     "deeply nested batch",
-    r"batch\['0'\] is a dict that holds tensors; expected each tensor as an item of its own",
+    r"batch\['0'\] is a dict that holds tensors; give each tensor as an item of its own",
     NESTED,
 )
 def deeply_nested():

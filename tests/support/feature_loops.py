@@ -320,7 +320,7 @@ def zero_grad():
 def gradient_read():
     model = two_layers()
     planned(model)(batches()[0])
-    model[0].weight.grad.norm()
+    model[0].weight.grad.norm()  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
 
 
 @refused("state_dict of the optimizer", "has no state of its own", OPTIMIZER_STATE)
@@ -330,7 +330,7 @@ def optimizer_state():
     step.optimizer.state_dict()
 
 
-@refused("closure", r"step\(\) was given a function; expected a batch", CLOSURE)
+@refused("closure", r"step\(\) was given a function; give it the batch", CLOSURE)
 def closure():
     planned(two_layers())(lambda: None)  # pyright: ignore[reportArgumentType]
 

@@ -8,11 +8,8 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 
-import feature_batches as feature_batches
-import feature_layers as feature_layers
-import feature_loops as feature_loops
-import feature_modules as feature_modules
 import pytest
 import torch
 from features import FEATURES, Feature
@@ -20,6 +17,9 @@ from features import FEATURES, Feature
 from shardwright.api.module_guard import StaleModuleError
 from shardwright.ir.not_supported import NOT_SUPPORTED, Refusal
 from shardwright.runtime.plan import PlanError
+
+for _scripts in ("modules", "layers", "forward", "batches", "loops", "guard"):
+    import_module(f"feature_{_scripts}")
 
 ROWS = {row for rows in NOT_SUPPORTED.values() for row in rows}
 WORKING = {name: each for name, each in FEATURES.items() if each.message is None}
@@ -39,6 +39,7 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.parametrize("feature", WORKING.values(), ids=WORKING)
 def test_a_script_trains_as_in_plain_pytorch(feature: Feature):
+    """The script compares."""
     feature.script()
 
 
