@@ -57,7 +57,8 @@ class DistributedStep:
         self.program = program
         self._executor = executor
         self._model = model if isinstance(model, nn.Module) else None
-        self._modes = _modes(self._model)
+        layers = self._model.named_modules() if self._model is not None else ()
+        self._modes = [(name, layer, layer.training) for name, layer in layers]
         self._form = form
         self._guard: Guard | None = guard(self._model) if self._model is not None else None
         groups = executor.plan.parameter_groups
@@ -99,9 +100,9 @@ class DistributedStep:
             raise PlanError(
                 f"step() was called under torch.no_grad() or inference_mode(), and it trains; {NO_GRAD.instead}"
             )
-        for name, is_training in _modes(self._model).items():
-            if self._modes.get(name, is_training) != is_training:
-                was, now = ("eval", "train") if is_training else ("train", "eval")
+        for name, layer, was_training in self._modes:
+            if layer.training != was_training:
+                was, now = ("train", "eval") if was_training else ("eval", "train")
                 path = f".{name}" if name else ""
                 raise PlanError(
                     f"the model{path} is in {now} mode, and its step was planned in {was} mode: "
@@ -219,11 +220,6 @@ class DistributedStep:
             if value.role in ("param", "buffer") and name in (value.name, *value.tied):
                 return self._executor.gather(value)
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
-
-
-def _modes(model: nn.Module | None) -> dict[str, bool]:
-    """By name, whether each layer of a model is in train mode."""
-    return {name: module.training for name, module in model.named_modules()} if model is not None else {}
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ PARAMETER_HOOK = Refusal(
     "hooks of parameters: `register_hook`, `register_post_accumulate_grad_hook`",
     "remove it; clip_norm and clip_value of parallelize clip gradients",
 )
+HIDDEN_WEIGHT = Refusal(
+    "parameters, and layers, that the module holds in a plain Python list or dict",
+    "hold it in an attribute, or in nn.ParameterList, nn.ModuleList or nn.ModuleDict",
+)
 SHARED_MEMORY = Refusal(
     "two `Parameter` objects that share memory", "assign one object to both, so that the tie can be seen"
 )
@@ -228,6 +232,7 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         COMPUTED_WEIGHT,
         BACKWARD_HOOK,
         PARAMETER_HOOK,
+        HIDDEN_WEIGHT,
         SHARED_MEMORY,
         HALF,
     ),

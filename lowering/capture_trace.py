@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from ..ir.garbage import collector_paused
-from ..ir.not_supported import CONTROL_FLOW, NUMPY, VALUE
+from ..ir.not_supported import CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
 from .calling import Batch, CallError, Precision, compute_step
 from .capture_effects import Effects
 from .capture_export import ExportedStep
@@ -205,6 +205,8 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
         )
     if isinstance(error, UncapturedHigherOrderOpError):
         return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
+    if "Unexpected fake param" in str(error):
+        return f"{recorder.latest}: forward uses a parameter that is not one of the model; {HIDDEN_WEIGHT.instead}"
     in_numpy = ".numpy() is not" in str(error)
     advice = NUMPY.instead if in_numpy else "check that the model runs on this batch in eager PyTorch"
     return f"{recorder.latest}: {type(error).__name__}: {error}; {advice}"

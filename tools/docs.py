@@ -166,8 +166,14 @@ def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:
         " found and says this; for each there is a script in `tests/support/feature_*.py` that meets the error, beside"
         " those of what works."
     )
+    unseen = (
+        "## What no error tells",
+        "Python that forward runs beside tensors (prints, lists that it appends to, hooks that keep activations) runs"
+        " while planning and never again. Tensors that were taken from the module before `parallelize`, as by"
+        " `list(model.parameters())` or an optimizer of one's own, stay as they were then.",
+    )
     sections = (part for section in rows.items() for part in _refusals(*section))
-    return _page("What is not supported", [intro, *sections])
+    return _page("What is not supported", [intro, *sections, *unseen])
 
 
 def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:

@@ -205,6 +205,18 @@ def written_parameter():
     planned(Writing(torch.tanh))
 
 
+@works("number that the first forward sets")
+def number_set_once():
+    class Caching(Between):
+        length = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.length = max(self.length, x.shape[1])
+            return super().forward(x) * self.length
+
+    trains_alike(Caching(torch.tanh))
+
+
 @refused("number that forward counts", "every forward changes the number 'seen' of the model", COUNTED)
 def counted_number():
     class Counting(Between):

@@ -23,6 +23,7 @@ from shardwright.ir.not_supported import (
     FULLY_SHARD,
     FULLY_SHARDED,
     HALF,
+    HIDDEN_WEIGHT,
     LAZY,
     ON_META,
     PARAMETER_HOOK,
@@ -188,6 +189,20 @@ class Tied(nn.Module):
 @works("tied weights")
 def tied_weights():
     trains_alike(Tied(), given=[(torch.randint(5, (6,)), torch.randint(5, (6,))) for _ in range(2)])
+
+
+class Hidden(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scales = nn.Linear(4, 3), [nn.Parameter(torch.ones(3))]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scales[0]
+
+
+@refused("parameters in a list", "uses a parameter that is not one of the model", HIDDEN_WEIGHT)
+def hidden():
+    planned(Hidden())
 
 
 @refused("shared memory", "the parameters '0.weight' and '1.weight' share memory", SHARED_MEMORY)

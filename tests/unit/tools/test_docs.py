@@ -70,7 +70,7 @@ def test_a_refusal_is_a_row_with_its_way_out():
     page = not_supported_page({"Loops": [Refusal("`a|b`", "use clip_norm"), Refusal("c", "d")]})
     assert "## Loops\n\n| not supported | the way out |" in page
     assert r"| `a\|b` | use clip\_norm |" in page
-    assert page.endswith("| c | d |\n")
+    assert "\n| c | d |\n" in page
 
 
 def test_main_writes_all_pages(tmp_path: Path):
