@@ -63,7 +63,7 @@ def capture_step(
     fakes = Fakes(dtype)
     fake_model = make_fake_model(model, fakes)
     parameters, _ = first_names(fake_model.named_parameters(remove_duplicate=False))
-    update = read_optimizer(optimizer, parameters)
+    update = read_optimizer(optimizer, parameters, fakes.mode)
     tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
     fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
     traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision)
