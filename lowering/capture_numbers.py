@@ -4,8 +4,11 @@ Tensors in the place of Python numbers: how an optimizer's code is traced with i
 Optimizers compute with numbers (``step_size = lr / (1 - beta1**step)``) that change from step to step, and so may not
 become constants of a graph. Here they are float64 tensors of no dims that behave as numbers do: ``item()`` of a tensor
 gives one, ``math.sqrt`` and ``max`` take them, ``alpha=`` and ``value=`` too, they do not change in place, and they
-take the dtype of a tensor that they are combined with. What a tensor cannot be, the condition of an ``if`` above all,
-raises `NumberNeededError`.
+take the dtype of a tensor that they are combined with. What a tensor cannot be, an index for example, raises
+`NumberNeededError`.
+
+At the condition of an ``if`` on the value of a tensor, code goes one of two ways. It is run once for each way that it
+can go, and `by_branches` chooses between what the ways come to.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import builtins
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -40,14 +43,72 @@ def is_number(value: object) -> bool:
     return isinstance(value, torch.Tensor) and getattr(value, _MARK, False)
 
 
+class Branches:
+    """
+    One way through the conditions of some code.
+
+    Args:
+        choices: what the first conditions are to be; the others are true.
+    """
+
+    def __init__(self, choices: Sequence[bool]) -> None:
+        self.choices = list(choices)
+        self.conditions: list[torch.Tensor] = []
+
+    def choose(self, condition: torch.Tensor) -> bool:
+        """What the next condition is to be."""
+        place = len(self.conditions)
+        self.conditions.append(condition.detach().reshape(()) != 0)
+        if place == len(self.choices):
+            self.choices.append(True)
+        return self.choices[place]
+
+
+def by_branches(
+    run: Callable[[Branches], Sequence[torch.Tensor]], most: int, choices: Sequence[bool] = ()
+) -> list[torch.Tensor]:
+    """
+    What `run` comes to, whichever way its conditions are.
+
+    Args:
+        run: is called once for each way.
+        most: so many ways at most.
+
+    Raises:
+        NumberNeededError: there are more.
+    """
+    remaining = [most]
+
+    def outcome(choices: Sequence[bool]) -> list[torch.Tensor]:
+        remaining[0] -= 1
+        if remaining[0] < 0:
+            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {most} ways")
+        branches = Branches(choices)
+        results = list(run(branches))
+        for place in range(len(branches.conditions) - 1, len(choices) - 1, -1):
+            others = outcome([*branches.choices[:place], False])
+            condition = branches.conditions[place]
+            pairs = zip(results, others, strict=True)
+            results = [torch.where(condition, one, other.to(one.dtype)) for one, other in pairs]
+        return results
+
+    return outcome(choices)
+
+
 class Numbers(TorchFunctionMode):
-    """While it is on, marked tensors behave as numbers."""
+    """While it is on, marked tensors behave as numbers, and conditions go the way of `branches`."""
+
+    def __init__(self, branches: Branches) -> None:
+        super().__init__()
+        self.branches = branches
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         func = rewritten(func, args)
+        if func is torch.Tensor.__bool__:
+            return self.branches.choose(args[0])
         if (special := _SPECIAL.get(func)) is not None:
             with self:
                 result = special(func, *args, **kwargs)
@@ -75,15 +136,15 @@ def _as_others(args: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[Any,
 
 
 @contextlib.contextmanager
-def numbers_as_tensors() -> Iterator[None]:
-    """Run code whose numbers are tensors."""
+def numbers_as_tensors(branches: Branches) -> Iterator[None]:
+    """Run code whose numbers are tensors, one way through its conditions."""
     with contextlib.ExitStack() as stack:
         for name in _MATH:
             stack.enter_context(_patched(math, name, getattr(torch, name)))
         stack.enter_context(_patched(math, "pow", torch.pow))
         for name, bound, function in (("min", "max", torch.minimum), ("max", "min", torch.maximum)):
             stack.enter_context(_extreme(name, bound, function))
-        stack.enter_context(Numbers())
+        stack.enter_context(Numbers(branches))
         yield
 
 
@@ -162,6 +223,14 @@ def _set_data(func: Any, x: torch.Tensor, value: torch.Tensor) -> None:
     x.detach().copy_(value)
 
 
+def _set_item(func: Any, x: torch.Tensor, place: Any, value: Any) -> Any:
+    """One number, by a mask of one element; more of them are rewritten by `rewritten`."""
+    if not isinstance(place, torch.Tensor) or place.dtype is not torch.bool or place.dim() or x.dim():
+        return NotImplemented
+    x.copy_(torch.where(place, value, x))
+    return None
+
+
 def _added(func: Any, x: Any, other: Any, *, alpha: Any = 1, **kwargs: Any) -> Any:
     """Of `add` and `sub`, with a tensor for a factor."""
     return func(x, other * alpha, **kwargs) if isinstance(alpha, torch.Tensor) else NotImplemented
@@ -225,12 +294,12 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     _TENSOR.item: _item,
     _TENSOR.tolist: _refuse("tolist() of a tensor"),
     _TENSOR.numpy: _refuse("numpy() of a tensor"),
-    _TENSOR.__bool__: _refuse("a condition on the value of a tensor"),
     _TENSOR.__float__: _refuse("float() of a tensor"),
     _TENSOR.__int__: _refuse("int() of a tensor"),
     _TENSOR.__index__: _refuse("an index that is the value of a tensor"),
     _TENSOR.data.__get__: _get_data,  # type: ignore[attr-defined]
     _TENSOR.data.__set__: _set_data,  # type: ignore[attr-defined]
+    _TENSOR.__setitem__: _set_item,
     torch.tensor: _tensor_of,
     torch.as_tensor: _tensor_of,
     torch.full_like: _filled_like,

@@ -2,24 +2,22 @@
 The update of one parameter as a graph: an optimizer's own `step`, traced on fake tensors.
 
 The optimizer runs with one parameter in its group; the learning rate and the count of steps are inputs
-(`capture_numbers`), and the state is put in its place beforehand. What the code asks of their values is refused, or, where
-the optimizer has a form without such questions (torch's ``capturable``), asked of that form.
+(`capture_numbers`), and the state is put in its place beforehand.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import os
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.fx
+from torch._functorch.compile_utils import fx_graph_cse
 from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -27,13 +25,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ..ir.garbage import collector_paused
 from .capture_indexing import index_first_dims
 from .capture_normalize import remove_dead_nodes, remove_identities
-from .capture_numbers import number, numbers_as_tensors
+from .capture_numbers import Branches, by_branches, number, numbers_as_tensors
 from .captured import ORIGIN, CapturedUpdate, CaptureError, Origin, StateSpec
 
 aten = torch.ops.aten
 
 _DECOMPOSED = (aten.addcdiv, aten.addcmul, aten.square, aten.stack, aten.norm)
 """Compounds that are written out."""
+
+_WAYS = 8
+"""How many ways through the conditions of its code an update may have."""
 
 _OF_TORCH = ("torch/optim/optimizer.py", "torch/utils/_contextlib.py")
 """Where the wrappers of a step are from that are not part of what it computes."""
@@ -99,7 +100,6 @@ class UpdateTracer:
     def __init__(self, optimizer: torch.optim.Optimizer, mode: FakeTensorMode) -> None:
         self.optimizer, self.mode = optimizer, mode
         self.step = plain_step(optimizer)
-        self._capturable = False
 
     def trace(
         self, group: Mapping[str, Any], shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
@@ -110,22 +110,18 @@ class UpdateTracer:
         Raises:
             CaptureError: the update cannot be traced, or asks for the value of a tensor.
         """
-        given = {**group, "capturable": True} if self._capturable else group
         try:
-            with collector_paused(), _compiling() if self._capturable else contextlib.nullcontext():
-                return self._trace(given, shape, dtype, form)
+            with collector_paused():
+                return self._trace(group, shape, dtype, form)
         except Exception as error:
-            if self._capturable or "capturable" not in group:
-                raise self._refused(error) from error
-        self._capturable = True
-        return self.trace(group, shape, dtype, form)
+            raise self._refused(error) from error
 
     def _refused(self, error: Exception) -> CaptureError:
         if isinstance(error, CaptureError):
             return error
         return CaptureError(
-            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {_place(error)}{error}; compute with"
-            " torch.where or clamp on tensors in its place, or use another optimizer"
+            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {_place(error)}{error}; an update has to be"
+            " tensor operations on its parameter, gradient and state, the learning rate and the count of steps"
         )
 
     def _trace(
@@ -139,10 +135,13 @@ class UpdateTracer:
             states = [torch.empty(value.shape, dtype=value.dtype) for value in made.values()]
 
         def run(first: bool) -> Callable[..., list[torch.Tensor]]:
-            def function(param: torch.Tensor, grad: torch.Tensor, *rest: torch.Tensor) -> list[torch.Tensor]:
+            def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
+                return by_branches(lambda branches: one_way(branches, *(value.clone() for value in inputs)), _WAYS)
+
+            def one_way(branches: Branches, param: torch.Tensor, grad: torch.Tensor, *rest: torch.Tensor) -> list[torch.Tensor]:
                 *states, count, rate = rest
                 given = {} if first else dict(zip(names, states, strict=True))
-                after = self._run(group, form, param, grad, given, count, rate, first)
+                after = self._run(group, form, param, grad, given, count, rate, first, branches)
                 return [param, *(_tensor(after[name]) for name in names)]
 
             return function
@@ -165,7 +164,7 @@ class UpdateTracer:
     ) -> dict[str, torch.Tensor]:
         """The states after a first step, on fake tensors; numbers among them are tensors."""
         grad, count, rate = torch.empty_like(param), torch.zeros(()), torch.zeros((), dtype=torch.float64)
-        after = self._run(group, form, param.clone(), grad, {}, count, rate, True)
+        after = self._run(group, form, param.clone(), grad, {}, count, rate, True, Branches(()))
         left_out = {*form.counts, *form.constants}
         return {name: _tensor(value) for name, value in after.items() if name not in left_out}
 
@@ -179,6 +178,7 @@ class UpdateTracer:
         count: torch.Tensor,
         rate: torch.Tensor,
         first: bool,
+        branches: Branches,
     ) -> dict[str, Any]:
         """Run one step on tensors, and return the states after it."""
         with torch.no_grad():
@@ -194,7 +194,7 @@ class UpdateTracer:
                 counted = {name: number(value) if name in form.numbers else value for name, value in counted.items()}
                 states = {name: number(value) if name in form.numbers else value for name, value in states.items()}
                 alone.state[param] = {**form.constants, **counted, **states}
-            with numbers_as_tensors():
+            with numbers_as_tensors(branches):
                 self.step(alone)
             return dict(alone.state.get(param, {}))
 
@@ -215,7 +215,7 @@ class UpdateTracer:
         """A graph without writes, with the form that import expects."""
         table = {**get_decompositions(_DECOMPOSED), **_AS_SUMS}
         traced = make_fx(torch.func.functionalize(function), decomposition_table=table)(*inputs)
-        graph = traced.graph
+        graph = fx_graph_cse(traced.graph)
         for node in list(graph.nodes):
             if node.target is aten.copy_.default and cast(torch.fx.Node, node.args[0]).op == "placeholder":
                 node.replace_all_uses_with(node.args[1])
@@ -306,18 +306,6 @@ def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: Any, mode: Fake
         made.meta = {"val": torch.empty(value.shape, dtype=value.dtype), ORIGIN: node.meta[ORIGIN]}
     node.replace_all_uses_with(made)
     graph.erase_node(node)
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Let torch's optimizers take their ``capturable`` form on any device, as they do while they are compiled."""
-    original = torch.compiler.is_compiling
-    # `_get_value` asks too, to keep a tensor in its own dtype: a number is had from it by item().
-    torch.compiler.is_compiling = lambda: sys._getframe(1).f_code.co_name != "_get_value"
-    try:
-        yield
-    finally:
-        torch.compiler.is_compiling = original
 
 
 def _place(error: BaseException) -> str:

@@ -129,6 +129,8 @@ def _values(given: Signature) -> Iterator[Doc]:
             entries["tied"] = tuple(python_value(attributes[TIED]))
         if (value := attributes.get(VALUE)) is not None:
             entries["value"] = _numbers(value)
+        if (value := attributes.get(train.INITIAL)) is not None:
+            entries["value"] = python_value(value)
         yield _entry("rt.Value", entries)
 
 

@@ -31,9 +31,10 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import train
 from ..dialects.compute import ABSENT, plain_attribute
-from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput
+from .captured import CapturedStep, CaptureError, OptimizerSpec, StateSpec, StepInput
 from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
+from .import_updates import UpdateImporter
 from .unknown_ops import UnknownOps
 
 _ROLE_NAMES = {
@@ -87,8 +88,8 @@ class _Importer:
                 self.nodes.add(node)
             elif node.op not in ("placeholder", "output"):
                 raise CaptureError(f"node '{node.name}' of the captured graph is a {node.op}, which cannot be imported")
-        self.rules.warn()
         results, roles = self._updates(arguments, states, gradients)
+        self.rules.warn()
         self.block.add_op(ReturnOp(*results))
         types = ([a.type for a in self.block.args], [r.type for r in results])
         func = FuncOp(
@@ -123,9 +124,8 @@ class _Importer:
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
             if given.role == "param" and given.name in grads:
-                for state in self.step.optimizer.group_of(given.name).states:
-                    pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
-                    states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
+                for state in self.step.optimizer.states_of(given):
+                    states[given.name, state.name] = self._state(given.name, state)
         count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
         states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
         # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
@@ -135,13 +135,21 @@ class _Importer:
             states["", f"lr.{number}"] = self._argument(hint, rate, {train.LEARNING_RATE: group})
         return states
 
+    def _state(self, parameter: str, state: StateSpec) -> SSAValue:
+        pair = ArrayAttr([StringAttr(parameter), StringAttr(state.name)])
+        role: dict[str, Attribute] = {train.STATE: pair}
+        if state.initial:
+            role[train.INITIAL] = attribute_of(state.initial)
+        return self._argument(f"{parameter}.{state.name}", TensorType(element_type(state.dtype), state.shape), role)
+
     def _updates(
         self, inputs: Mapping[StepInput, Node], states: Mapping[tuple[str, str], SSAValue], gradients: bool
     ) -> tuple[list[SSAValue], list[dict[str, Attribute]]]:
         """Add the optimizer's ops and collect the function's results with their roles."""
         output = next(node for node in self.step.graph.nodes if node.op == "output")
         finals = dict(zip(self.step.outputs, (self.nodes.operand(n) for n in output.args[0]), strict=True))
-        params = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "param"}
+        params = {given.name: given for given in inputs if given.role == "param"}
+        updates = UpdateImporter(self.block, self.rules)
         buffers = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "buffer"}
         results: list[SSAValue] = []
         roles: list[dict[str, Attribute]] = []
@@ -162,10 +170,15 @@ class _Importer:
                 add(value, _updates(buffers[out.name]))
             else:
                 spec = self.step.optimizer
-                old = [params[out.name], *(states[out.name, state] for state in spec.group_of(out.name).states)]
+                given = params[out.name]
+                old = [self.nodes.operand(inputs[given])]
+                old += [states[out.name, state.name] for state in spec.states_of(given)]
                 rate = states["", f"lr.{spec.members.get(out.name, 0)}"]
-                update = self._update(out.name, old, value, count.results[0], rate)
-                for before, after in zip(old, update.results, strict=True):
+                if (captured := spec.updates.get(out.name)) is not None:
+                    new = updates.add(out.name, captured, old, value, states["", "step"], rate)
+                else:
+                    new = self._update(out.name, old, value, count.results[0], rate).results
+                for before, after in zip(old, new, strict=True):
                     after.name_hint = value_name(f"{before.name_hint}.new")
                     add(after, _updates(before))
         add(count.results[0], _updates(states["", "step"]))

@@ -58,7 +58,7 @@ class Executor:
             return self._local(value, whole)
         if value.role in ("state", "step_count"):
             shape = value.local_shape(self.comm.mesh, self.comm.rank)
-            return torch.zeros(shape, dtype=value.torch_dtype, device=self.comm.device)
+            return torch.full(shape, value.value or 0, dtype=value.torch_dtype, device=self.comm.device)
         return None
 
     def _local(self, value: Spread, whole: torch.Tensor) -> torch.Tensor:

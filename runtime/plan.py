@@ -91,7 +91,7 @@ class Value(Spread):
         state: for a state of the optimizer, which: ``exp_avg`` of the parameter `name`, for example.
         tied: the other names of a tied parameter or shared buffer.
         persistent: False for a buffer that is no part of the state dict.
-        value: the numbers of a constant, in row-major order.
+        value: the numbers of a constant, in row-major order; what each element of a state is at first, zero by default.
     """
 
     role: ValueRole

@@ -37,7 +37,7 @@ from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
 from ..analysis.compute import is_contraction, spec_of
 from ..errors import fail
-from .propagate import Placement, Propagation, placement, propagate_batch
+from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
 from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
@@ -235,10 +235,10 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
             _check(pin, given.name, shape_of(given.argument), view.mesh)
             constraints.arguments[given.argument.index] = limit
             matched = True
-    for name, update in view.grads():
+    for name, update, at in view.grads():
         if fnmatch.fnmatchcase(f"{name}.grad", pin.value):
-            _check(pin, f"{name}.grad", shape_of(update.args[1]), view.mesh)
-            constraints.ops[id(update)] = OpLimit(operands=((1, limit),))
+            _check(pin, f"{name}.grad", shape_of(update.args[at]), view.mesh)
+            constraints.ops[id(update)] = OpLimit(operands=((at, limit),))
             matched = True
     if not matched and not _matches_elsewhere(pin, view.whole):
         names = ", ".join(given.name for given in view.inputs[:4])
@@ -247,7 +247,7 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
 
 def _matches_elsewhere(pin: Pin, whole: StepView) -> bool:
     """Whether the pin is one of values of another stage."""
-    names = (*(given.name for given in whole.inputs if given.role), *(f"{name}.grad" for name, _ in whole.grads()))
+    names = (*(given.name for given in whole.inputs if given.role), *(f"{name}.grad" for name, _, _ in whole.grads()))
     return any(fnmatch.fnmatchcase(name, pin.value) for name in names)
 
 
@@ -291,12 +291,15 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
     found: Propagation = propagate_batch(view, axes, batch)
     for transfer in view.arrivals:
         _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
+    updates = propagate_updates(view, axes, lambda shape: split_dim(shape, parts) if split else None)
     for op in view.ops:
         if isinstance(op, train.TrainOp):
             shape = shape_of(op.args[0])
             dim = split_dim(shape, parts) if split else None
             where = ("S", dim) if dim is not None else "R"
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
+        elif train.is_update(op):
+            placements = updates[op]
         else:
             placements = found.ops[op]
         _limit_op(constraints, op, OpLimit(axes=tuple((axis, placements) for axis in axes)))
@@ -362,7 +365,7 @@ def _contractions(value: SSAValue) -> Iterator[tuple[ComputeOp, int]]:
     """The contractions that have a value, perhaps through views, for an operand, and for which."""
     for use in value.uses:
         op = use.operation
-        if not isinstance(op, ComputeOp) or isinstance(op, train.TrainOp):
+        if not isinstance(op, ComputeOp) or train.is_update(op):
             continue
         if is_contraction(op):
             yield op, op.args.index(use.operation.operands[use.index])
