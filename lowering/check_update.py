@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from .capture_update import UpdateForm, UpdateTracer, optimizer_name
+from .capture_update import NotCountingError, UpdateTracer
 from .captured import CapturedUpdate, CaptureError
 from .optimizer_run import SmallRun
+from .optimizer_step import GROUP, UpdateForm, optimizer_name
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 """By the coarsest dtype that an update computes in, how far it may be from the optimizer's own."""
@@ -40,7 +41,8 @@ def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
         if checked.get(key, 0) < _EACH:
             checked[key] = checked.get(key, 0) + 1
             form = found.get(key, form)
-            update = updates.get(key) or _traced(run, tracer, name, form)
+            if (update := updates.get(key)) is None:
+                form, update = _traced_as_it_counts(run, tracer, name, form)
             wrong = _difference(run, name, update)
             if wrong is not None and not form.first_apart:
                 form = replace(form, first_apart=True, initial={})
@@ -51,6 +53,23 @@ def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
             found[key], updates[key] = form, update
         forms[name] = found[key]
     return forms
+
+
+def _traced_as_it_counts(
+    run: SmallRun, tracer: UpdateTracer, name: str, form: UpdateForm
+) -> tuple[UpdateForm, CapturedUpdate]:
+    """The update, and the form without what only looked like a count of steps."""
+    try:
+        return form, _traced(run, tracer, name, form)
+    except NotCountingError as error:
+        if error.name not in form.counts:
+            raise CaptureError(
+                f"the optimizer {optimizer_name(run.optimizer)} changes the setting {error.name.removeprefix(GROUP)!r} of"
+                " its groups in a way that is no plain count of steps; keep it in the state of each parameter"
+            ) from error
+        counts = {key: start for key, start in form.counts.items() if key != error.name}
+        initial = {**form.initial, error.name: form.counts[error.name]}
+        return _traced_as_it_counts(run, tracer, name, replace(form, counts=counts, initial=initial))
 
 
 def _traced(run: SmallRun, tracer: UpdateTracer, name: str, form: UpdateForm) -> CapturedUpdate:

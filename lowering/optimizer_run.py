@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from .calling import build_optimizer
-from .capture_update import UpdateForm, optimizer_name, plain_step
 from .captured import CaptureError
+from .optimizer_step import UpdateForm, optimizer_name, plain_step
 
 RATES = (1.0, 0.7, 1.3, 0.9)
 """By step, the factor of the learning rate."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, OpResult
 
 from ...dialects.spmd import CollectiveOp
+from ...dialects.train import updated_parameter
 from .buckets import Bucket, Traffic
 from .flow import Role
 
@@ -75,23 +76,36 @@ class _Planner:
         """
         Put the updates that can be made in the order in which the buckets of their gradients start; they follow the body.
 
-        What needs a collective that is still to be planned waits for it; all that is left goes, if nothing else can.
+        The ops of one parameter stay together: what its update makes of states alone would else be kept for all
+        parameters at once. What needs a collective that is still to be planned waits for it, with what only that needs.
         """
-        arrival: dict[Operation, int] = {}
-        planned = {*self.over}
-        for op in self.waiting:
-            before = self._predecessors(op)
-            if before <= planned:
-                planned.add(op)
-                times = (arrival.get(other, self.starts.get(other, -1)) for other in before)
-                arrival[op] = max(times, default=-1)
-        if not arrival:
-            arrival = dict.fromkeys(self.waiting, self.flow.end)
-        ordered = sorted(arrival, key=arrival.__getitem__)
+        arrival = self._arrivals() or dict.fromkeys(self.waiting, self.flow.end)
+        of_parameter: dict[str | None, int] = {}
+        for op, time in arrival.items():
+            name = updated_parameter(op)
+            of_parameter[name] = max(time, of_parameter.get(name, time))
+        keys = {op: time if (name := updated_parameter(op)) is None else of_parameter[name] for op, time in arrival.items()}
+        ordered = sorted(arrival, key=keys.__getitem__)
         first = len(self.flow.body) + len(self.updates)
         self.over.update({op: first + index for index, op in enumerate(ordered)})
         self.updates += ordered
         self.waiting = [op for op in self.waiting if op not in arrival]
+
+    def _arrivals(self) -> dict[Operation, int]:
+        """The updates that need not wait, in order, each with the start of the last bucket that it needs."""
+        arrival: dict[Operation, int] = {}
+        for op in self.waiting:
+            before = self._predecessors(op)
+            if all(other in arrival or other in self.over for other in before):
+                times = (arrival.get(other, self.starts.get(other, -1)) for other in before)
+                arrival[op] = max(times, default=-1)
+        waiting = set(self.waiting).difference(arrival)
+        for op in reversed(list(arrival)):
+            users = {use.operation for result in op.results for use in result.uses}
+            if users and users <= waiting:
+                del arrival[op]
+                waiting.add(op)
+        return arrival
 
     def _predecessors(self, op: Operation) -> set[Operation]:
         """The collectives and updates from which `op` has its operands, directly or through views."""
