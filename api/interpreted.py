@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr

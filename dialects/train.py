@@ -1,8 +1,8 @@
 """
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
-The update of a parameter is one fused op (`train.sgd`, `train.adamw`), or ordinary ops that carry `train.update`, the last
-of which write the new parameter and states over the old ones (`train.assign`).
+The update of a parameter is one fused op (`train.sgd`, `train.adamw`), or ordinary ops that carry `train.update`, the
+last of which write the new parameter and states over the old ones (`train.assign`).
 
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
 Arguments carry one of the role attributes below; a result that is the new value of an argument carries

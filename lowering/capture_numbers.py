@@ -49,15 +49,18 @@ class Branches:
 
     Args:
         choices: what the first conditions are to be; the others are true.
+        most: so many conditions at most.
     """
 
-    def __init__(self, choices: Sequence[bool]) -> None:
-        self.choices = list(choices)
+    def __init__(self, choices: Sequence[bool], most: int) -> None:
+        self.choices, self.most = list(choices), most
         self.conditions: list[torch.Tensor] = []
 
     def choose(self, condition: torch.Tensor) -> bool:
         """What the next condition is to be."""
         place = len(self.conditions)
+        if place == self.most:
+            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {place} ways")
         self.conditions.append(condition.detach().reshape(()) != 0)
         if place == len(self.choices):
             self.choices.append(True)
@@ -83,7 +86,7 @@ def by_branches(
         remaining[0] -= 1
         if remaining[0] < 0:
             raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {most} ways")
-        branches = Branches(choices)
+        branches = Branches(choices, most)
         results = list(run(branches))
         for place in range(len(branches.conditions) - 1, len(choices) - 1, -1):
             others = outcome([*branches.choices[:place], False])
@@ -107,6 +110,8 @@ class Numbers(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         func = rewritten(func, args)
+        if args and is_number(args[0]):
+            func = _OUT_OF_PLACE.get(func, func)
         if func is torch.Tensor.__bool__:
             return self.branches.choose(args[0])
         if (special := _SPECIAL.get(func)) is not None:
@@ -114,8 +119,6 @@ class Numbers(TorchFunctionMode):
                 result = special(func, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if args and is_number(args[0]) and func in _OUT_OF_PLACE:
-            func = _OUT_OF_PLACE[func]
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         numbers = [value for value in tensors if is_number(value)]
         if numbers and len(numbers) < len(tensors):
@@ -286,9 +289,10 @@ def _is_in_place(func: Any) -> bool:
 _TENSOR = torch.Tensor
 
 _OUT_OF_PLACE: dict[Any, Any] = {
-    getattr(_TENSOR, f"__i{name}__"): getattr(_TENSOR, f"__{name}__")
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+    getattr(_TENSOR, f"{name}_"): getattr(_TENSOR, name)
+    for name in ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow")
 }
+"""What ``x += y`` and its like call, of numbers, which are not written to."""
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     _TENSOR.item: _item,

@@ -80,8 +80,8 @@ class UpdateTracer:
         if isinstance(error, CaptureError):
             return error
         return CaptureError(
-            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {_place(error)}{error}; an update has to be"
-            " tensor operations on its parameter, gradient and state, the learning rate and the count of steps"
+            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {_place(error)}{error}; an update has"
+            " to be tensor operations on its parameter, gradient and state, the learning rate and the count of steps"
         )
 
     def _trace(
@@ -91,7 +91,7 @@ class UpdateTracer:
         with self.mode:
             param, grad = torch.empty(tuple(shape), dtype=dtype), torch.empty(tuple(shape), dtype=dtype)
             count, rate = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-            made = step.first(Inputs(param.clone(), grad, [], count, rate), Branches(()))
+            made = step.first(Inputs(param.clone(), grad, [], count, rate), Branches((), _WAYS))
             names = [name for name in made if name not in form.counters]
             states = [torch.empty(made[name].shape, dtype=made[name].dtype) for name in names]
             inputs = (param, grad, *states, count, rate)
@@ -142,7 +142,7 @@ def _check_ops(graph: torch.fx.Graph) -> None:
 def _function(
     run: Callable[[Inputs, Branches], Mapping[str, torch.Tensor]], order: Sequence[str]
 ) -> Callable[..., list[torch.Tensor]]:
-    """The new parameter and, in order, the states after a step, as a function of the inputs, which keep their values."""
+    """The new parameter and, in order, the states after a step, as a function of inputs, which keep their values."""
 
     def function(*values: torch.Tensor) -> list[torch.Tensor]:
         def one_way(branches: Branches) -> list[torch.Tensor]:
@@ -253,5 +253,7 @@ def _place(error: BaseException) -> str:
 
 
 _NOT_OF_OPTIMIZERS = (
-    *WRAPPERS, os.path.dirname(__file__), "torch/_", "torch/fx/", "torch/overrides.py", "torch/utils/", "<eval_with_key>"
-)  # fmt: skip
+    *WRAPPERS,
+    os.path.dirname(__file__),
+    *("torch/_", "torch/fx/", "torch/overrides.py", "torch/utils/", "<eval_with_key>"),
+)

@@ -64,8 +64,8 @@ def _traced_as_it_counts(
     except NotCountingError as error:
         if error.name not in form.counts:
             raise CaptureError(
-                f"the optimizer {optimizer_name(run.optimizer)} changes the setting {error.name.removeprefix(GROUP)!r} of"
-                " its groups in a way that is no plain count of steps; keep it in the state of each parameter"
+                f"the optimizer {optimizer_name(run.optimizer)} changes the setting {error.name.removeprefix(GROUP)!r}"
+                " of its groups in a way that is no plain count of steps; keep it in the state of each parameter"
             ) from error
         counts = {key: start for key, start in form.counts.items() if key != error.name}
         initial = {**form.initial, error.name: form.counts[error.name]}

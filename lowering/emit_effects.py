@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import train
 from ..dialects.aten import AtenOp, OpaqueOp
-from ..dialects.compute import ComputeOp, python_value
+from ..dialects.compute import python_value
 from ..dialects.pipe import FragmentOp
 from ..dialects.spmd import AccumulateOp, AllReduceOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ..ir.collectives import CollectiveKind

@@ -83,7 +83,7 @@ class _Template:
     """
     The ops of an update, in a block of their own whose arguments are the inputs.
 
-    Args of the block that are the same for all parameters are the count and the rate; `of_all` is what is made of those.
+    The count and the rate are the same for all parameters; `of_all` is these and what is made of them.
     """
 
     def __init__(self, update: CapturedUpdate, rules: UnknownOps) -> None:

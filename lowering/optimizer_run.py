@@ -143,7 +143,8 @@ class _Run:
             self.first[known[id(parameter)]] = state.first
 
     def _step(self, function: Callable[..., Any], groups: Sequence[Mapping[str, Any]], step: int) -> None:
-        gradients = {name: self._drawn(each, each.shape) for name, each in self.parameters.items() if name in self.group_of}
+        trained = {name: each for name, each in self.parameters.items() if name in self.group_of}
+        gradients = {name: self._drawn(each, each.shape) for name, each in trained.items()}
         for name, gradient in gradients.items():
             self.parameters[name].grad = gradient.clone()
         for group, at_first in zip(self.optimizer.param_groups, groups, strict=True):
@@ -188,7 +189,7 @@ class _Run:
     def _refuse(self, why: str, error: Exception | None = None) -> None:
         raise CaptureError(
             f"the optimizer {self.name} {why}, so its update cannot be part of a step; use an optimizer whose step()"
-            " computes each parameter and its state from its gradient, its state, the learning rate and the count of steps"
+            " makes each parameter and its state of its gradient, its state, the learning rate and the count of steps"
         ) from error
 
     def _drawn(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -56,6 +56,7 @@ __all__ = [
     "Value",
     "accumulate",
     "adamw_",
+    "assign_",
     "attention",
     "attention_backward",
     "cross_entropy_backward",

@@ -74,7 +74,7 @@ class _Planner:
 
     def _order_updates(self) -> None:
         """
-        Put the updates that can be made in the order in which the buckets of their gradients start; they follow the body.
+        Put the updates that can be made in the order in which the buckets of their gradients start, after the body.
 
         The ops of one parameter stay together: what its update makes of states alone would else be kept for all
         parameters at once. What needs a collective that is still to be planned waits for it, with what only that needs.
@@ -84,8 +84,9 @@ class _Planner:
         for op, time in arrival.items():
             name = updated_parameter(op)
             of_parameter[name] = max(time, of_parameter.get(name, time))
-        keys = {op: time if (name := updated_parameter(op)) is None else of_parameter[name] for op, time in arrival.items()}
-        ordered = sorted(arrival, key=keys.__getitem__)
+        named = {op: name for op in arrival if (name := updated_parameter(op)) is not None}
+        times = {op: of_parameter[named[op]] if op in named else time for op, time in arrival.items()}
+        ordered = sorted(arrival, key=times.__getitem__)
         first = len(self.flow.body) + len(self.updates)
         self.over.update({op: first + index for index, op in enumerate(ordered)})
         self.updates += ordered
