@@ -142,7 +142,7 @@ def gradients_of(op: Operation) -> list[int]:
     """
     The operands of an update by which it takes gradients.
 
-    Of ops that together are an update these are what comes from outside of it and is no argument with a role.
+    Of ops that together are an update these are what is made outside of it, and no parameter, state, rate or count.
     """
     if isinstance(op, SgdOp | AdamWOp):
         return [1]
@@ -154,7 +154,7 @@ def gradients_of(op: Operation) -> list[int]:
 def _comes_from_outside(value: SSAValue) -> bool:
     if not isinstance(value, BlockArgument):
         return isinstance(value.owner, Operation) and not is_update(value.owner)
-    return all(argument_attribute(value, role) is None for role in ROLES)
+    return all(argument_attribute(value, role) is None for role in (PARAM, STATE, LEARNING_RATE, STEP_COUNT))
 
 
 def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:

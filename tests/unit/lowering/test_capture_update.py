@@ -12,10 +12,15 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from xdsl.ir import Operation, SSAValue
 
+from shardwright.dialects import train
+from shardwright.dialects.train import updated_parameter
+from shardwright.lowering.capture import capture_step
 from shardwright.lowering.capture_numbers import Branches, NumberNeededError, by_branches, number, numbers_as_tensors
 from shardwright.lowering.capture_optimizer import read_optimizer
 from shardwright.lowering.captured import CaptureError, OptimizerSpec
+from shardwright.lowering.import_step import import_step
 from shardwright.lowering.optimizer_run import small_shape
 
 SHAPES = {"weight": (64, 96), "other": (64, 96), "bias": (64,), "scale": ()}
@@ -219,3 +224,35 @@ def test_every_way_through_conditions_is_taken() -> None:
         return by_branches(way, 4)
 
     assert [sign(torch.tensor(value))[0].item() for value in (3.0, -2.0, 0.0)] == [1.0, -1.0, 0.0]
+
+
+def test_a_captured_update_becomes_ops_that_say_whose_they_are() -> None:
+    """The powers of betas are there once; states begin with what they are made with; new values are assigned."""
+    make = partial(torch.optim.NAdam, lr=0.1)
+    step = capture_step(_Two(), nn.functional.cross_entropy, make, (torch.randn(4, 6), torch.tensor([0, 1, 2, 3])))
+    module = import_step(step)
+    module.verify()
+    ops = [op for op in module.walk() if train.is_update(op)]
+    names = {"a.weight", "a.bias", "b.weight", "b.bias"}
+    assert {updated_parameter(op) for op in ops} == {*names, None}
+    powers = [op for op in ops if op.name == "aten.pow.Scalar"]
+    assert len({str(op.attributes) for op in powers}) < len(powers) <= 6
+    assert all(updated_parameter(op) is None for op in powers)
+    assigned = [op for op in ops if isinstance(op, train.AssignOp)]
+    assert len(assigned) == len(names) * 4
+    taken = [(updated_parameter(op), value.name_hint) for op in ops for value in gradients(op)]
+    assert {name for name, _ in taken} == names
+    assert '{train.state = ["a.weight", "mu_product"], train.initial = 1.000000e+00 : f64}' in str(module)
+
+
+class _Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))
+
+
+def gradients(op: Operation) -> list[SSAValue]:
+    return [op.operands[at] for at in train.gradients_of(op)]
