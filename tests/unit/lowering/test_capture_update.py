@@ -78,7 +78,7 @@ def test_a_fused_update_is_used_where_it_is_exact() -> None:
 class Plain(torch.optim.Optimizer):
     """An optimizer of one line."""
 
-    def __init__(self, params: Any, update: Callable[[Any, Any, nn.Parameter], None]) -> None:
+    def __init__(self, params: Any, update: Callable[[Any, Any, Any], None]) -> None:
         super().__init__(params, {"lr": 0.1})
         self.update, self.calls = update, 0
 
@@ -89,41 +89,42 @@ class Plain(torch.optim.Optimizer):
                 self.update(self, group, p)
 
 
-def _across(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _across(self: Plain, group: Any, p: Any) -> None:
     norms = [each.grad.norm() for each in group["params"] if each.grad is not None]
     p.sub_(p.grad / torch.stack(norms).norm(), alpha=group["lr"])
 
 
-def _noise(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _noise(self: Plain, group: Any, p: Any) -> None:
     p.sub_(torch.randn_like(p), alpha=group["lr"])
 
 
-def _total(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _total(self: Plain, group: Any, p: Any) -> None:
     group["total"] = group.get("total", 0.0) + group["lr"]
 
 
-def _own_number(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _own_number(self: Plain, group: Any, p: Any) -> None:
     self.calls += 1
 
 
-def _list(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _list(self: Plain, group: Any, p: Any) -> None:
     self.state[p].setdefault("seen", []).append(p.grad)
 
 
-def _float(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _float(self: Plain, group: Any, p: Any) -> None:
     p.sub_(p.grad, alpha=group["lr"] * float(p.grad.norm()))
 
 
-def _one_for_all(self: Plain, group: Any, p: nn.Parameter) -> None:
-    self.state["all"]["mean"] = p.mean()
+def _one_for_all(self: Plain, group: Any, p: Any) -> None:
+    shared: Any = self.state
+    shared["all"]["mean"] = p.mean()
 
 
-def _loop(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _loop(self: Plain, group: Any, p: Any) -> None:
     while p.grad.norm() > 1e-6:
         p.grad.mul_(0.5)
 
 
-def _halves_rate(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _halves_rate(self: Plain, group: Any, p: Any) -> None:
     state = self.state[p]
     state["step"] = state.get("step", 0) + 1
     if state["step"] > 100:
@@ -160,7 +161,7 @@ def test_hooks_around_a_step_are_refused() -> None:
         read(make)
 
 
-def _lookahead(self: Plain, group: Any, p: nn.Parameter) -> None:
+def _lookahead(self: Plain, group: Any, p: Any) -> None:
     state = self.state[p]
     if not state:
         state["k"], state["slow"] = 0, p.clone()
@@ -199,11 +200,12 @@ def test_small_shapes_keep_the_order_of_sizes() -> None:
 
 def test_numbers_behave_as_python_numbers() -> None:
     with numbers_as_tensors(Branches((), 1)):
-        rate = number(torch.tensor(0.25, dtype=torch.float64))
+        rate: Any = number(torch.tensor(0.25, dtype=torch.float64))
         same = rate
         same *= 2
         assert torch.equal(rate, torch.tensor(0.25, dtype=torch.float64))
-        assert torch.equal(max(1.0, math.sqrt(rate)), torch.tensor(1.0, dtype=torch.float64))
+        larger: Any = max(1.0, math.sqrt(rate))
+        assert torch.equal(larger, torch.tensor(1.0, dtype=torch.float64))
         assert (torch.tensor(1.0) * rate).dtype is torch.float32
         assert torch.as_tensor(rate).dtype is torch.float32
         assert torch.equal(torch.zeros(2).add_(torch.ones(2), alpha=-rate), torch.tensor([-0.25, -0.25]))
