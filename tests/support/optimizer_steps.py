@@ -33,19 +33,6 @@ class Net(nn.Module):
         return self.down(hidden) * self.scale
 
 
-class Matrices(nn.Module):
-    """Nothing but matrices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.down = nn.Linear(2 * WIDTH, CLASSES, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give the logits of each row."""
-        return self.down(torch.tanh(self.up(x)))
-
-
 class Lion(torch.optim.Optimizer):
     """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", program 1."""
 
