@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
@@ -22,17 +23,20 @@ from ..ir.mesh import Mesh
 from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch, Precision
 from ..lowering.load_program import load_text
+from ..passes.planning.homes import Homes
 from ..runtime.agreement import share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
-from ..runtime.stages import Stage, connect
+from ..runtime.stages import Stage
 from .auto_cluster import AUTO, auto_cluster, mesh_of
+from .batch_form import BatchForm
 from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
 from .training_step import TrainingStep
+from .variants import Connections, Planner, Variants
 
 
 def parallelize(
@@ -60,6 +64,7 @@ def parallelize(
     clip_value: float | None = None,
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
     precision: Precision | None = None,
+    shapes: Sequence[Batch] = (),
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
@@ -91,16 +96,21 @@ def parallelize(
         measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
             predictions. By default four where the cluster is ``auto``, else one.
         compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
+        shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
+            too: the last one of an epoch, say. They are planned with parameters where the plan for the example has them.
 
     Raises:
-        PlanError: the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
+        PlanError: a batch of `shapes` is not like the example; the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
             given different models or seeds; on every rank.
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided["budget"] = budget
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
-    return _parallelized(step, cluster, options, pins, seed, compared, measure)
+    made = _parallelized(step, cluster, options, pins, seed, compared, measure)
+    for batch in shapes:
+        made.declare(batch)
+    return made
 
 
 def _parallelized(
@@ -125,12 +135,23 @@ def _parallelized(
         cluster = auto_cluster(device)
     asked = _Asked(step, cluster, options, pins, measure)
     with _random_numbers_kept(device):
-        program, report = _fastest(_from_rank_0(asked), step, device, seed)
+        planned, modules = _from_rank_0(asked)
+        best, report = _fastest(planned, step, device, seed)
+    program = planned[best][0]
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
-    executor = Executor(loaded, connect(loaded, device))
+    connections = Connections(device)
+    executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
-    return DistributedStep(executor, report, program, model, compared)
+    planner = _planner(step, options, modules[best]) if modules else None
+    variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
+    return DistributedStep(executor, report, program, variants, model, compared)
+
+
+def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Planner:
+    """What plans further programs beside a plan."""
+    independent = options.random == "independent"
+    return Planner(step, Homes.of(module), _model_name(step), options.dtype, independent, options.probe)
 
 
 def _initialize(
@@ -207,33 +228,40 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
     return cluster
 
 
+_Planned: TypeAlias = "list[tuple[str, Mapping[str, Any]]]"
+"""Programs and their reports."""
+
+
 def _fastest(
-    plans: Sequence[tuple[str, Mapping[str, Any]]], step: TrainingStep, device: torch.device, seed: int | None
-) -> tuple[str, Mapping[str, Any]]:
-    """The program, and its report, that runs fastest on the ranks of this job; every rank must call this."""
+    plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None
+) -> tuple[int, Mapping[str, Any]]:
+    """Which program runs fastest on the ranks of this job, and its report; every rank must call this."""
     if len(plans) == 1:
-        return plans[0]
+        return 0, plans[0][1]
     seconds = step_seconds([program for program, _ in plans], step.model, step.batch, device, seed)
-    best, report = fastest([report for _, report in plans], seconds)
-    return plans[best][0], report
+    return fastest([report for _, report in plans], seconds)
 
 
-def _from_rank_0(asked: _Asked) -> list[tuple[str, Mapping[str, Any]]]:
-    """The programs and reports that rank 0 makes; if it cannot, the PlanError on every rank says why."""
+def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
+    """
+    The programs and reports that rank 0 makes, and there what they are made of; if it cannot make any, the PlanError on
+    every rank says why.
+    """
     shared: list[Any] = [None]
+    modules: list[ModuleOp] = []
     if not dist.is_initialized():
-        shared = [_outcome(asked, 1)]
+        shared = [_outcome(asked, 1, modules)]
     else:
         if dist.get_rank() == 0:
-            shared = [_outcome(asked, dist.get_world_size())]
+            shared = [_outcome(asked, dist.get_world_size(), modules)]
         dist.broadcast_object_list(shared, src=0)
     if isinstance(shared[0], PlanError):
         raise shared[0]
-    return shared[0]
+    return shared[0], modules
 
 
-def _outcome(asked: _Asked, world: int) -> list[tuple[str, Mapping[str, Any]]] | PlanError:
-    """What came of planning; the other ranks wait for it, whatever it is."""
+def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | PlanError:
+    """What came of planning, of which the other ranks wait for all but the `modules`, which are put there."""
     try:
         compiled = asked.compiled(world)
     except PlanError as error:
@@ -242,4 +270,5 @@ def _outcome(asked: _Asked, world: int) -> list[tuple[str, Mapping[str, Any]]] |
         failure = PlanError(f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
+    modules += [each.module for each in compiled]
     return [(each.program, dict(each.report)) for each in compiled]

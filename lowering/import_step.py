@@ -3,7 +3,8 @@ Import: from a captured step (an fx graph of forward and backward) to one IR fun
 
 The function is `@step(parameters, states, buffers, batch, constants, seed, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
-results (`dialects.train`). Every op keeps the layer and source line of the model's code as its location, backward
+results (`dialects.train`). Of a forward pass alone it is `@step(parameters, buffers, batch, constants, seed) -> (loss,
+metrics)`, or `-> (outputs)`, of those that are used. Every op keeps the layer and source line of the model's code as its location, backward
 ops those of the forward op that they differentiate, marked `train.backward`.
 """
 
@@ -31,7 +32,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import train
 from ..dialects.compute import ABSENT, plain_attribute
-from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput
+from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput, StepOutput
 from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
 from .unknown_ops import UnknownOps
@@ -98,7 +99,10 @@ class _Importer:
             arg_attrs=ArrayAttr([DictionaryAttr(role) for role in self.roles]),
             res_attrs=ArrayAttr([DictionaryAttr(role) for role in roles]),
         )
-        func.attributes["train.optimizer"] = _optimizer_attribute(self.step.optimizer)
+        if self.step.optimizer is None:
+            func.attributes[train.FORWARD] = UnitAttr()
+        else:
+            func.attributes["train.optimizer"] = _optimizer_attribute(self.step.optimizer)
         return ModuleOp([func])
 
     def _argument(self, hint: str, type: Attribute, role: dict[str, Attribute]) -> SSAValue:
@@ -110,6 +114,7 @@ class _Importer:
     def _arguments(self, inputs: Mapping[StepInput, Node], grads: set[str]) -> dict[tuple[str, str], SSAValue]:
         """Make the function's arguments; the states that updates need are returned by (parameter, state)."""
         states: dict[tuple[str, str], SSAValue] = {}
+        spec = self.step.optimizer
         for given, node in inputs.items():
             type = TensorType(element_type(given.dtype), given.shape)
             name = UnitAttr() if given.role == "seed" else StringAttr(given.name)
@@ -122,15 +127,17 @@ class _Importer:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
-            if given.role == "param" and given.name in grads:
-                for state in self.step.optimizer.group_of(given.name).states:
+            if spec is not None and given.role == "param" and given.name in grads:
+                for state in spec.group_of(given.name).states:
                     pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
                     states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
+        if spec is None:
+            return states
         count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
         states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
         # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
-        one = len(self.step.optimizer.groups) == 1
-        for number in range(len(self.step.optimizer.groups)):
+        one = len(spec.groups) == 1
+        for number in range(len(spec.groups)):
             hint, group = ("lr", UnitAttr()) if one else (f"lr.{number}", Integer(number, i64))
             states["", f"lr.{number}"] = self._argument(hint, rate, {train.LEARNING_RATE: group})
         return states
@@ -150,6 +157,11 @@ class _Importer:
             results.append(value)
             roles.append(role)
 
+        spec = self.step.optimizer
+        if spec is None:
+            for out, value in finals.items():
+                add(value, _forward_role(out))
+            return results, roles
         count = train.IncrementOp([states["", "step"]], [states["", "step"].type], {})
         self.block.add_op(count)
         count.results[0].name_hint = "step_count.new"
@@ -161,10 +173,9 @@ class _Importer:
             elif out.role == "buffer":
                 add(value, _updates(buffers[out.name]))
             else:
-                spec = self.step.optimizer
                 old = [params[out.name], *(states[out.name, state] for state in spec.group_of(out.name).states)]
                 rate = states["", f"lr.{spec.members.get(out.name, 0)}"]
-                update = self._update(out.name, old, value, count.results[0], rate)
+                update = self._update(spec, out.name, old, value, count.results[0], rate)
                 for before, after in zip(old, update.results, strict=True):
                     after.name_hint = value_name(f"{before.name_hint}.new")
                     add(after, _updates(before))
@@ -175,9 +186,9 @@ class _Importer:
         return results, roles
 
     def _update(
-        self, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
+        self, spec: OptimizerSpec, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
     ) -> train.TrainOp:
-        spec, group = self.step.optimizer, self.step.optimizer.group_of(name)
+        group = spec.group_of(name)
         op_class = {"sgd": train.SgdOp, "adamw": train.AdamWOp}[spec.kind]
         attributes = {key: attribute_of(value) for key, value in group.hyper.items()}
         if spec.kind == "sgd" and not group.states:
@@ -187,6 +198,13 @@ class _Importer:
         update.location = NameLoc(StringAttr(layer), UnknownLoc())
         self.block.add_op(update)
         return update
+
+
+def _forward_role(output: StepOutput) -> dict[str, Attribute]:
+    """The role of a result of the forward pass."""
+    if output.role == "loss":
+        return {train.LOSS: UnitAttr()}
+    return {{"metric": train.METRIC, "output": train.OUTPUT}[output.role]: StringAttr(output.name)}
 
 
 def _updates(argument: SSAValue) -> dict[str, Attribute]:

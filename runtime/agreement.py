@@ -178,12 +178,14 @@ class GivenAlike:
         plan, rank: of this rank's stage, and its place there.
         plans: of all stages.
         steps: how many are compared.
+        what: one of them is called.
     """
 
     plan: Plan
     rank: int
     plans: Sequence[Plan]
     steps: int
+    what: str = "step"
     done: int = 0
 
     def verify(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None) -> None:
@@ -196,7 +198,7 @@ class GivenAlike:
         self.done += 1
         if self.done > self.steps or world_size() == 1:
             return
-        step = f"step {self.done}: the ranks were given different"
+        step = f"{self.what} {self.done}: the ranks were given different"
         rates = (tuple(lr) if len(lr) > 1 else lr[0]) if isinstance(lr, Sequence) else lr
         everyone = of_all_ranks((rates, self._rows(batch), _digests(batch)))
         by_rank = [rate for rate, _, _ in everyone]

@@ -25,7 +25,7 @@ from .pieces import Sizes
 from .transfers import Transfer
 
 ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate", "seed"]
-ResultRole = Literal["loss", "grad", "metric", "param", "state", "buffer", "step_count"]
+ResultRole = Literal["loss", "grad", "metric", "output", "param", "state", "buffer", "step_count"]
 
 
 class PlanError(RuntimeError):
@@ -107,9 +107,10 @@ class Result(Spread):
     An output of the program.
 
     Args:
-        role: what it is; a gradient is that of the parameter `name`.
+        role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number which the model
+            returns.
         updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
-            metrics, which are whole on every rank, and for gradients.
+            metrics, which are whole on every rank, and for gradients and outputs.
     """
 
     role: ResultRole

@@ -102,7 +102,7 @@ class Workbench:
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
         if self.has_batch_norm:
-            run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
+            run_passes(self.ctx, self.module, decompositions(), verify_each=False)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         # Pins may tell equal layers from one another.
@@ -404,7 +404,7 @@ def _solved(problem: StrategyProblem, allowance: float) -> Solution:
     return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
 
 
-def _decompositions() -> list[ModulePass]:
+def decompositions() -> list[ModulePass]:
     """What writes batch-norms as sums over the batch, so that it can be split."""
     return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
 
