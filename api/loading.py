@@ -30,6 +30,7 @@ def share_loader(
     rows = _own_rows(executor.main)
     left = 0 if drop_last else length % count
     last = _last_rows(variants, left) if left else None
+    last = range(left) if left and rows is None else last
     batches = ShareSampler(length, count, rows if rows is not None else range(count), seed, last)
     given = dict(options)
     collate = _Collate(executor.plan, given.pop("collate_fn", default_collate), rows is not None)

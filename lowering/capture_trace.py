@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
 from ..ir.garbage import collector_paused
 from .calling import Batch, CallError, Precision, compute_output, compute_step
@@ -60,25 +61,26 @@ MODEL, LOSS = "model", "loss"
 
 
 @dataclass(frozen=True)
+class _Place:
+    """Where a tensor belongs."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class OutputForm:
     """
     What a model returns, but for the numbers of its tensors.
 
     Args:
-        tree: how tensors and plain values are nested.
-        plain: by position among both, the values that are no tensors.
+        skeleton: the same with a `_Place` for each tensor.
     """
 
-    tree: TreeSpec
-    plain: Mapping[int, Any]
+    skeleton: Any
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """The whole, of its tensors in order."""
-        rest = iter(tensors)
-        leaves = [
-            self.plain[place] if place in self.plain else next(rest) for place in range(self.tree.num_leaves)
-        ]
-        return tree_unflatten(leaves, self.tree)
+        return tree_map_only(_Place, lambda place: tensors[place.number], self.skeleton)
 
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
@@ -87,14 +89,11 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
 def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
     """The tensors of what a model returns, and the rest of it."""
     leaves, tree = tree_flatten(output)
-    tensors: list[torch.Tensor] = []
-    plain: dict[int, Any] = {}
-    for place, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor):
-            tensors.append(leaf)
-        elif isinstance(leaf, _PLAIN):
-            plain[place] = leaf
-        else:
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    numbers = count()
+    kept = [_Place(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for place, leaf in enumerate(kept):
+        if not isinstance(leaf, (_Place, *_PLAIN)):
             path = keystr(tree_flatten_with_path(output)[0][place][0])
             raise CaptureError(
                 f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that cannot be "
@@ -103,7 +102,7 @@ def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
             )
     if not tensors:
         raise CaptureError("the model returns no tensor")
-    return tensors, OutputForm(tree, plain)
+    return tensors, OutputForm(tree_unflatten(kept, tree))
 
 
 class _Call(nn.Module):
@@ -229,6 +228,9 @@ def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
 def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         stack.enter_context(_told_that_it_is_traced())
+        if not any(parameter.requires_grad for parameter in step.parameters()):
+            # Of a forward pass alone torch does not keep where nodes are from.
+            stack.enter_context(torch.fx.traceback.preserve_node_meta())
         joint = aot_export_joint_with_descriptors(
             stack,
             step,

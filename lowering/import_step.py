@@ -222,6 +222,8 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 
 def _range(item: Any) -> tuple[int, int] | None:
     """The half-open range of an integer batch item."""
-    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool or not item.numel():
+    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool:
+        return None
+    if not item.numel() or item.is_meta:
         return None
     return int(item.min()), int(item.max()) + 1
