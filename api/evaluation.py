@@ -60,44 +60,60 @@ def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole",
     mine = variants.executor.forward(batch, program)
     made = dict(zip([result.name for result in program.plan.outputs], mine, strict=True))
     owners = {result.name: (plan, result) for plan in program.plans for result in plan.outputs}
-    ordered = [owners[str(number)] for number in range(len(owners))]
+    given = [_Output(program, *owners[str(number)], made.get(str(number))) for number in range(len(owners))]
     if part == "whole":
-        return form.filled([_whole(program, *owner, made.get(owner[1].name)) for owner in ordered])
-    # What has no rows is made by all ranks together.
-    by_rows = [_rows if result.shape else _whole for _, result in ordered]
-    found = [take(program, *owner, made.get(owner[1].name)) for take, owner in zip(by_rows, ordered, strict=True)]
-    return RowsOfOutput(_common(program, ordered), form.filled(found))
+        return form.filled([each.whole() for each in given])
+    with_rows = [each for each in given if each.result.shape]
+    if len({each.result.shape[0] for each in with_rows}) != 1:
+        told = ", ".join(str(list(each.result.shape)) for each in given)
+        raise PlanError(f"predict(part='rows'): the model returns tensors of {told}, which have not the same rows")
+    rows = with_rows[0].rows
+    return RowsOfOutput(rows, form.filled([each.part(with_rows[0]) for each in given]))
 
 
-def _whole(program: Program, owner: Plan, result: Result, mine: torch.Tensor | None) -> torch.Tensor:
-    """An output, whole on every rank of the job."""
-    if mine is not None:
-        whole = gather(result, mine, program.comm)
-    else:
-        whole = torch.empty(result.shape, dtype=result.torch_dtype, device=program.comm.device)
-    if len(program.plans) > 1:
-        dist.broadcast(whole, owner.ranks[0])
-    return whole
+@dataclass(frozen=True)
+class _Output:
+    """
+    One tensor that the model returns.
 
+    Args:
+        owner: the plan of the stage that makes it.
+        mine: what this rank has of it; None where its stage does not make it.
+    """
 
-def _rows(program: Program, owner: Plan, result: Result, mine: torch.Tensor | None) -> torch.Tensor:
-    """The rows of an output that this rank has, whole along its other dims; none where its stage does not make it."""
-    if mine is not None:
-        return gather(result, mine, program.comm, rows=True)
-    return torch.zeros((0, *result.shape[1:]), dtype=result.torch_dtype, device=program.comm.device)
+    program: Program
+    owner: Plan
+    result: Result
+    mine: torch.Tensor | None
 
+    @property
+    def rows(self) -> range:
+        """The rows that this rank has."""
+        if self.owner is not self.program.plan:
+            return range(0)
+        rows = self.result.slices(self.owner.mesh, self.program.comm.rank)[0]
+        return range(rows.start, rows.stop)
 
-def _common(program: Program, ordered: list[tuple[Plan, Result]]) -> range:
-    """The rows that this rank has of every output that has rows."""
-    found: set[tuple[int, int]] = set()
-    for owner, result in ordered:
-        if result.shape:
-            is_mine = owner is program.plan
-            rows = result.slices(owner.mesh, program.comm.rank)[0] if is_mine else slice(0, 0)
-            found.add((rows.start, rows.stop))
-    if len(found) > 1:
-        raise PlanError(
-            "predict(part='rows'): the tensors that the model returns are split differently, or differ in their first "
-            "dim; take part='whole'"
-        )
-    return range(*found.pop()) if found else range(0)
+    def whole(self) -> torch.Tensor:
+        """All of it, on every rank of the job; every rank must call this."""
+        if self.mine is not None:
+            whole = gather(self.result, self.mine, self.program.comm)
+        else:
+            whole = torch.empty(self.result.shape, dtype=self.result.torch_dtype, device=self.program.comm.device)
+        if len(self.program.plans) > 1:
+            dist.broadcast(whole, self.owner.ranks[0])
+        return whole
+
+    def part(self, like: _Output) -> torch.Tensor:
+        """
+        The rows that this rank has of another output, whole along all other dims; all of it where it has no rows. Every
+        rank must call this.
+        """
+        if not self.result.shape:
+            return self.whole()
+        if self.owner is not like.owner or self.result.spread.dims[0] != like.result.spread.dims[0]:
+            return self.whole()[like.rows.start : like.rows.stop]
+        if self.mine is not None:
+            return gather(self.result, self.mine, self.program.comm, rows=True)
+        shape = (0, *self.result.shape[1:])
+        return torch.zeros(shape, dtype=self.result.torch_dtype, device=self.program.comm.device)
