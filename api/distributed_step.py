@@ -194,8 +194,8 @@ class DistributedStep:
     @property
     def rows(self) -> range:
         """
-        The rows of every global batch, of the example's shape, that this rank computes on: all of them where the batch is
-        not split.
+        The rows of every global batch, shaped as the example, that this rank computes on: all of them where the batch
+        is not split.
 
         Raises:
             PlanError: the items of the batch are split differently.

@@ -97,11 +97,11 @@ def parallelize(
             predictions. By default four where the cluster is ``auto``, else one.
         compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
         shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
-            too: the last one of an epoch, say. They are planned with parameters where the plan for the example has them.
+            too: the last one of an epoch, say. Planned with parameters where the plan for the example has them.
 
     Raises:
-        PlanError: a batch of `shapes` is not like the example; the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
-            given different models or seeds; on every rank.
+        PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
+            given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}

@@ -199,8 +199,8 @@ class Variants:
         if key not in self._forward:
             if len(self._forward) >= self.most:
                 raise PlanError(
-                    f"{call} was given batches of more than {self.most} shapes, the latest {told(shapes)}: each needs a "
-                    "program; pad to a few lengths, or raise step.most_programs"
+                    f"{call} was given batches of more than {self.most} shapes, the latest {told(shapes)}: each needs "
+                    "a program; pad to a few lengths, or raise step.most_programs"
                 )
             verify_alike(f"shapes of batches for {call}", key)
             like = self.form.like(shapes, plain)

@@ -38,8 +38,8 @@ random numbers of this step, another one for each step.
 
 UPDATES, LOSS, GRAD, METRIC, OUTPUT = "train.updates", "train.loss", "train.grad", "train.metric", "train.output"
 """
-Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, a name, and which of
-the tensors that the model returns.
+Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, a name, and which
+of the tensors that the model returns.
 """
 
 

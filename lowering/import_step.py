@@ -4,8 +4,8 @@ Import: from a captured step (an fx graph of forward and backward) to one IR fun
 The function is `@step(parameters, states, buffers, batch, constants, seed, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
 results (`dialects.train`). Of a forward pass alone it is `@step(parameters, buffers, batch, constants, seed) -> (loss,
-metrics)`, or `-> (outputs)`, of those that are used. Every op keeps the layer and source line of the model's code as its location, backward
-ops those of the forward op that they differentiate, marked `train.backward`.
+metrics)`, or `-> (outputs)`, of those that are used. Every op keeps the layer and source line of the model's code as
+its location, backward ops those of the forward op that they differentiate, marked `train.backward`.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ class Result(Spread):
     An output of the program.
 
     Args:
-        role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number which the model
-            returns.
+        role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number of those which
+            the model returns.
         updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
             metrics, which are whole on every rank, and for gradients and outputs.
     """

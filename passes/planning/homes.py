@@ -203,10 +203,11 @@ class Homes:
         stages = Stages(func)
         for given in view.inputs:
             if given.role in _KEPT and stages.of_value(given.argument) != self.at.get(_key(given)):
+                here, there = stages.of_value(given.argument), self.at.get(_key(given))
                 fail(
                     func,
-                    f"{given.name} would be used first in stage {stages.of_value(given.argument)}, and the plan keeps it "
-                    f"in stage {self.at.get(_key(given))}: here the model runs its layers in another order",
+                    f"{given.name} would be used first in stage {here}, and the plan keeps it in stage {there}: here"
+                    " the model runs its layers in another order",
                 )
 
     def _bounds(self, view: StepView, layers: Layers) -> list[int]:

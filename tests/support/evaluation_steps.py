@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,22 @@ import torch.distributed as dist
 from split_cluster import split_cluster
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils.data import TensorDataset
 
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.ir.mesh import parse_mesh
+from shardwright.runtime.plan import PlanError
+from shardwright.runtime.sampler import ShareSampler
 
 HYBRID = Path(__file__).parent / "hybrid_pins.toml"
 ROWS, WIDTH, CLASSES, LENGTH = 16, 12, 5, 6
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=1e-2)
-COUNTS = (ROWS, 5, 3, 1, 23)
-"""The rows of what is evaluated: as in training, partial, odd, fewer than ranks, and more."""
+COUNTS = (ROWS, 5)
+"""The rows of what is evaluated: as in training, and of a partial batch that does not divide."""
+MANY = (ROWS, 5, 3, 1, 23)
+"""Also fewer than ranks, and more than in training."""
 
 
 class Classifier(nn.Module):
@@ -140,13 +145,22 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A way to plan a model."""
+    """
+    A way to plan a model.
+
+    Args:
+        options: of `parallelize`.
+        declared: the rows of a further shape that is trained on; 0 for none.
+        from_function: whether the model is given as a function.
+        counts: the rows of what is evaluated.
+    """
 
     kind: str
     mesh: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     declared: int = 0
     from_function: bool = False
+    counts: tuple[int, ...] = COUNTS
 
 
 @dataclass
@@ -196,7 +210,7 @@ def checked(case: Case) -> list[str]:
     for number in range(4):
         before = torch.get_rng_state()
         if number in (1, 3):
-            wrong += compared_evaluations(step, here, kind, number)
+            wrong += compared_evaluations(step, here, kind, number, case.counts)
         batch = kind.batch(case.declared if number == 2 and case.declared else ROWS, 100 + number)
         loss = step(batch)
         if not torch.equal(before, torch.get_rng_state()):
@@ -235,11 +249,13 @@ def _made(kind: Kind) -> nn.Module:
         torch.set_default_dtype(before)
 
 
-def compared_evaluations(step: DistributedStep, here: OneDevice, kind: Kind, number: int) -> list[str]:
+def compared_evaluations(
+    step: DistributedStep, here: OneDevice, kind: Kind, number: int, counts: tuple[int, ...]
+) -> list[str]:
     """What of evaluations and predictions is not as on one device."""
     wrong: list[str] = []
     kept = step.metrics
-    for rows in COUNTS:
+    for rows in counts:
         batch = kind.batch(rows, 10 * number + rows)
         loss, metrics, output = here.evaluate(batch)
         found = step.evaluate(batch)
@@ -254,7 +270,7 @@ def compared_evaluations(step: DistributedStep, here: OneDevice, kind: Kind, num
         if len(part.rows):
             mine = rows_of(expected, slice(part.rows.start, part.rows.stop))
             wrong += differing(f"own rows {part.rows} of {rows}", part.output, mine)
-    if step.metrics != kept:
+    if differing("", step.metrics, kept):
         wrong.append("metrics of training")
     return wrong
 
@@ -287,3 +303,91 @@ def all_checked(cases: Mapping[str, Case]) -> dict[str, list[str]]:
         except Exception as error:
             raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
     return found
+
+
+BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+END = "check-memory,insert-frees"
+PIPELINES = {
+    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
+    f"overlap,{END}",
+    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
+    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+}
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """All that is tested on several ranks."""
+    for pins in ("dp", "zero3", "tp"):
+        yield f"classifier on 2, {pins}", Case("classifier", "2", {"pins": pins}, declared=5)
+    yield "classifier on 2, searched", Case("classifier", "2", declared=3, counts=MANY)
+    two_shares = {"algorithm": "eliminate", "ratios": "0.7,0.3"}
+    yield "classifier on 2, uneven", Case("classifier", "2", two_shares, declared=5)
+    yield "language on 2, zero3 of a function", Case("language", "2", {"pins": "zero3"}, from_function=True)
+    yield "language on 2, tp", Case("language", "2", {"pins": "tp"}, declared=7)
+    yield "language on 2, uneven zero3", Case("language", "2", {"pins": "zero3", "ratios": "0.62,0.38"}, declared=5)
+    for name, pipeline in PIPELINES.items():
+        yield f"language on 2, {name}", Case("language", "2", {"pipeline": pipeline}, declared=5)
+    yield "language on 2, in stages as searched", Case("language", "2", {"stages": 2}, declared=6, counts=MANY)
+    for kind in KINDS:
+        yield f"{kind} on 2x2, hybrid", Case(kind, "2x2", {"pins": HYBRID}, declared=5)
+    yield "language on 2x2, searched", Case("language", "2x2", declared=5)
+    shares = {"algorithm": "eliminate", "ratios": "0.4,0.3,0.2,0.1"}
+    yield "classifier on 4, uneven", Case("classifier", "4", shares, counts=MANY)
+    yield "language on 4, in stages", Case("language", "4", {"stages": 2}, declared=6)
+
+
+CASES = dict(cases())
+
+
+def rows_and_refusals() -> dict[str, str]:
+    """Epochs with a partial batch from `step.loader`, and what ranks are told; empty where nothing is wrong."""
+    rank = dist.get_rank()
+    return {
+        "rows": _partial_epochs(),
+        "other batch": _refused(lambda step: step.evaluate((torch.full((4, 6), float(rank)), torch.arange(4) % 3))),
+        "other shape": _refused(lambda step: step.evaluate((torch.ones(4 + rank, 6), torch.zeros(4 + rank).long())), 0),
+        "no program": _refused(lambda step: step.evaluate((torch.ones(4, 3), torch.zeros(4).long()))),
+    }
+
+
+def _small(**options: Any) -> tuple[DistributedStep, OneDevice, TensorDataset]:
+    """A step of 8 rows, the same on one device, and 21 samples."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    data = TensorDataset(torch.randn(21, 6), torch.randint(3, (21,)))
+    loss = nn.functional.cross_entropy
+    here = OneDevice(Kind(Classifier, loss, lambda output, labels: {}, classified, SGD), copy.deepcopy(model))
+    cluster = split_cluster(parse_mesh(str(dist.get_world_size())))
+    return sw.parallelize(model, loss, SGD, data[:8], cluster, **options), here, data
+
+
+def _partial_epochs() -> str:
+    step, here, data = _small(shapes=[(torch.zeros(5, 6), torch.zeros(5).long())], pins="zero3")
+    loader = step.loader(data, drop_last=False)
+    for epoch in range(2):
+        loader.batch_sampler.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        whole = ShareSampler(21, 8, range(8), last=range(5))
+        whole.set_epoch(epoch)
+        order = list(whole)
+        given = list(loader)
+        if [len(rows) for rows in order] != [8, 8, 5] or len(loader) != len(given):
+            return f"batches of {[len(rows) for rows in order]} rows, {len(loader)} or {len(given)}"
+        for rows, batch in zip(order, given, strict=True):
+            mine = step.evaluate(batch).loss if len(rows) == 8 else None
+            expected = here.evaluate(data[rows])[0]
+            loss = step(batch)
+            trained, _ = here.step(data[rows])
+            pairs = [(loss, trained), *([(mine, expected)] if mine is not None else [])]
+            for found, wanted in pairs:
+                if not torch.allclose(found, wanted, rtol=1e-5):
+                    return f"epoch {epoch}, {len(rows)} rows: {found}, expected {wanted}"
+    return ""
+
+
+def _refused(call: Callable[[DistributedStep], object], compared: int = 10) -> str:
+    step, _, _ = _small(compared=compared)
+    try:
+        call(step)
+    except PlanError as error:
+        return str(error)
+    return ""
