@@ -81,7 +81,8 @@ class BatchForm:
             raise PlanError(f"{call} was given a {type(batch).__name__}, expected a {expected.__name__}{more}")
         if isinstance(self.example, Mapping) and not is_mapping:
             raise PlanError(f"{call} was given a {type(batch).__name__}, expected a dict with {self._told()}")
-        return batch_items(batch)
+        given: Any = batch
+        return batch_items(given)
 
     def _shape(self, call: str, name: str, item: Any, example: torch.Tensor) -> tuple[int, ...]:
         wanted = f"{example.dim()} dims, {example.dtype} (the example is {list(example.shape)})"

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.fx
+import torch.fx.traceback
 from torch import nn
 from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors

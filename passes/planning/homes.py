@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
 
 from ...dialects import train
 from ...dialects.compute import plain_attribute, python_value, shape_of
@@ -170,6 +171,12 @@ class Homes:
 
     def _place(self, module: ModuleOp) -> None:
         """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""
+        try:
+            self._placed(module)
+        except DiagnosticException as error:
+            raise PassError("plan", "failed", str(error)) from error
+
+    def _placed(self, module: ModuleOp) -> None:
         (func,) = step_functions(module)
         add_cluster(module, self.cluster)
         func.attributes.pop(ROOM, None)

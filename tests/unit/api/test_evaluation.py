@@ -26,15 +26,14 @@ class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.unused = nn.Linear(3, 3), nn.Linear(2, 2)
-        self.register_buffer("calls", torch.zeros(()))
+        self.calls = nn.Buffer(torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor, scale: float = 1.0) -> Any:
         """The result, and what shares memory with inputs and weights."""
         self.calls.add_(1)
         result = self.linear(inputs) * scale
-        return OrderedDict(
-            result=result, given=inputs, flat=inputs.view(-1), weight=self.linear.weight, calls=self.calls, plain=("a", 3)
-        )
+        shared = {"given": inputs, "flat": inputs.view(-1), "weight": self.linear.weight, "calls": self.calls}
+        return OrderedDict(result=result, **shared, plain=("a", 3))
 
 
 def planned(model: Any, loss: Any, batch: Any, **options: Any) -> DistributedStep:
@@ -105,7 +104,8 @@ def test_declared_shapes_train_and_others_are_refused_with_the_way_out():
         optimizer.step()
         torch.testing.assert_close(step((inputs, labels)), loss.detach())
     torch.testing.assert_close(step.state_dict()["weight"], plain.weight.detach())
-    with pytest.raises(PlanError, match=r"of '0' \[2, 3\].* planned for '0' \[4, 3\].*; '0' \[3, 3\].*drop_last.*shapes="):
+    told = r"of '0' \[2, 3\].* planned for '0' \[4, 3\].*; '0' \[3, 3\].*drop_last.*shapes="
+    with pytest.raises(PlanError, match=told):
         step((torch.ones(2, 3), torch.ones(2, 2)))
     with pytest.raises(PlanError, match=r"a batch of 2 rows, and is planned for"):
         step(step.local((torch.ones(2, 3), torch.ones(2, 2)), rows=2))
