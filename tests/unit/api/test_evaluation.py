@@ -171,3 +171,33 @@ def test_a_partial_batch_of_a_loader_has_to_be_declared():
     assert len(losses) == 3
     with pytest.raises(PlanError, match=r"has 3 rows, and 0 shapes .* drop_last=True"):
         simple().loader(data, drop_last=False)
+
+
+def test_evaluation_is_in_the_precision_of_training():
+    model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
+    plain = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
+    plain.load_state_dict(model.state_dict())
+    step = planned(model, LOSS, (X, Y), precision="bf16-mixed")
+    inputs = torch.randn(5, 3)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        output = plain(inputs)
+        loss = LOSS(output, torch.ones(5, 2))
+    found = step.predict((inputs,))
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, output)
+    torch.testing.assert_close(step.evaluate((inputs, torch.ones(5, 2))).loss, loss)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(PlanError, match=r"evaluate\(\) was called under"):
+        step.evaluate((X, Y))
+
+
+def test_a_loss_module_has_its_tensors_and_labels_that_do_not_count_are_left_out():
+    weights, model = torch.tensor([1.0, 2.0, 4.0]), nn.Linear(3, 3)
+    plain = nn.Linear(3, 3)
+    plain.load_state_dict(model.state_dict())
+    loss = nn.CrossEntropyLoss(weights, ignore_index=-1)
+    step = planned(model, loss, (X, torch.zeros(4).long()), metrics=lambda output, labels: {"most": output.amax()})
+    inputs, labels = torch.randn(3, 3), torch.tensor([0, -1, 2])
+    found = step.evaluate((inputs, labels))
+    torch.testing.assert_close(found.loss, loss(plain(inputs), labels).detach())
+    torch.testing.assert_close(found.metrics["most"], plain(inputs).amax().detach())
+    assert step.metrics == {}
