@@ -85,11 +85,11 @@ class DistributedStep:
                 the ranks were given different ones.
         """
         self._verify_modes()
-        program = self._variants.training(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        # First, so that a batch which one rank alone cannot take is an error on all.
         self._given.verify(given, rates)
-        loss = self._executor.step(given, rates, program)
+        loss = self._executor.step(given, rates, self._variants.training(batch))
         if self.optimizer is not None:
             self.optimizer.stepped()
         return loss
