@@ -123,6 +123,7 @@ def _parallelized(
         share_weights(model, device)
     is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
     measure = measure if measure is not None else MOST if is_measured else 1
+    device_mesh = cluster if isinstance(cluster, DeviceMesh) else None
     if isinstance(cluster, DeviceMesh):
         cluster = auto_cluster(device, mesh_of(cluster))
     elif cluster == AUTO:
@@ -134,7 +135,7 @@ def _parallelized(
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
     executor = Executor(loaded, connect(loaded, device))
     _initialize(executor, model, seed, device)
-    return DistributedStep(executor, report, program, model, compared)
+    return DistributedStep(executor, report, program, model, compared, device_mesh)
 
 
 def _initialize(

@@ -143,9 +143,15 @@ def digest(tensor: torch.Tensor, most: int | None = None) -> str:
     return hashlib.blake2b(numbers.tobytes(), digest_size=8).hexdigest()
 
 
-def verify_replicas(executor: Executor) -> None:
+_SEED = "seed what the model draws from outside of torch, or build the module and pass it, so that all get rank 0's"
+
+
+def verify_replicas(executor: Executor, advice: str = _SEED) -> None:
     """
     Check that parameters and buffers are the same on all ranks that hold the same part; every rank must call this.
+
+    Args:
+        advice: what to do where they are not.
 
     Raises:
         PlanError: on every rank, where any differs.
@@ -161,8 +167,7 @@ def verify_replicas(executor: Executor) -> None:
             first, holder = known.setdefault((name, part), (numbers, other))
             if first != numbers:
                 raise PlanError(
-                    f"the ranks {holder} and {other} made different weights {name!r}: seed what the model draws from "
-                    "outside of torch, or build the module and pass it, so that all get those of rank 0"
+                    f"the ranks {holder} and {other} have different weights {name!r}: {advice}"
                 )
 
 

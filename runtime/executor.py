@@ -148,6 +148,11 @@ class Executor:
         self._steps += 1
         return self._take(outputs)
 
+    @property
+    def steps(self) -> int:
+        """How many steps were run since `initialize`."""
+        return self._steps
+
     def _take(self, outputs: Any) -> torch.Tensor:
         """Put the program's results where they belong, and return the loss."""
         if isinstance(outputs, torch.Tensor):
