@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
+from .plan_log import log_plan
 from .training_step import TrainingStep
 
 
@@ -117,7 +119,7 @@ def _parallelized(
     measure: int | None,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
-    model, device = step.model, _join_job(_model_name(step))
+    began, model, device = time.perf_counter(), step.model, _join_job(_model_name(step))
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
@@ -133,6 +135,8 @@ def _parallelized(
         program, report = _fastest(_from_rank_0(asked), step, device, seed)
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        log_plan(report, [stage.plan for stage in loaded], time.perf_counter() - began)
     executor = Executor(loaded, connect(loaded, device))
     _initialize(executor, model, seed, device)
     return DistributedStep(executor, report, program, model, compared, device_mesh)

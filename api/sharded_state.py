@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from ..ir.mesh import Mesh
+from ..runtime.agreement import SAMPLED, digest, of_all_ranks
 from ..runtime.executor import Executor
 from ..runtime.plan import Plan, PlanError, Spread, Value
 
@@ -157,7 +158,8 @@ class ShardedState:
         Take parameters and persistent buffers from whole tensors, or from what `weights` gives.
 
         Raises:
-            PlanError: one is missing, of another shape, or unknown; then nothing was taken.
+            PlanError: one is missing, of another shape, or unknown, or ranks were given different ones; then nothing
+                was taken.
         """
         wanted = [(value, self._given_for(value, state)) for value in _weights(self._executor.plan.inputs)]
         known = {name for plan in self._executor.plans for value in _weights(plan.inputs) for name in _names(value)}
@@ -166,6 +168,7 @@ class ShardedState:
                 f"load_state_dict() was given {_listed(unknown)}, which the model does not have; give what "
                 "step.state_dict() or the module's state_dict() has"
             )
+        _verify_alike({name: given for name, given in state.items() if _is_whole(given)})
         with torch.no_grad():
             for value, given in wanted:
                 self._executor.local(value).copy_(self._part(value, given))
@@ -209,6 +212,23 @@ _STEP = "step"
 
 _UNCOUNTED = ("sgd",)
 """The optimizers of torch that count no updates."""
+
+
+def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
+    return isinstance(given, torch.Tensor) and not isinstance(given, DTensor)
+
+
+def _verify_alike(state: Mapping[str, torch.Tensor]) -> None:
+    """Check that no rank has another tensor under a name: where each takes its part, nobody would notice."""
+    first: dict[str, tuple[int, str]] = {}
+    for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
+        for name, numbers in found.items():
+            holder, expected = first.setdefault(name, (rank, numbers))
+            if numbers != expected:
+                raise PlanError(
+                    f"load_state_dict() was given another {name!r} on rank {rank} than on rank {holder}; give all "
+                    "ranks the same"
+                )
 
 
 def _names(value: Value) -> tuple[str, ...]:

@@ -106,7 +106,8 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
             whole = tensor.detach().to(device).contiguous()
             dist.broadcast(whole, src=0)
             tensor.copy_(whole)
-    LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
+    if dist.get_rank() == 0:
+        LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
     return True
 
 
@@ -143,15 +144,9 @@ def digest(tensor: torch.Tensor, most: int | None = None) -> str:
     return hashlib.blake2b(numbers.tobytes(), digest_size=8).hexdigest()
 
 
-_SEED = "seed what the model draws from outside of torch, or build the module and pass it, so that all get rank 0's"
-
-
-def verify_replicas(executor: Executor, advice: str = _SEED) -> None:
+def verify_replicas(executor: Executor) -> None:
     """
     Check that parameters and buffers are the same on all ranks that hold the same part; every rank must call this.
-
-    Args:
-        advice: what to do where they are not.
 
     Raises:
         PlanError: on every rank, where any differs.
@@ -167,7 +162,8 @@ def verify_replicas(executor: Executor, advice: str = _SEED) -> None:
             first, holder = known.setdefault((name, part), (numbers, other))
             if first != numbers:
                 raise PlanError(
-                    f"the ranks {holder} and {other} have different weights {name!r}: {advice}"
+                    f"the ranks {holder} and {other} made different weights {name!r}: seed what the model draws from "
+                    "outside of torch, or build the module and pass it, so that all get those of rank 0"
                 )
 
 
