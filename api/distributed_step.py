@@ -23,6 +23,7 @@ from ..runtime.recording import named_tensors
 from ..runtime.sampler import ShareSampler
 from .module_guard import Guard, StaleModuleError, guard
 from .optimizer_handle import OptimizerHandle
+from .profiled_layers import ProfiledLayers
 from .sharded_state import Sharded, ShardedState
 
 LOG = logging.getLogger("shardwright")
@@ -63,6 +64,7 @@ class DistributedStep:
         self._guard: Guard | None = guard(self._model) if self._model is not None else None
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
+        self._ranges = ProfiledLayers(executor, program)
         self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
 
@@ -86,6 +88,7 @@ class DistributedStep:
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
         self._given.verify(given, rates)
+        self._ranges.follow_profiler()
         loss = self._executor.step(given, rates)
         if self.optimizer is not None:
             self.optimizer.stepped()

@@ -27,14 +27,14 @@ class Executor:
         comm: connects this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step gave, whole, by name.
+    what else the last step gave, whole, by name. `step_fn` is the function of the stage that `step` calls.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
         if comm.device.type == "cpu":
             keep_freed_memory()
         self.plans = tuple(stage.plan for stage in stages)
-        self.plan, self._step_fn = plan, _ = my_stage(stages)
+        self.plan, self.step_fn = plan, _ = my_stage(stages)
         self.comm = comm
         self.results: dict[str, torch.Tensor] = {}
         self.metrics: dict[str, torch.Tensor] = {}
@@ -143,7 +143,7 @@ class Executor:
             arguments[index] = self._held[index] = self.local(self.plan.inputs[index]) + 1
         self._require_held(arguments)
         with torch.no_grad():
-            outputs = self._step_fn(self.comm, *arguments)
+            outputs = self.step_fn(self.comm, *arguments)
         self.comm.finish_transfers()
         self._steps += 1
         return self._take(outputs)
