@@ -69,7 +69,8 @@ def parallelize(
 
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
     to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
-    step's, and the module refuses to be used but inside ``with step.module():``.
+    step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
+    predicted to take, is told to the logger ``shardwright`` on rank 0.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision: as in `TrainingStep`. Of
@@ -88,7 +89,8 @@ def parallelize(
             of the numbers that steps draw, which are of seed 0 where it is None.
         mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
         stages: of a pipeline, 1 for none.
-        micro_batches: parts of the batch, one after the other or through stages, 1 for none.
+        micro_batches: parts of the batch, 1 for none: gradient accumulation, where they come one after the other
+            (``stages=1``), and micro-batches where they go through stages. One step, one update, of the whole batch.
         duplex: whether two parts of the batch take turns at computing and communicating.
         keep_activations: what part of the bytes that backward needs of forward is kept, 1 for all and 0 for what goes
             from one layer to the next; the rest is computed again. By default less than all where memory binds. What

@@ -18,9 +18,14 @@ pytest.importorskip("accelerate")
 COMPARED = ("loss", "eval_loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "train_loss")
 
 
+def compared(log: list[dict[str, float]], *names: str) -> list[dict[str, float]]:
+    """What is to be equal of what was logged."""
+    return [{name: each[name] for name in names if name in each} for each in log]
+
+
 def logged(printed: str) -> list[dict[str, float]]:
     """What the script printed of its log."""
-    return [{name: each[name] for name in COMPARED if name in each} for each in json.loads(printed.splitlines()[-1])]
+    return compared(json.loads(printed.splitlines()[-1]), *COMPARED)
 
 
 @pytest.mark.distributed
@@ -89,3 +94,33 @@ def test_a_last_batch_of_another_size_and_a_second_training_are_refused(tmp_path
         even.train()
     with pytest.raises(ValueError, match="resume_from_checkpoint"):
         even.train(resume_from_checkpoint=True)
+
+
+def test_accumulation_in_the_step_is_that_of_the_plain_trainer(tmp_path: Path):
+    """Four times as much in a batch and `micro_batches=4`, for `gradient_accumulation_steps=4`."""
+    from transformers import GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from shardwright.models.hf.trainer import DistributedTrainer
+
+    example = load_example("hf_trainer")
+    logs: list[list[dict[str, float]]] = []
+    for kind, rows, parts in ((Trainer, 2, 4), (DistributedTrainer, 8, 1)):
+        torch.manual_seed(0)
+        arguments = TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=parts,
+            max_steps=3,
+            learning_rate=3e-3,
+            logging_steps=1,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+        )
+        asked = {"cluster": "local-4", "micro_batches": 4, "stages": 1}
+        options: dict[str, Any] = {"parallelize": asked} if kind is DistributedTrainer else {}
+        data = example.Windows("argparse.py", 32)
+        trainer = kind(GPT2LMHeadModel(example.CONFIG), arguments, train_dataset=data, **options)
+        trainer.train()
+        logs.append(compared(trainer.state.log_history, "loss", "grad_norm"))
+    assert logs[1] == [pytest.approx(each, rel=1e-5) for each in logs[0]]
