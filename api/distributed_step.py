@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Literal, overload
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..lowering.calling import Batch, batch_items
@@ -23,7 +25,11 @@ from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
 from .optimizer_handle import OptimizerHandle
+from .profiled_layers import ProfiledLayers
+from .sharded_state import Sharded, ShardedState
 from .variants import Variants
+
+LOG = logging.getLogger("shardwright")
 
 
 class DistributedStep:
@@ -39,6 +45,7 @@ class DistributedStep:
         variants: the programs beside it, for evaluation and for batches of other shapes.
         model: what was planned; a module is guarded from now on (`module_guard`).
         compared: for how many steps, and how many evaluations, it is compared what the ranks are given.
+        device_mesh: the one that was planned for, if one was given.
 
     `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
     program updates nothing.
@@ -52,6 +59,7 @@ class DistributedStep:
         variants: Variants,
         model: nn.Module | Callable[[], nn.Module],
         compared: int,
+        device_mesh: DeviceMesh | None = None,
     ) -> None:
         self.plan = plan
         self.program = program
@@ -64,6 +72,8 @@ class DistributedStep:
             variants.opened = self._guard.open
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
+        self._ranges = ProfiledLayers(executor, program)
+        self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
         self._evaluated = replace(self._given, what="evaluation")
 
@@ -89,6 +99,7 @@ class DistributedStep:
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
         # First, so that a batch which one rank alone cannot take is an error on all.
         self._given.verify(given, rates)
+        self._ranges.follow_profiler()
         loss = self._executor.step(given, rates, self._variants.training(batch))
         if self.optimizer is not None:
             self.optimizer.stepped()
@@ -272,9 +283,73 @@ class DistributedStep:
             for name, value in {value.name: value for value in values}.items():
                 tensors[name].copy_(self._executor.gather(value))
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
-        return self._executor.state_dict()
+    @property
+    def device_mesh(self) -> DeviceMesh | None:
+        """
+        The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
+
+        It is the very one that was given as `cluster`, where the plan is on its axes.
+        """
+        return self._sharded.device_mesh
+
+    def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
+        """
+        The parameters by their names in the model, in a pipeline those of this rank's stage.
+
+        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can be split as it is.
+
+        They are views of the step's own memory, for the next step to change or to leave behind: ask again after it.
+        """
+        return self._sharded.named_parameters()
+
+    def parameters(self) -> Iterator[Sharded]:
+        """Those of `named_parameters`."""
+        return (value for _, value in self.named_parameters())
+
+    @overload
+    def state_dict(self) -> dict[str, torch.Tensor]: ...
+    @overload
+    def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
+    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
+        """
+        Parameters and buffers, whole, under the names of the single-device model: what it can load.
+
+        Args:
+            sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
+                `torch.distributed.checkpoint` saves, and loads into.
+        """
+        return self._sharded.weights() if sharded else self._executor.state_dict()
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """
+        The states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
+
+        The form is that of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`, the tensors are as in
+        `named_parameters`.
+        """
+        return self._sharded.optimizer_state(self.optimizer.rates if self.optimizer is not None else ())
+
+    def load_state_dict(self, state: Mapping[str, Sharded]) -> None:
+        """
+        Take over weights: parameters and persistent buffers, all of them.
+
+        The states of the optimizer stay as they are, averages over the weights before among them. Once steps have been
+        made, a warning is logged that says so.
+
+        Args:
+            state: by the names of the model, whole tensors, the same on all ranks, or what `state_dict(sharded=True)`
+                gives.
+
+        Raises:
+            PlanError: anything is missing, unknown or of another shape, or the ranks were given different weights.
+        """
+        self._sharded.load_weights(state)
+        if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
+            LOG.warning(
+                "load_state_dict() replaced the weights after %d steps; the states of the optimizer are still those of "
+                "the weights before",
+                self._executor.steps,
+            )
 
     def gather(self, name: str) -> torch.Tensor:
         """

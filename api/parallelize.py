@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
+from .plan_log import log_plan
 from .training_step import TrainingStep
 from .variants import Connections, Planner, Variants
 
@@ -57,6 +59,7 @@ def parallelize(
     stages: int | None = None,
     micro_batches: int | None = None,
     duplex: Literal["auto", "yes", "no"] = "auto",
+    keep_activations: float | None = None,
     budget: float | None = None,
     compared: int = 10,
     measure: int | None = None,
@@ -71,7 +74,8 @@ def parallelize(
 
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
     to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
-    step's, and the module refuses to be used but inside ``with step.module():``.
+    step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
+    predicted to take, is told to the logger ``shardwright`` on rank 0.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision: as in `TrainingStep`. Of
@@ -90,8 +94,12 @@ def parallelize(
             of the numbers that steps draw, which are of seed 0 where it is None.
         mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
         stages: of a pipeline, 1 for none.
-        micro_batches: parts of the batch, one after the other or through stages, 1 for none.
+        micro_batches: parts of the batch, 1 for none: gradient accumulation, where they come one after the other
+            (``stages=1``), and micro-batches where they go through stages. One step, one update, of the whole batch.
         duplex: whether two parts of the batch take turns at computing and communicating.
+        keep_activations: what part of the bytes that backward needs of forward is kept, 1 for all and 0 for what goes
+            from one layer to the next; the rest is computed again. By default less than all where memory binds. What
+            the model itself runs under `torch.utils.checkpoint` is computed again in any case.
         budget: seconds after which the best plan so far is taken.
         measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
             predictions. By default four where the cluster is ``auto``, else one.
@@ -105,7 +113,7 @@ def parallelize(
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
-    decided["budget"] = budget
+    decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
     made = _parallelized(step, cluster, options, pins, seed, compared, measure)
     for batch in shapes:
@@ -123,12 +131,13 @@ def _parallelized(
     measure: int | None,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
-    model, device = step.model, _join_job(_model_name(step))
+    began, model, device = time.perf_counter(), step.model, _join_job(_model_name(step))
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
     is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
     measure = measure if measure is not None else MOST if is_measured else 1
+    device_mesh = cluster if isinstance(cluster, DeviceMesh) else None
     if isinstance(cluster, DeviceMesh):
         cluster = auto_cluster(device, mesh_of(cluster))
     elif cluster == AUTO:
@@ -140,18 +149,23 @@ def _parallelized(
     program = planned[best][0]
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        log_plan(report, [stage.plan for stage in loaded], time.perf_counter() - began)
     connections = Connections(device)
     executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
     planner = _planner(step, options, modules[best]) if modules else None
     variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
-    return DistributedStep(executor, report, program, variants, model, compared)
+    return DistributedStep(executor, report, program, variants, model, compared, device_mesh)
 
 
 def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Planner:
     """What plans further programs beside a plan."""
     independent = options.random == "independent"
-    return Planner(step, Homes.of(module), _model_name(step), options.dtype, independent, options.probe)
+    homes = Homes.of(module)
+    if options.keep_activations is not None:
+        homes = replace(homes, keep=options.keep_activations)
+    return Planner(step, homes, _model_name(step), options.dtype, independent, options.probe)
 
 
 def _initialize(

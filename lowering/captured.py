@@ -33,6 +33,8 @@ class Origin:
         line: that line, counted from 1; 0 where it is unknown.
         phase: a backward node has the layer and line of the forward node that it differentiates.
         name: a readable name for the value, from layer and op; not unique.
+        region: the number of the checkpointed region that a forward node is in, 0 for none: what is made there and
+            needed in backward is to be computed again.
     """
 
     layer: str
@@ -40,6 +42,7 @@ class Origin:
     line: int
     phase: Phase
     name: str
+    region: int = 0
 
 
 @dataclass(frozen=True)

@@ -212,9 +212,10 @@ def _updates(argument: SSAValue) -> dict[str, Attribute]:
 
 
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
-    """Its kind, and the settings of its group, or of all its groups in order."""
+    """Its kind, and the settings of its group, or those of all its groups in order and which parameters they have."""
     groups = [{"lr": group.lr, **group.hyper} for group in spec.groups]
-    settings = groups[0] if len(groups) == 1 else {"groups": groups}
+    members = [[name for name, group in spec.members.items() if group == number] for number in range(len(groups))]
+    settings = groups[0] if len(groups) == 1 else {"groups": groups, "members": members}
     made = plain_attribute({"kind": spec.kind, **settings})
     assert isinstance(made, DictionaryAttr)
     return made

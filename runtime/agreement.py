@@ -106,7 +106,8 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
             whole = tensor.detach().to(device).contiguous()
             dist.broadcast(whole, src=0)
             tensor.copy_(whole)
-    LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
+    if dist.get_rank() == 0:
+        LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
     return True
 
 

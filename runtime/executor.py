@@ -62,7 +62,7 @@ class Executor:
         comm: connects this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step gave, whole, by name.
+    what else the last step gave, whole, by name. `main` is the program that `step` runs by default.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -223,6 +223,11 @@ class Executor:
         if outputs is None:
             return []
         return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were run since `initialize`."""
+        return self._steps
 
     def _take(self, program: Program, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Put the program's results where they belong, and return the loss."""

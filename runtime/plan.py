@@ -131,7 +131,7 @@ class Plan:
         step_spec: where model and example batch come from: a shipped model's name, or
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
         optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings, or these of several
-            ``groups`` of parameters; None where the program updates nothing.
+            ``groups`` of parameters, and the names of their ``members``; None where the program updates nothing.
         versions: of the software that planned it.
         ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
         transfers: between the stages of a pipeline, at least those in which this one takes part.

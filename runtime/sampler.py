@@ -41,6 +41,11 @@ class ShareSampler(Sampler[list[int]]):
         """Take the order of another epoch; the same on every rank."""
         self.epoch = epoch
 
+    @property
+    def sampler(self) -> ShareSampler:
+        """Itself: what Lightning calls `set_epoch` of, for torch's `BatchSampler` has a sampler."""
+        return self
+
     def __len__(self) -> int:
         return self.length // self.batch + (self.last is not None)
 

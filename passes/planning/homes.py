@@ -39,6 +39,7 @@ from ..overlap import OverlapPass
 from ..partition_stages import add_stages
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
+from ..recompute import RecomputePass
 from ..schedule.pipelines import Policy
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.divide import divide
@@ -74,6 +75,7 @@ class Homes:
         schedule: of a pipeline.
         held: the bytes on a device that has most of parameters, states and buffers.
         fused: whether batch-norms are single ops.
+        keep: what part of activations is kept at most (`recompute`).
     """
 
     cluster: Cluster
@@ -86,6 +88,7 @@ class Homes:
     schedule: Policy = "1f1b"
     held: int = 0
     fused: bool = True
+    keep: float = 1.0
     _context: Context = field(default_factory=Context, repr=False, compare=False)
 
     @staticmethod
@@ -121,6 +124,7 @@ class Homes:
             _schedule(func),
             max(held.values(), default=0),
             any(op.name in BATCH_NORMS for op in func.walk()),
+            _kept_part(func),
         )
 
     def plan_forward(self, module: ModuleOp) -> None:
@@ -145,6 +149,8 @@ class Homes:
         """
         if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
             run_passes(self._context, module, decompositions(), verify_each=False)
+        add_cluster(module, self.cluster)
+        run_passes(self._context, module, [RecomputePass(self.keep)], verify_each=False)
         self._place(module)
         rows = _rows(StepView(step_functions(module)[0], self.cluster.mesh))
         first: PassError | None = None
@@ -266,10 +272,18 @@ def _parts(wanted: int, rows: int) -> list[int]:
     return list(dict.fromkeys([*([wanted] if wanted <= rows else []), *fewer, 1]))
 
 
+def _kept_part(func: FuncOp) -> float:
+    """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
+    return _chosen(func).get("keep", 1.0)
+
+
 def _schedule(func: FuncOp) -> Policy:
+    return _chosen(func).get("schedule") or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
+
+
+def _chosen(func: FuncOp) -> Mapping[str, Any]:
     chosen = func.attributes.get(CHOSEN)
-    record: Mapping[str, Any] = python_value(chosen) if chosen is not None else {}
-    return record.get("schedule") or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
+    return python_value(chosen) if chosen is not None else {}
 
 
 def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:
