@@ -11,7 +11,7 @@ makes a whole step out of the noise of a gradient that should be zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class CheckCase:
         cluster: whose devices and links are put on `mesh`; None is a generic one.
         algorithm: of the search; None as in `PlanOptions`.
         pipeline: a pass pipeline in place of the usual one.
-        ratios: as in `PlanOptions`.
+        ratios, keep_activations: as in `PlanOptions`.
         schedule: by step, what its learning rates are multiplied by; after the last, and where there is none, 1.
     """
 
@@ -68,6 +68,7 @@ class CheckCase:
     pipeline: str | None = None
     ratios: str = "auto"
     schedule: tuple[float, ...] = ()
+    keep_activations: float | None = None
 
     @property
     def name(self) -> str:
@@ -198,24 +199,28 @@ def imported(case: CheckCase) -> ModuleOp:
     return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
 
 
-def _algorithm(case: CheckCase) -> str:
-    """That of the case; by default the batch stays whole, on the very mesh that is to be checked."""
-    return case.algorithm or ("fixed" if case.pins else "eliminate")
-
-
 def plan_case(case: CheckCase, module: ModuleOp) -> str:
-    """Run the passes of a case on its imported step, which is changed; what was run."""
+    """
+    Run the passes of a case on its imported step, which is changed; what was run.
+
+    By default the batch stays whole, on the very mesh that is to be checked.
+    """
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
     with pin_file(case.pins) as pins:
-        passes = PlanOptions(_algorithm(case), pins, pipeline=case.pipeline, ratios=case.ratios).passes(cluster)
+        passes = _options(case, pins).passes(cluster)
         run_pipeline(Context(), module, passes)
     return passes
+
+
+def _options(case: CheckCase, pins: str | None) -> PlanOptions:
+    algorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
+    asked = PlanOptions(algorithm, pins, case.dtype, True, case.pipeline, case.ratios)
+    return replace(asked, keep_activations=case.keep_activations)
 
 
 def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
     """Plan a case on its imported step, which is changed."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     with pin_file(case.pins) as pins:
-        options = PlanOptions(_algorithm(case), pins, case.dtype, True, case.pipeline, case.ratios)
-        return lower(module, cluster, options, name=case.name, step_spec=None, seconds={})
+        return lower(module, cluster, _options(case, pins), name=case.name, step_spec=None, seconds={})

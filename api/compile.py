@@ -41,7 +41,7 @@ from .files import UNDECIDED, write_atomically
 from .training_step import TrainingStep
 
 PIPELINE = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{plan},check-order,check-memory,insert-frees"
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{recompute},{plan},check-order,check-memory,insert-frees"
 )
 """What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
@@ -76,7 +76,8 @@ class PlanOptions:
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
-        mesh, stages, micro_batches, duplex, budget: what `search-plan` is not to decide, and its seconds; see there.
+        mesh, stages, micro_batches, duplex, keep_activations, budget: what `search-plan` is not to decide, and its
+            seconds; see there.
         candidate: a file whose candidate `search-plan` makes again, in the place of a search: the `plan.json` of
             another plan, say.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
@@ -95,6 +96,7 @@ class PlanOptions:
     stages: int | None = None
     micro_batches: int | None = None
     duplex: Literal["auto", "yes", "no"] = "auto"
+    keep_activations: float | None = None
     budget: float | None = None
     candidate: str | None = None
     processes: int = 1
@@ -104,13 +106,18 @@ class PlanOptions:
         if self.pipeline is not None:
             return self.pipeline
         first = "draw-independently," if self.random == "independent" else ""
-        return first + PIPELINE.format(plan=self._plan(cluster))
+        algorithm = self._algorithm()
+        keep = self.keep_activations if algorithm != "auto" else None
+        recompute = "recompute" if keep is None else f"recompute{{keep={keep}}}"
+        return first + PIPELINE.format(recompute=recompute, plan=self._plan(cluster, algorithm))
 
-    def _plan(self, cluster: Cluster) -> str:
-        """The passes that decide."""
+    def _algorithm(self) -> str:
         has_preset = self.pins is not None and any(pin.preset for pin in load_pins(self.pins))
         given_shares = self.ratios not in ("auto", "even", "balanced")
-        algorithm = self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")
+        return self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")
+
+    def _plan(self, cluster: Cluster, algorithm: str) -> str:
+        """The passes that decide."""
         if algorithm == "auto":
             return f"search-plan{{{' '.join(self._decided())}}}"
         strategy = self._strategy(cluster, algorithm)
@@ -120,6 +127,7 @@ class PlanOptions:
         """The options of `search-plan`."""
         quoted = {"mesh": self.mesh, "pins": self.pins, "candidate": self.candidate}
         plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
+        plain["keep_activations"] = self.keep_activations
         plain["processes"] = self.processes if self.processes > 1 else None
         found = [f'{name}="{value}"' for name, value in quoted.items() if value is not None]
         found += [f"{name}={value}" for name, value in plain.items() if value is not None]

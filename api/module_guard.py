@@ -20,7 +20,8 @@ _GUARD = "_shardwright_guard"
 
 REMEDY = (
     "its weights are trained by the step that parallelize returned, and those here are of before: use"
-    " step.state_dict(), or the module inside `with step.module():`, on every rank"
+    " step.evaluate(batch), step.predict(batch), step.state_dict(), or the module inside `with step.module():`, on"
+    " every rank"
 )
 
 

@@ -64,7 +64,7 @@ class OptimizerHandle(torch.optim.Optimizer):
 
     def state_dict(self) -> NoReturn:
         """PlanError: the optimizer's state is the step's."""
-        raise PlanError("step.optimizer has no state of its own; the states of the optimizer cannot be saved yet")
+        raise PlanError("step.optimizer has no state of its own; step.optimizer_state_dict() has the optimizer's")
 
     def load_state_dict(self, state_dict: Any) -> NoReturn:
         """PlanError: the optimizer's state is the step's."""

@@ -125,12 +125,13 @@ def meshes(groups: Sequence[Group]) -> Iterator[str]:
     yield from dict.fromkeys(mesh_of(group, form) for group in groups for form in group.forms)
 
 
-def plan(step: TrainingStep, form: str, cluster: Cluster) -> CompiledStep:
-    """The plan of `step` in one of the ways, for `cluster`."""
+def plan(step: TrainingStep, form: str, cluster: Cluster, keep: float | None = None) -> CompiledStep:
+    """The plan of `step` in one of the ways, for `cluster`, which keeps a part of activations."""
     way = FORMS[form]
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "pins.toml"
         pins.write_text(way.pins)
         pipeline = way.pipeline.format(pins=f'"{pins}"') if way.pipeline else None
-        options = PlanOptions(pins=str(pins) if way.pins else None, pipeline=pipeline, ratios=way.ratios)
+        given = str(pins) if way.pins else None
+        options = PlanOptions(pins=given, pipeline=pipeline, ratios=way.ratios, keep_activations=keep)
         return compile_step(step, cluster, options, name=form.replace(" ", "_"))

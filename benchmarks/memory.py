@@ -37,39 +37,44 @@ _STEPS: dict[str, Callable[[], TrainingStep]] = {
     "resnet": lambda: resnet_step(ResNetConfig(blocks=(2, 2, 2), width=32, image=64, classes=100), batch=16),
 }
 _PIPELINE = (
-    'decompose-mean,canonicalize,cse,dce,partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy,'
-    "split-batch{{parts=4}},insert-resharding,select-collectives,overlap,schedule-pipeline{{schedule={schedule}}},"
-    "plan-transfers,check-memory,insert-frees"
+    'decompose-mean,canonicalize,cse,dce,recompute{{keep={keep}}},partition-stages{{stages={stages} ranks="{ranks}"}},'
+    "search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,overlap,"
+    "schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees"
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan: of which step, on how many ranks, in which way (of `_prediction_cases`, or a pipeline's schedule)."""
+    """
+    A plan: of which step, on how many ranks, in which way (of `_prediction_cases`, or a pipeline's schedule), and what
+    part of activations it keeps.
+    """
 
     step: str
     ranks: int
     form: str
+    keep: float = 1.0
 
     @property
     def name(self) -> str:
-        """`gpt2-large x4 dp`."""
-        return f"{self.step} x{self.ranks} {self.form}"
+        """`gpt2-large x4 dp`, `gpt2-large x2 dp, keeping 30%`."""
+        kept = f", keeping {self.keep:.0%}" if self.keep < 1 else ""
+        return f"{self.step} x{self.ranks} {self.form}{kept}"
 
     def compiled(self) -> CompiledStep:
         """The plan."""
         make = _STEPS[self.step]()
         if self.form in FORMS:
             cluster = on_mesh(find_cluster("local-4"), parse_mesh(FORMS[self.form].mesh or f"gpu={self.ranks}"))
-            return plan(make, self.form, cluster)
+            return plan(make, self.form, cluster, self.keep if self.keep < 1 else None)
         cluster = on_mesh(find_cluster("local-4"), parse_mesh(f"gpu={self.ranks}"))
         ranks = "1,1" if self.ranks == 2 else "1,1,2"
-        passes = _PIPELINE.format(stages=ranks.count(",") + 1, ranks=ranks, schedule=self.form)
+        passes = _PIPELINE.format(keep=self.keep, stages=ranks.count(",") + 1, ranks=ranks, schedule=self.form)
         return compile_step(make, cluster, PlanOptions(pipeline=passes), name="pipeline")
 
 
-def _cases(step: str, ranks: int, *forms: str) -> Iterator[Case]:
-    return (Case(step, ranks, form) for form in forms)
+def _cases(step: str, ranks: int, *forms: str, keep: float = 1.0) -> Iterator[Case]:
+    return (Case(step, ranks, form, keep) for form in forms)
 
 
 CASES: tuple[Case, ...] = (
@@ -82,6 +87,10 @@ CASES: tuple[Case, ...] = (
     *_cases("mlp-large", 4, "zero3", "hybrid"),
     *_cases("gpt2-large", 4, "tp", "hybrid", "grid", "eager-1f1b"),
     *_cases("moe-large", 4, "searched", "dp"),
+    *_cases("gpt2-large", 2, "dp", "zero3", "1f1b", keep=0.4),
+    *_cases("gpt2-large", 2, "dp", "zero3", "1f1b", keep=0.0),
+    *_cases("vit-large", 2, "dp", "tp", keep=0.0),
+    *_cases("vgg-large", 2, "dp", keep=0.0),
 )
 
 

@@ -138,7 +138,7 @@ CASES = (
         ),
     ),
     Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
-    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pin", "zero3")),
+    Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options=("--pin", "zero3", "--keep-activations", "0.3")),
     Case("gpt2-48", "h100-8x8", wall=30.0),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
 )

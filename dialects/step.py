@@ -69,6 +69,12 @@ On a function: what balance-ratios reports (seconds of a step before and after; 
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
 
+CHECKPOINT = "train.checkpoint"
+"""On an op of forward: the number of the region of the model whose results are to be computed again for backward."""
+
+RECOMPUTED = "train.recomputed"
+"""On an op of backward: it does again what an op of forward did (`recompute`)."""
+
 
 def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
     """The sharding that an op demands of its operand `index`; None where nothing is decided."""

@@ -41,8 +41,15 @@ LEARNING_RATE the number of a group of parameters where there are several; the o
 random numbers of this step, another one for each step.
 """
 
-UPDATES, LOSS, GRAD, METRIC = "train.updates", "train.loss", "train.grad", "train.metric"
-"""Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, and a name."""
+UPDATES, LOSS, GRAD, METRIC, OUTPUT = "train.updates", "train.loss", "train.grad", "train.metric", "train.output"
+"""
+Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, a name, and which
+of the tensors that the model returns.
+"""
+
+
+FORWARD = "train.forward"
+"""On a function: it is the forward pass of a model alone, in eval mode."""
 
 
 UPDATE = "train.update"

@@ -4,7 +4,7 @@ gradients, accumulation, dropout, metrics, and evaluation every so often.
 
     torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE]
 
-Without `parallelize`, its `loader` and `with step.module()` this is the script of one device.
+Without `parallelize`, its `loader` and `step.evaluate` this is the script of one device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import shardwright as sw
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4)
-BATCH, LENGTH, STEPS, WARM, EVERY = 16, 32, 20, 5, 10
+BATCH, LENGTH, STEPS, WARM, EVERY, HELD = 16, 32, 20, 5, 10, 60
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
@@ -61,13 +61,10 @@ def metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     return {"accuracy": (output.logits[:, :-1].argmax(-1) == batch["labels"][:, 1:]).float().mean()}
 
 
-def evaluate(model: nn.Module, data: Dataset[dict[str, torch.Tensor]]) -> float:
-    """The mean loss on data that was not trained on."""
-    model.eval()
-    with torch.no_grad():
-        losses = [model(**batch).loss.item() for batch in DataLoader(data, batch_size=BATCH)]
-    model.train()
-    return sum(losses) / len(losses)
+def evaluate(step: Any, data: Windows) -> float:
+    """The mean loss on data that was not trained on; the last batch has fewer rows."""
+    batches = DataLoader(data, batch_size=BATCH)
+    return sum(step.evaluate(batch).loss.item() * len(batch["labels"]) for batch in batches) / len(data)
 
 
 def main() -> None:
@@ -77,7 +74,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    model, training, held_out = GPT2LMHeadModel(CONFIG), Windows("argparse.py", STEPS * BATCH), Windows("ast.py", 64)
+    model, training, held_out = GPT2LMHeadModel(CONFIG), Windows("argparse.py", STEPS * BATCH), Windows("ast.py", HELD)
     example = default_collate([training[index] for index in range(BATCH)])
     step = sw.parallelize(
         model,
@@ -99,8 +96,7 @@ def main() -> None:
         if step.rank == 0:
             print(f"step {number:3}  loss {loss:.6f}  {told}", flush=True)
         if number % EVERY == EVERY - 1:
-            with step.module() as trained:
-                held = evaluate(trained, held_out)
+            held = evaluate(step, held_out)
             if step.rank == 0:
                 print(f"held out  loss {held:.6f}", flush=True)
 

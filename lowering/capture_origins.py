@@ -14,32 +14,35 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 import torch.fx
 import torch.fx.traceback
-import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from .capture_checkpoints import Regions, checkpoints_numbered
 from .capture_rewrites import rewritten
 from .captured import ORIGIN, CaptureError, Origin
 
 _TORCH = os.path.dirname(torch.__file__)
 _PLUMBING = (_TORCH, os.path.dirname(__file__), contextlib.__file__, functools.__file__, "<frozen", "<eval")
-_CHECKPOINT = torch.utils.checkpoint.__file__
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place in the model: the module's path, and a file and line (empty and 0 where unknown)."""
+    """
+    A place in the model: the module's path, a file and line (empty and 0 where unknown), and the number of the
+    checkpointed region (0 outside of all).
+    """
 
     layer: str
     file: str
     line: int
+    region: int = 0
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "the model"
@@ -60,12 +63,14 @@ class SiteRecorder(TorchFunctionMode):
         self.by_sequence: dict[int, Site] = {}
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._running: list[str] = [""]
+        self._regions = Regions()
         self._root: CodeType | None = None
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record while the body runs, which is to be called from the step's outermost forward."""
         self._root = sys._getframe(2).f_code
+        self._regions = Regions()
         hooks = nn.modules.module
         handles = (
             hooks.register_module_forward_pre_hook(lambda module, args: self._enter(module)),
@@ -73,7 +78,7 @@ class SiteRecorder(TorchFunctionMode):
             hooks.register_module_buffer_registration_hook(self._refuse_reassignment),
         )
         try:
-            with self:
+            with self, checkpoints_numbered(self._regions, lambda: self.latest):
                 yield
         finally:
             for handle in handles:
@@ -128,20 +133,13 @@ class SiteRecorder(TorchFunctionMode):
                 found = frame
             elif kind == "torch.nn" and fallback is None:
                 fallback = frame
-            elif kind == "checkpoint":
-                raise CaptureError(
-                    f"{_site_of(found, self._running[-1])}: activation checkpointing is not supported; call "
-                    "the module directly, the plan decides what to keep for backward"
-                )
             frame = frame.f_back
-        return _site_of(found or fallback, self._running[-1])
+        return replace(_site_of(found or fallback, self._running[-1]), region=self._regions.current)
 
 
 @functools.cache
 def kind_of(filename: str) -> str:
-    """Whose code a file is: ``model``, ``torch.nn``, ``checkpoint``, or ``plumbing`` that a user does not look at."""
-    if filename == _CHECKPOINT:
-        return "checkpoint"
+    """Whose code a file is: ``model``, ``torch.nn``, or ``plumbing`` that a user does not look at."""
     if filename.startswith(os.path.join(_TORCH, "nn")):
         return "torch.nn"
     return "plumbing" if filename.startswith(_PLUMBING) else "model"
@@ -164,7 +162,8 @@ def attach_origins(graph: torch.fx.Graph, recorder: SiteRecorder) -> None:
         site = _recorded_site(node, recorder) or _neighbour_site(node)
         phase = "backward" if is_backward(node) else "forward"
         name = ".".join(part for part in (site.layer, _op_name(node)) if part)
-        node.meta[ORIGIN] = Origin(site.layer, site.file, site.line, phase, name)
+        region = site.region if phase == "forward" else 0
+        node.meta[ORIGIN] = Origin(site.layer, site.file, site.line, phase, name, region)
 
 
 def is_backward(node: torch.fx.Node) -> bool:
@@ -184,7 +183,7 @@ def _neighbour_site(node: torch.fx.Node) -> Site:
     for operand in reversed(node.all_input_nodes):
         origin = operand.meta.get(ORIGIN)
         if origin is not None:
-            return Site(origin.layer, origin.file, origin.line)
+            return Site(origin.layer, origin.file, origin.line, origin.region)
     return Site("", "", 0)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
-OutputRole = Literal["loss", "metric", "grad", "buffer"]
+OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
 Phase = Literal["forward", "backward", "update"]
 
 ORIGIN = "shardwright"
@@ -34,6 +34,8 @@ class Origin:
         phase: a backward node has the layer and line of the forward node that it differentiates; one of an update
             has the layer of its parameter.
         name: a readable name for the value, from layer and op; not unique.
+        region: the number of the checkpointed region that a forward node is in, 0 for none: what is made there and
+            needed in backward is to be computed again.
     """
 
     layer: str
@@ -41,6 +43,7 @@ class Origin:
     line: int
     phase: Phase
     name: str
+    region: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,9 @@ class StepOutput:
     One output of the captured graph.
 
     Args:
-        role: ``loss``, ``grad`` (of the parameter `name`), or ``buffer`` (the value that the buffer `name`
-            has after the step).
-        name: the parameter's, buffer's or metric's name; ``loss`` for the loss.
+        role: ``loss``, ``metric``, ``output`` (a tensor of what the model returns), ``grad`` (of the parameter `name`),
+            or ``buffer`` (the value that the buffer `name` has after the step).
+        name: the parameter's, buffer's or metric's name; ``loss`` for the loss; of an output its number.
     """
 
     role: OutputRole
@@ -169,7 +172,7 @@ class OptimizerSpec:
 @dataclass(frozen=True)
 class CapturedStep:
     """
-    The forward and backward pass of a training step as one graph of global shapes.
+    The forward and backward pass of a training step, or the forward pass alone, as one graph of global shapes.
 
     Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node of several results, or
     one of the functions of `attention_ops` and `random_ops`. The graph is functional. Each node has ``meta["val"]``, a
@@ -179,15 +182,16 @@ class CapturedStep:
         graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
         inputs: parameters, then buffers, batch tensors, constants, and the seed where random numbers are drawn.
         outputs: the loss, the metrics, the gradients in the order of their parameters, then the changed buffers.
-            What else the model returns is dropped, for training needs the loss alone.
-        optimizer: the update that follows.
+            What else the model returns is dropped, for training needs the loss alone. Of the forward pass alone the
+            loss and the metrics, or what the model returns.
+        optimizer: the update that follows; None where there is none.
         model: the class of the model, for messages.
     """
 
     graph: torch.fx.Graph
     inputs: tuple[StepInput, ...]
     outputs: tuple[StepOutput, ...]
-    optimizer: OptimizerSpec
+    optimizer: OptimizerSpec | None
     model: str
 
     def inputs_of(self, role: InputRole) -> tuple[StepInput, ...]:

@@ -13,16 +13,18 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     FileLineColLoc,
     IntAttr,
+    IntegerAttr,
     NameLoc,
     StringAttr,
     TensorType,
     UnitAttr,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
-from ..dialects.step import BACKWARD
+from ..dialects.step import BACKWARD, CHECKPOINT
 from .captured import ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
@@ -58,6 +60,8 @@ class NodeImporter:
         op = self._op(node, bound, operands)
         if origin.phase == "backward":
             op.attributes[BACKWARD] = UnitAttr()
+        if origin.region:
+            op.attributes[CHECKPOINT] = IntegerAttr(origin.region, i64)
         self._place(op, origin, node)
         multiple = isinstance(node.meta["val"], tuple | list)
         self.values[node] = tuple(op.results) if multiple else op.results[0]

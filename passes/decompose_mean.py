@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, UnitAttr, i1, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -19,7 +19,7 @@ from xdsl.pattern_rewriter import (
 
 from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
-from ..dialects.step import BACKWARD
+from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED
 from ..ir.ops.common import wrapped
 
 _MEAN, _SUM = 1, 2
@@ -85,9 +85,8 @@ def like(
     **given: Attribute,
 ) -> AtenOp:
     """An aten op with the location and phase of `op`."""
-    new = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=given)
-    if BACKWARD in op.attributes:
-        new.attributes[BACKWARD] = UnitAttr()
+    phase = {name: op.attributes[name] for name in (BACKWARD, CHECKPOINT, RECOMPUTED) if name in op.attributes}
+    new = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=given | phase)
     new.location = op.location
     new.results[0].name_hint = hint
     return new

@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
+    "recompute": "recompute:RecomputePass",
     "search-plan": "search_plan:SearchPlanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",

@@ -119,6 +119,10 @@ class SearchPlanPass(ModulePass):
     duplex: Literal["auto", "yes", "no"] = "auto"
     """Whether two parts of the batch take turns."""
 
+    keep_activations: int | float | None = None
+    """What part of the bytes that backward needs of forward may be kept (`recompute`), 1 for all; by default less than
+    all where that makes a faster plan fit."""
+
     ratios: Literal["auto", "even"] = "auto"
     """Whether devices that differ may have shares by their speed."""
 
@@ -172,8 +176,9 @@ class SearchPlanPass(ModulePass):
             return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
         return _Found(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
-    def _made_again(self, bench: Workbench, candidate: Candidate) -> _Found | str:
+    def _made_again(self, step: Workbench, candidate: Candidate) -> _Found | str:
         """The plan of a candidate that is given, or why there is none."""
+        bench = step.keeping(candidate.layout.keep)
         try:
             best = min(bench.finish(bench.solve(candidate)), key=lambda each: each.seconds)
         except Refused as error:
@@ -208,11 +213,14 @@ class SearchPlanPass(ModulePass):
         if layout.mode != "whole" or choice.balanced or layout.fused:
             return compute_bound(bench), "any plan, by what there is to compute"
         found = plan_bound(bench, [layout.mesh], rounds=self.bound_rounds, target=best.seconds, fused=False)
-        return found.seconds, f"plans on {layout.name} with the batch whole and even shares"
+        return found.seconds, f"plans on {Layout(layout.mesh).name} with the batch whole and even shares"
 
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
-        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex)
+        if (keep := self.keep_activations) is not None and not 0 <= keep <= 1:
+            raise ValueError(f"keep_activations={keep}, expected a part from 0 to 1")
+        keep = float(keep) if keep is not None else None
+        return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep)
 
     def _mesh(self, cluster: Cluster) -> Mesh | None:
         """The mesh that is asked for; its axes are called as the cluster's where there are as many."""

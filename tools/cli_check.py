@@ -34,6 +34,7 @@ def check_command(options: Namespace) -> int:
         cluster=find_cluster(options.cluster) if options.cluster else None,
         algorithm=options.algorithm,
         pipeline=options.pass_pipeline,
+        keep_activations=options.keep_activations,
     )
     find_step(options.step)
     with working(f"checking {case}"):

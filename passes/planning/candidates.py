@@ -25,6 +25,7 @@ class Layout:
         stages: of a pipeline.
         schedule: of a pipeline; None while it does not matter yet.
         fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
+        keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
     """
 
     mesh: Mesh
@@ -33,22 +34,24 @@ class Layout:
     stages: int = 1
     schedule: Policy | None = None
     fused: bool = False
+    keep: float = 1.0
 
     @property
     def name(self) -> str:
         """The layout in words: `4x16`, `4x16 in 8 parts`, `4 stages of 4x16, 8 micro-batches, 1f1b`."""
         sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
-        kept = ", fused batch-norm" if self.fused else ""
+        also = ", fused batch-norm" if self.fused else ""
+        also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
         match self.mode:
             case "whole":
-                return sizes + kept
+                return sizes + also
             case "accumulate":
-                return f"{sizes} in {self.parts} parts{kept}"
+                return f"{sizes} in {self.parts} parts{also}"
             case "duplex":
-                return f"{sizes} duplex{kept}"
+                return f"{sizes} duplex{also}"
             case "pipeline":
                 order = f", {self.schedule}" if self.schedule is not None else ""
-                return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{kept}"
+                return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{also}"
 
     @property
     def without_time(self) -> Layout:

@@ -70,6 +70,12 @@ FAR = 1.5
 REFINED = 2
 """How many layouts are searched with more weights."""
 
+ROUNDS = 3
+"""How often it is asked how much of its activations a candidate can keep, once it is known what the least takes."""
+
+GRAIN = 0.05
+"""To what parts of activations the answer is rounded."""
+
 
 class Explorer:
     """
@@ -112,7 +118,7 @@ class Explorer:
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""
         for batch in self._batches():
-            self._consider([each for each in batch if self._is_open(each)])
+            self._consider([each for each in map(self._as_asked, batch) if self._is_open(each)])
             if self._is_over:
                 break
         if not self.allowance.is_late:
@@ -120,7 +126,10 @@ class Explorer:
             own = Layout(self.meshes[0])
             layouts = (own, replace(own, fused=True)) if self.bench.has_batch_norm else (own,)
             by_hand = (Candidate(layout, choice) for layout in layouts for choice in presets(own.mesh))
-            self._consider([each for each in by_hand if self._is_open(each)], to_the_end=True)
+            self._consider([each for each in map(self._as_asked, by_hand) if self._is_open(each)], to_the_end=True)
+            for batch in self._keeping_less():
+                # What fits must not do so by keeping less than there is room for.
+                self._consider([each for each in batch if self._is_open(each)], to_the_end=True)
         self._finish_estimated(FINALISTS)
         while self.best is None and self.estimates:
             # Short steps may promise more than the whole keeps: that it fits, above all.
@@ -144,6 +153,12 @@ class Explorer:
                 found.setdefault((family.mode, family.strategy), note.candidate)
         found.pop((chosen.family.mode, chosen.family.strategy), None)
         return list(found.values())
+
+    def _as_asked(self, candidate: Candidate) -> Candidate:
+        """A candidate that keeps of its activations what the user has decided."""
+        if self.fixed.keep is None:
+            return candidate
+        return replace(candidate, layout=replace(candidate.layout, keep=self.fixed.keep))
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Whether the user's decisions leave room for a candidate that was not tried."""
@@ -184,10 +199,13 @@ class Explorer:
         usual = self._usual()
         yield [Candidate(Layout(mesh), usual) for mesh in self.meshes]
         yield [Candidate(own, choice) for choice in presets(own.mesh)]
+        if self.best is None and not self.estimates:
+            yield from self._keeping_less()
         yield [replace(leader, choice=choice) for leader in self._leaders(REFINED) for choice in FIRST]
         yield list(self._balanced())
         yield list(self._over_time())
         yield list(self._fused())
+        yield from self._keeping_less()
         yield list(self._within_memory())
         yield list(self._refinements())
         for mesh in self.meshes:
@@ -197,7 +215,7 @@ class Explorer:
     def _data_parallel(self, *, balanced: bool = False) -> Candidate:
         """Data parallelism over all devices, with equal shares or with those by speed."""
         own = self.meshes[0]
-        return Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=balanced))
+        return self._as_asked(Candidate(Layout(own), replace(preset(("dp", _axes(own))), balanced=balanced)))
 
     def _known(self, candidate: Candidate) -> Note | None:
         """What became of a candidate; None if it was not tried, or could not be."""
@@ -275,11 +293,43 @@ class Explorer:
                 leaders.setdefault(layout, replace(candidate, layout=layout))
         return list(leaders.values())
 
+    def _too_large(self) -> list[Note]:
+        """What would be the fastest, if it did fit."""
+        known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
+        return [note for note in known if not note.fits and not self._is_worse(_step(note))]
+
+    def _keeping_less(self) -> Iterator[list[Candidate]]:
+        """
+        What does not fit, with activations computed again: with as few as can be kept at first, then with as many as
+        the memory between has room for. Of these the fastest, and those that need the least besides.
+        """
+        if self.fixed.keep is not None:
+            return
+        notes = [note for note in self._too_large() if note.candidate.layout.keep == 1]
+        fastest = sorted(notes, key=_step)[:REFINED]
+        least = sorted(notes, key=lambda note: (note.peak_bytes or 0, _step(note)))[:REFINED]
+        chosen = list(dict.fromkeys(note.candidate for note in (*fastest, *least)))
+        yield [_keeping(each, 0.0) for each in chosen]
+        for _ in range(ROUNDS):
+            kept = ((each, self._as_much_as_fits(each)) for each in chosen)
+            yield [_keeping(each, part) for each, part in kept if part is not None]
+
+    def _as_much_as_fits(self, candidate: Candidate) -> float | None:
+        """What part of its activations a candidate can probably keep, between parts that are known; None if none."""
+        known = [note for note in self.notes if note.peak_bytes is not None]
+        like = [note for note in known if _keeping(note.candidate, 1.0) == candidate]
+        fitting = max((note for note in like if note.fits), key=_part_kept, default=None)
+        larger = min((note for note in like if not note.fits), key=_part_kept, default=None)
+        if fitting is None or larger is None or self._is_worse(_step(larger)):
+            return None
+        low, high = (note.peak_bytes or 0 for note in (fitting, larger))
+        way = (fitting.memory_bytes - low) / (high - low) if high > low else 0.0
+        part = _part_kept(fitting) + way * (_part_kept(larger) - _part_kept(fitting))
+        return round(part // GRAIN * GRAIN, 2)
+
     def _within_memory(self) -> Iterator[Candidate]:
         """Where what does not fit would be faster, or nothing fits, strategies that pay for memory."""
-        known = [note for note in self.notes if note.peak_bytes is not None and note.seconds is not None]
-        too_large = [note for note in known if not note.fits and not self._is_worse(note.seconds or 0.0)]
-        layouts = [replace(note.candidate.layout, schedule=None) for note in sorted(too_large, key=_step)]
+        layouts = [replace(note.candidate.layout, schedule=None) for note in sorted(self._too_large(), key=_step)]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
         choice = replace(FIRST[0], name="search within memory", fits=True)
@@ -369,12 +419,21 @@ class Explorer:
         self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
-        LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
+        LOG.debug("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
 
 
 def _step(note: Note) -> float:
     """The seconds of a step that is known."""
     return note.seconds or 0.0
+
+
+def _keeping(candidate: Candidate, part: float) -> Candidate:
+    """The same with a part of its activations."""
+    return replace(candidate, layout=replace(candidate.layout, keep=part))
+
+
+def _part_kept(note: Note) -> float:
+    return note.candidate.layout.keep
 
 
 def _axes(mesh: Mesh) -> tuple[str, ...]:

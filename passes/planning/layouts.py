@@ -31,18 +31,26 @@ class Fixed:
         stages: how many, 1 for no pipeline.
         micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
         duplex: whether two parts take turns.
+        keep: what part of activations is kept; 1 for all.
     """
 
     mesh: Mesh | None = None
     stages: int | None = None
     micro_batches: int | None = None
     duplex: bool | None = None
+    keep: float | None = None
 
     def __str__(self) -> str:
         """As the options of `search-plan` say it: `stages=4 micro_batches=8`."""
         sizes = "x".join(str(axis.size) for axis in self.mesh.axes) if self.mesh is not None else None
         duplex = {None: None, True: "yes", False: "no"}[self.duplex]
-        found = {"mesh": sizes, "stages": self.stages, "micro_batches": self.micro_batches, "duplex": duplex}
+        found = {
+            "mesh": sizes,
+            "stages": self.stages,
+            "micro_batches": self.micro_batches,
+            "duplex": duplex,
+            "keep_activations": self.keep,
+        }
         return " ".join(f"{name}={value}" for name, value in found.items() if value is not None)
 
     @property
@@ -55,6 +63,8 @@ class Fixed:
         if self.stages is not None and layout.stages != self.stages:
             return False
         if self.duplex is not None and (layout.mode == "duplex") != self.duplex:
+            return False
+        if self.keep is not None and layout.keep != self.keep:
             return False
         parts = 1 if layout.mode == "duplex" else layout.parts
         return self.micro_batches is None or parts == self.micro_batches

@@ -49,7 +49,8 @@ class Chosen:
             "pins": [_pin_record(pin) for pin in self.pins],
             "own_mesh": _sizes(self.own_mesh),
         }
-        return {**found, "schedule": layout.schedule} if layout.schedule is not None else found
+        found |= {"schedule": layout.schedule} if layout.schedule is not None else {}
+        return found | ({"keep": layout.keep} if layout.keep < 1 else {})
 
     @staticmethod
     def read(record: Mapping[str, Any], mesh_name: str = "mesh") -> Chosen:
@@ -62,6 +63,7 @@ class Chosen:
             record["stages"],
             record.get("schedule"),
             record["fused"],
+            record.get("keep", 1.0),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])

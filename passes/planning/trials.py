@@ -98,6 +98,19 @@ class _ShortBenches:
         return extrapolated(longer, shorter, self.left_out)
 
 
+@dataclass(frozen=True)
+class _Benches:
+    """Where candidates that keep the same part of activations are tried: whole, and by short steps, if there are."""
+
+    whole: Workbench
+    short: _ShortBenches | None
+
+    @property
+    def size(self) -> int:
+        """The ops of the whole step."""
+        return max(self.whole.size, LEAST_WORK)
+
+
 class Trials:
     """
     Tries candidates of one step, several at a time.
@@ -106,12 +119,14 @@ class Trials:
     """
 
     def __init__(self, bench: Workbench, processes: int = 1) -> None:
-        self.bench, self.processes = bench, processes
-        self.size = max(bench.size, LEAST_WORK)
-        self.short = None if bench.pins else _short_benches(bench)
+        self.processes = processes
+        self._benches: dict[float, _Benches] = {}
+        self._bench = bench
 
     def solve(self, candidates: list[Candidate]) -> list[Attempt | str]:
         """Find strategies."""
+        for candidate in candidates:
+            self._of(candidate)  # Processes that are forked have it then.
         # Candidates of one layout share most of their problem, but for what is pinned.
         return side_by_side(
             self._solved,
@@ -145,12 +160,20 @@ class Trials:
         """The program of what was judged."""
         if judged.program is not None:
             return judged.program
-        (finished,) = self.bench.finish(replace(attempt.solved[0], candidate=judged.candidate))
+        bench = self._of(attempt.candidate).whole
+        (finished,) = bench.finish(replace(attempt.solved[0], candidate=judged.candidate))
         return finished
 
+    def _of(self, candidate: Candidate) -> _Benches:
+        if (keep := candidate.layout.keep) not in self._benches:
+            bench = self._bench.keeping(keep)
+            self._benches[keep] = _Benches(bench, None if bench.pins else _short_benches(bench))
+        return self._benches[keep]
+
     def _solved(self, candidate: Candidate) -> Attempt | str:
-        short = self.short if candidate.layout.mode != "pipeline" else None
-        if short is None or self.bench.is_folded(candidate):
+        benches = self._of(candidate)
+        short = benches.short if candidate.layout.mode != "pipeline" else None
+        if short is None or benches.whole.is_folded(candidate):
             # What was found once for all must be known on both short steps, if these are to judge it.
             serves = short is not None and all(bench.is_folded(candidate) for bench in short.both)
             return self._tried(candidate, by_short_steps=serves)
@@ -166,40 +189,42 @@ class Trials:
         return Attempt(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
 
     def _tried(self, candidate: Candidate, *, by_short_steps: bool = False) -> Attempt | str:
-        before = self.bench.states
+        bench = self._of(candidate).whole
+        before = bench.states
         try:
-            solved = self.bench.solve(candidate)
+            solved = bench.solve(candidate)
         except Refused as error:
             return str(error)
-        work = STATE * (self.bench.states - before)
-        least = self.bench.optimistic_seconds(solved)
+        work = STATE * (bench.states - before)
+        least = bench.optimistic_seconds(solved)
         return Attempt(candidate, least, (solved,), work, by_short_steps and solved.is_folded)
 
     def _unpacked(self, packed: _PackedAttempt | str) -> Attempt | str:
         if isinstance(packed, str):
             return packed
-        is_pair = len(packed.solved) > 1
-        benches = self.short.both if is_pair and self.short is not None else (self.bench,)
-        solved = (bench.unpacked(each) for bench, each in zip(benches, packed.solved, strict=True))
+        benches, is_pair = self._of(packed.attempt.candidate), len(packed.solved) > 1
+        used = benches.short.both if is_pair and benches.short is not None else (benches.whole,)
+        solved = (bench.unpacked(each) for bench, each in zip(used, packed.solved, strict=True))
         return replace(packed.attempt, solved=tuple(solved))
 
     def _judged(self, attempt: Attempt, worth: float) -> list[Judged] | str:
         try:
-            if attempt.by_short_steps and self.short is not None:
-                return [self._estimated(attempt, self.short)]
-            return self._finished(attempt, worth)
+            benches = self._of(attempt.candidate)
+            if attempt.by_short_steps and benches.short is not None:
+                return [self._estimated(attempt, benches.short)]
+            return self._finished(attempt, worth, benches)
         except Refused as error:
             return str(error)
 
-    def _finished(self, attempt: Attempt, worth: float) -> list[Judged]:
+    def _finished(self, attempt: Attempt, worth: float, benches: _Benches) -> list[Judged]:
         (solved,) = attempt.solved
         found: list[Judged] = []
-        for made in self.bench.finish(solved):
+        for made in benches.whole.finish(solved):
             peak = made.tightest if made.seconds < worth else None
             if peak is not None and made.fits:
                 worth = made.seconds
             found.append(Judged(made.candidate, made.seconds, made.exposed, peak, 0.0, made))
-        work = float(self.size * attempt.candidate.layout.stages)
+        work = float(benches.size * attempt.candidate.layout.stages)
         return [replace(found[0], work=work), *found[1:]]
 
     def _estimated(self, attempt: Attempt, short: _ShortBenches) -> Judged:

@@ -36,6 +36,7 @@ from ..overlap import OverlapPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
+from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
@@ -87,6 +88,7 @@ class Workbench:
         pins: what every candidate must obey.
         folding: that of a longer step, whose strategies shall be made programs of this one; by default its own.
         tables: by cluster, those of other workbenches.
+        keep: what part of activations is kept at most (`recompute`); that of all layouts.
     """
 
     def __init__(
@@ -96,17 +98,23 @@ class Workbench:
         pins: Sequence[Pin] = (),
         folding: Folding | None = None,
         tables: dict[Cluster, Tables] | None = None,
+        keep: float = 1.0,
     ) -> None:
-        self.fused, self.cluster, self.pins = module, cluster, tuple(pins)
+        self.fused, self.cluster, self.pins, self.keep = module, cluster, tuple(pins), keep
         self.ctx = Context()
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
         if self.has_batch_norm:
-            run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
+            run_passes(self.ctx, self.module, decompositions(), verify_each=False)
+        if keep < 1:
+            self.fused = module.clone()
+            for each in (self.fused, self.module):
+                RecomputePass(keep).apply(self.ctx, each)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
         # Pins may tell equal layers from one another.
         self.folding = folding or (None if self.pins else folding_of(self.module))
+        self._given, self._keeping = module, dict[float, Workbench]()
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
         self._states = 0
@@ -114,6 +122,15 @@ class Workbench:
         self._tables: dict[Cluster, Tables] = tables if tables is not None else {}
         self._cannot: dict[Layout, str] = {}
         self._problems: dict[tuple[Layout, int | None], tuple[StrategyProblem, Weights]] = {}
+
+    def keeping(self, keep: float) -> Workbench:
+        """A workbench of the same step that keeps another part of activations; this one where it is the same."""
+        if keep == self.keep:
+            return self
+        if keep not in self._keeping:
+            made = Workbench(self._given, self.cluster, self.pins, tables=self._tables, keep=keep)
+            self._keeping[keep] = made
+        return self._keeping[keep]
 
     @property
     def rows(self) -> int:
@@ -404,7 +421,7 @@ def _solved(problem: StrategyProblem, allowance: float) -> Solution:
     return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
 
 
-def _decompositions() -> list[ModulePass]:
+def decompositions() -> list[ModulePass]:
     """What writes batch-norms as sums over the batch, so that it can be split."""
     return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
 

@@ -8,7 +8,7 @@ of a pipeline: an op is in its own layer or, where a module is used again, in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
@@ -16,7 +16,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from ...dialects import train
 from ...dialects.aten import OpaqueOp
 from ...dialects.compute import INDEPENDENT, ComputeOp
-from ...dialects.step import BACKWARD
+from ...dialects.step import BACKWARD, RECOMPUTED
 from ..analysis.durations import layer_of
 from .step_view import StepView
 
@@ -77,17 +77,18 @@ class _Finder:
         self._anywhere()
         located = [op for op in self.view.ops if not self._is_anywhere(op) and not train.is_update(op)]
         forward = [op for op in located if BACKWARD not in op.attributes]
+        again = [op for op in located if RECOMPUTED in op.attributes]
         for op in forward:
             if block := block_of(layer_of(op)):
                 self.numbers.setdefault(block, len(self.numbers))
         for op in forward:
             self._forward(op)
-        unplaced = [op for op in forward if op not in self.layers.of]
-        for op in reversed(unplaced):
-            users = (use.operation for result in op.results for use in result.uses)
-            self.layers.of[op] = min((self.layers.of[user] for user in users if user in self.layers.of), default=0)
+        self._by_users(forward)
+        for op in again:
+            self._forward(op)
+        self._by_users(again)
         for op in located:
-            if BACKWARD in op.attributes:
+            if BACKWARD in op.attributes and op not in self.layers.of:
                 self._backward(op)
         self._keep()
         names = tuple(self.numbers) or ("step",)
@@ -115,16 +116,25 @@ class _Finder:
         if at := [*self._own(op), *self.layers.of_operands(before)]:
             self.layers.of[op] = max(at)
 
+    def _by_users(self, ops: Sequence[ComputeOp]) -> None:
+        """Put ops that neither a name nor operands place where they are used first."""
+        for op in reversed([op for op in ops if op not in self.layers.of]):
+            users = (use.operation for result in op.results for use in result.uses)
+            self.layers.of[op] = min((self.layers.of[user] for user in users if user in self.layers.of), default=0)
+
     def _backward(self, op: ComputeOp) -> None:
         """
         Its own layer, or that of the forward values it uses, or an earlier one that a gradient has gone back to.
         """
         made = [value for value in op.args if isinstance(value, OpResult)]
-        gradients = [value for value in made if BACKWARD in value.op.attributes]
+        gradients = [value for value in made if self._is_gradient(value.op)]
         own = [*self._own(op), *self.layers.of_operands(value for value in made if value not in gradients)]
         reached = self.layers.of_operands(gradients)
         latest = max(own) if own else len(self.numbers) - 1
         self.layers.of[op] = min([latest, *reached])
+
+    def _is_gradient(self, op: Operation) -> bool:
+        return BACKWARD in op.attributes and RECOMPUTED not in op.attributes
 
     def _keep(self) -> None:
         """An argument is kept where it is first used; its update, and the states of that, are there too."""

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
@@ -51,6 +51,8 @@ _SPLIT_ROLES: dict[str, frozenset[str]] = {
     "zero3": frozenset({train.STATE, train.PARAM}),
 }
 """The roles of arguments that presets of data parallelism split."""
+
+_CAST = "aten._to_copy"
 
 
 class PinError(ValueError):
@@ -140,7 +142,7 @@ class Constraints:
     arrivals: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     copies: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     ops: dict[int, OpLimit] = field(default_factory=dict[int, OpLimit])
-    regathered: set[int] = field(default_factory=set[int])
+    regathered: set[SSAValue] = field(default_factory=set[SSAValue])
     sources: dict[int, str] = field(default_factory=dict[int, str])
 
     def of_input(self, value: SSAValue) -> Limit:
@@ -273,8 +275,13 @@ def _apply_preset(pin: Pin, view: StepView, constraints: Constraints) -> None:
 
 
 def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints, split: frozenset[str]) -> None:
-    """Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home."""
+    """
+    Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home.
+
+    Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that.
+    """
     batch, parts = ("S", 0), view.mesh.parts(axes)
+    narrowed: dict[ComputeOp, Placement] = {}
     for given in view.inputs:
         shape = shape_of(given.argument)
         dim = None
@@ -285,9 +292,12 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
         where: Placement = ("S", dim) if dim is not None else "R"
         _limit_axes(constraints.arguments, given.argument.index, axes, where)
         if given.role == train.PARAM:
-            _limit_axes(constraints.copies, given.argument, axes, "R")
-            if dim is not None:
-                constraints.regathered.add(given.argument.index)
+            casts = _narrowing_casts(given.argument, view) if dim is not None else []
+            narrowed |= dict.fromkeys(casts, where)
+            for used in [cast.outs[0] for cast in casts] or [given.argument]:
+                _limit_axes(constraints.copies, used, axes, "R")
+                if dim is not None:
+                    constraints.regathered.add(used)
     found: Propagation = propagate_batch(view, axes, batch)
     for transfer in view.arrivals:
         _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
@@ -300,9 +310,20 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
         elif train.is_update(op):
             placements = updates[op]
+        elif op in narrowed:
+            placements = (narrowed[op], narrowed[op])
         else:
             placements = found.ops[op]
         _limit_op(constraints, op, OpLimit(axes=tuple((axis, placements) for axis in axes)))
+
+
+def _narrowing_casts(parameter: SSAValue, view: StepView) -> list[ComputeOp]:
+    """The casts of a parameter to fewer bytes, where nothing else but its update uses it."""
+    uses = [use.operation for use in parameter.uses if not view.is_update_use(use) and view.has(use.operation)]
+    casts = [op for op in uses if isinstance(op, ComputeOp) and op.name == _CAST]
+    if len(casts) < len(uses) or any(element_bytes(op.outs[0]) >= element_bytes(parameter) for op in casts):
+        return []
+    return casts
 
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from example_runs import EXAMPLES
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 import shardwright as sw
 from shardwright.runtime.sampler import ShareSampler
@@ -25,7 +26,8 @@ def on_one_device() -> tuple[list[tuple[float, float, float]], list[float]]:
     spec.loader.exec_module(recipe)
     torch.manual_seed(0)
     model = recipe.GPT2LMHeadModel(recipe.CONFIG)
-    training, held_out = recipe.Windows("argparse.py", recipe.STEPS * recipe.BATCH), recipe.Windows("ast.py", 64)
+    training = recipe.Windows("argparse.py", recipe.STEPS * recipe.BATCH)
+    held_out = recipe.Windows("ast.py", recipe.HELD)
     optimizer = recipe.make_optimizer(model.named_parameters())
     schedule = recipe.make_schedule(optimizer)
     steps: list[tuple[float, float, float]] = []
@@ -41,8 +43,18 @@ def on_one_device() -> tuple[list[tuple[float, float, float]], list[float]]:
         schedule.step()
         steps.append((output.loss.item(), recipe.metrics(output, batch)["accuracy"].item(), norm.item()))
         if number % recipe.EVERY == recipe.EVERY - 1:
-            held.append(recipe.evaluate(model, held_out))
+            held.append(evaluated(model, held_out, recipe.BATCH))
     return steps, held
+
+
+@torch.no_grad()
+def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: int) -> float:
+    """The mean loss by rows, in eval mode."""
+    model.eval()
+    batches = list(DataLoader(data, batch_size=rows))
+    losses = [model(**batch).loss.item() * len(batch["labels"]) for batch in batches]
+    model.train()
+    return sum(losses) / sum(len(batch["labels"]) for batch in batches)
 
 
 @pytest.mark.distributed

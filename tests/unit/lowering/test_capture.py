@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint as checkpointing
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from shardwright.lowering import attention_ops, grouped_ops
 from shardwright.lowering.capture import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, capture_step
@@ -208,12 +209,14 @@ def _by_name(named_parameters: Any) -> torch.optim.Optimizer:
 
 def test_groups_of_parameters_have_settings_of_their_own() -> None:
     found = capture_step(nn.Linear(6, 3), F.cross_entropy, _groups, (X, Y)).optimizer
+    assert found is not None
     assert (found.group_of("weight").lr, found.group_of("bias").lr) == (0.1, 0.2)
     assert (found.group_of("weight").states, found.group_of("bias").states) == ((), ("momentum_buffer",))
 
 
 def test_groups_may_be_made_by_name() -> None:
     found = capture_step(nn.Linear(6, 3), F.cross_entropy, _by_name, (X, Y)).optimizer
+    assert found is not None
     assert [found.group_of(name).hyper["weight_decay"] for name in ("weight", "bias")] == [0.1, 0.0]
 
 
@@ -266,6 +269,24 @@ def _check_and_reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def _keeps_products() -> Any:
+    return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_called_under_a_checkpoint_is_marked(reentrant: bool) -> None:
+    def twice(self: Does, h: torch.Tensor) -> torch.Tensor:
+        inner = checkpoint(lambda x: checkpoint(self.fc, x.relu(), use_reentrant=reentrant), X, use_reentrant=reentrant)
+        return h + inner + checkpoint(torch.tanh, h, use_reentrant=reentrant)
+
+    found = capture_step(Does(twice), F.cross_entropy, SGD, (X, Y))
+    regions = {node.name: node.meta[ORIGIN].region for node in found.graph.nodes if ORIGIN in node.meta}
+    assert {name: region for name, region in regions.items() if region} == {
+        "relu": 1, "fc_t_1": 1, "fc_addmm_1": 1, "tanh": 2,
+    }  # fmt: skip
+    assert checkpointing.CheckpointFunction.__module__ == "torch.utils.checkpoint"
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -281,10 +302,9 @@ def _check_and_reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
         (lambda self, h: h * random.random(), r"random numbers from numpy or from Python's random.*draw them with"),
         (lambda self, h: h * np.random.rand(), r"random numbers from numpy or from Python's random"),
         (
-            lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=False),
-            r"activation checkpointing",
+            lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=False, context_fn=_keeps_products),
+            rf"{HERE}:\d+.*context_fn.*not supported; leave it out.*keep_activations",
         ),
-        (lambda self, h: checkpoint(self.fc, h @ h.t() @ X, use_reentrant=True), r"activation checkpointing"),
         (_check_and_reassign, rf"{HERE}:\d+.*_local_scalar_dense"),
         (_reassign, rf"{HERE}:\d+.*assigns a new tensor to the buffer 'seen'.*copy_"),
         (_write_parameter, r"writes into the parameter 'fc.weight'"),
@@ -301,8 +321,7 @@ def _check_and_reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
         "gradient-of-a-dynamic-shape",
         "python-random",
         "numpy-random",
-        "checkpoint",
-        "checkpoint-reentrant",
+        "checkpoint-with-a-policy",
         "checked-and-reassigned-buffer",
         "reassigned-buffer",
         "written-parameter",

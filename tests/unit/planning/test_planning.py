@@ -12,6 +12,7 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
@@ -19,10 +20,11 @@ from shardwright.passes.planning.candidates import Candidate, Layout, preset, pr
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import Fixed, accumulations, cuts, meshes, pipelines
 from shardwright.passes.planning.notes import Allowance
+from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.planning.workbench import Finished, Refused, Workbench
 from shardwright.passes.search.objective import Weights
-from shardwright.passes.search.pins import Constraints
+from shardwright.passes.search.pins import Constraints, Pin
 from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.step_view import cluster_of_module, step_views
 from shardwright.passes.search.strategy import build_problem
@@ -144,7 +146,11 @@ def test_a_layout_without_the_layers_for_it_is_refused(tiny: ModuleOp):
 
 def cleaned(step: str) -> ModuleOp:
     """A shipped step with four local devices, as `search-plan` gets it."""
-    module = import_training_step(training_step(step))
+    return prepared(import_training_step(training_step(step)))
+
+
+def prepared(module: ModuleOp) -> ModuleOp:
+    """A step with four local devices, as `search-plan` gets it."""
     add_cluster(module, find_cluster("local-4"))
     run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
     return module
@@ -173,3 +179,27 @@ def test_an_estimate_does_not_count_what_is_slow_on_different_devices_as_slow_on
     solved = bench.solve(Candidate(Layout(bench.own_mesh), preset(("dp", ("gpu",)))))
     (made,) = bench.finish(solved)
     assert bench.optimistic_seconds(solved) <= made.seconds < solved.optimistic_seconds()
+
+
+def test_where_memory_is_short_activations_are_computed_again():
+    """Pinned to data parallelism with the batch whole nothing else makes it fit; no more is done than that takes."""
+    config = GPT2Config(layers=4, width=32, heads=4, vocabulary=101, positions=24)
+    tiny, plain = prepared(import_training_step(gpt2_step(config, batch=64, length=24))), find_cluster("local-4")
+    pins, fixed = (Pin(preset="dp"),), Fixed(stages=1, micro_batches=1, duplex=False)
+    free = Explorer(Workbench(tiny, plain, pins), fixed, Allowance(20_000)).run()
+    none_kept = Explorer(Workbench(tiny, plain, pins), replace(fixed, keep=0.0), Allowance(20_000)).run()
+    assert free is not None
+    assert none_kept is not None
+    assert free.candidate.layout.keep == 1
+    (most, _), (least, _) = free.tightest, none_kept.tightest
+    assert least < most
+    small = replace(plain, devices=tuple(replace(each, memory=(most + least) / 2) for each in plain.devices))
+    module = tiny.clone()
+    add_cluster(module, small)
+    found = Explorer(Workbench(module, small, pins), fixed, Allowance(20_000)).run()
+    assert found is not None
+    assert found.fits
+    assert 0 < found.candidate.layout.keep < 1
+    assert free.seconds <= found.seconds <= none_kept.seconds
+    again = Chosen.read(Chosen(found.candidate, pins, plain.mesh).record())
+    assert again.candidate.layout.keep == found.candidate.layout.keep

@@ -1,0 +1,141 @@
+"""The pass `recompute`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from ..dialects import train
+from ..dialects.compute import ComputeOp
+from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED, argument_attribute
+from ..ir.mesh import Mesh
+from .analysis.compute import spec_of
+from .search.activations import Activations
+from .search.kept_values import choose
+from .search.step_view import StepView, cluster_of_module, step_functions
+
+
+@dataclass(frozen=True)
+class RecomputePass(ModulePass):
+    """
+    Keep fewer values of forward for backward, and compute the others again there: activation checkpointing.
+
+    What the model runs under `torch.utils.checkpoint` (`train.checkpoint`) is computed again. Of the other values as
+    many are, with `keep` below 1, that what is kept takes no more than that part of its bytes: those that cost the
+    fewest seconds per byte, by the roofline of the cluster's devices. Ops are done again right before the first op of
+    backward that needs them; what goes from one layer to the next is kept. Random numbers are the same, for they are
+    drawn by seed and place.
+
+    Requires: a step function before it is divided into stages; a cluster, where `keep` is below 1.
+    Ensures: the same results. Ops that are done again have `train.backward` and `train.recomputed`.
+
+    Before:
+    ```mlir
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4x4xf32> {train.param = "w"})
+        -> (tensor<f32> {train.loss}, tensor<8x4xf32>) {
+      %a = aten.mm %x, %w {train.checkpoint = 1 : i64} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      %b = aten.tanh %a {train.checkpoint = 1 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %c = aten.relu %b {train.checkpoint = 1 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %loss = aten.sum %c : (tensor<8x4xf32>) -> tensor<f32>
+      %g = aten.mul.Tensor %c, %b {train.backward} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %loss, %g : tensor<f32>, tensor<8x4xf32>
+    }
+    ```
+
+    Pipeline: recompute
+
+    After:
+    ```mlir
+    func.func @step(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4x4xf32> {train.param = "w"})
+        -> (tensor<f32> {train.loss}, tensor<8x4xf32>) {
+      %a = aten.mm %x, %w {train.checkpoint = 1 : i64} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      %b = aten.tanh %a {train.checkpoint = 1 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %c = aten.relu %b {train.checkpoint = 1 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %loss = aten.sum %c : (tensor<8x4xf32>) -> tensor<f32>
+      %a.again = aten.mm %x, %w {train.backward, train.recomputed}
+        : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      %b.again = aten.tanh %a.again {train.backward, train.recomputed} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %g = aten.mul.Tensor %c, %b.again {train.backward} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+      func.return %loss, %g : tensor<f32>, tensor<8x4xf32>
+    }
+    ```
+
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016; Korthikanti et al., MLSys 2023 (what is
+    cheap to compute again); `search/kept_values.py` for the choice.
+    """
+
+    name = "recompute"
+
+    keep: int | float = 1
+    """What part of the bytes that backward needs of forward may be kept at most; 1 for all but what is marked."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        if not 0 <= self.keep <= 1:
+            raise PassFailedException(f"recompute: keep={self.keep}, expected a part from 0 to 1")
+        for func in step_functions(op):
+            if self.keep == 1 and not any(CHECKPOINT in each.attributes for each in func.body.block.ops):
+                continue
+            cluster = cluster_of_module(op) if self.keep < 1 else None
+            found = Activations(StepView(func, cluster.mesh if cluster is not None else Mesh(())), cluster)
+            chosen = choose(found.ops, found.values, self.keep)
+            _Again(func, {found.forward[number] for number in chosen.again}).run()
+
+
+class _Again:
+    """Puts ops into backward that do again what ops of forward did; one use."""
+
+    def __init__(self, func: FuncOp, again: set[ComputeOp]) -> None:
+        self.block, self.again = func.body.block, again
+        self.values: dict[SSAValue, SSAValue] = {}
+
+    def run(self) -> None:
+        """Let backward take what is computed again."""
+        for op in list(self.block.ops):
+            if BACKWARD in op.attributes:
+                for index, value in enumerate(op.operands):
+                    if (instead := self._value(value, op)) is not value:
+                        op.operands[index] = instead
+
+    def _value(self, value: SSAValue, user: Operation) -> SSAValue:
+        """What backward takes in the place of a value, made before `user` if it is not there yet."""
+        if not isinstance(value, OpResult) or not isinstance(op := value.op, ComputeOp) or BACKWARD in op.attributes:
+            return value
+        if op not in self.again and not _looks_at_parameter(value):
+            return value
+        if value not in self.values:
+            operands = [self._value(each, user) for each in op.operands]
+            if spec_of(op).view and operands[0] is op.operands[0] and not _looks_at_parameter(value):
+                self.values[value] = value
+            else:
+                self._do_again(op, operands, user)
+        return self.values[value]
+
+    def _do_again(self, op: ComputeOp, operands: list[SSAValue], user: Operation) -> None:
+        new = op.clone()
+        new.operands = operands
+        new.attributes.pop(CHECKPOINT, None)
+        new.attributes |= {BACKWARD: UnitAttr(), RECOMPUTED: UnitAttr()}
+        new.location = op.location
+        self.block.insert_op_before(new, user)
+        for result, before in zip(new.results, op.results, strict=True):
+            result.name_hint = f"{before.name_hint or 'value'}.again"
+            self.values[before] = result
+
+
+def _looks_at_parameter(value: SSAValue) -> bool:
+    """
+    Whether a value is a view of a parameter, or of one in another dtype: one of forward would keep the copy that was
+    gathered there.
+    """
+    while isinstance(value, OpResult) and isinstance(op := value.op, ComputeOp):
+        if not spec_of(op).view and op.name != "aten._to_copy":
+            break
+        value = op.args[0]
+    return isinstance(value, BlockArgument) and argument_attribute(value, train.PARAM) is not None

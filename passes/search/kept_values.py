@@ -1,0 +1,142 @@
+"""
+Which values forward keeps for backward, and which are computed again: a minimum cut.
+
+Every value that backward needs is either kept, at a price per byte, or computed again, at the seconds of its op, and
+then what that op takes is needed as well. At a given price the choice of least cost is a minimum cut, found exactly:
+an op is on the far side if it is run again, a value if backward can have it; `op -> value` costs what keeping the value
+does, `source -> op` the seconds of the op, and `operand <- op` cannot be cut. Between prices, the seconds only rise and
+the bytes only fall: the lowest price at which no more than so many bytes are kept is found by bisection.
+
+Source: Jain et al., Checkmate, MLSys 2020 (the trade); the cut is that of PyTorch's AOTAutograd with seconds in the
+place of a ban on expensive ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any
+
+_UNITS = 10**9
+"""What running all ops again counts: capacities are integers."""
+
+_MOST = 10 * _UNITS
+"""What keeping a value counts at most: more than running everything again."""
+
+_ROUNDS = 24
+"""How often a price is halved between bounds, which are powers of ten apart at first."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    A value that an op of forward gives.
+
+    Args:
+        bytes: what keeping it takes; infinite where it must not be kept (of a view, what it looks at is).
+        is_needed: whether backward takes it.
+    """
+
+    bytes: float
+    is_needed: bool
+
+
+@dataclass(frozen=True)
+class ForwardOp:
+    """
+    An op of forward.
+
+    Args:
+        seconds: of running it again; infinite where that must not be.
+        operands: the numbers of the values it takes, of those that ops of forward give.
+        results: the numbers of the values it gives.
+    """
+
+    seconds: float
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """
+    What is run again, by number of op, and what is kept, by number of value.
+
+    Args:
+        seconds: of what is run again.
+        bytes: of what is kept.
+    """
+
+    again: frozenset[int]
+    kept: frozenset[int]
+    seconds: float
+    bytes: float
+
+
+def choose(ops: Sequence[ForwardOp], values: Sequence[Result], part: float) -> Choice:
+    """
+    What is kept and run again so that the kept bytes are at most `part` of what they are where as little as possible is
+    run again; at the least seconds of all choices that are best at one price. Where that cannot be, the least bytes.
+    """
+    graph = _Graph(ops, values)
+    first = graph.cut(0.0)
+    limit = part * first.bytes
+    if first.bytes <= limit or not first.bytes:
+        return first
+    unit = sum(op.seconds for op in ops if op.seconds < inf) / first.bytes
+    low, high = unit * 1e-6, unit * 1e6
+    best = graph.cut(high)
+    if best.bytes > limit:
+        return best
+    for _ in range(_ROUNDS):
+        price = sqrt(low * high)
+        found = graph.cut(price)
+        if found.bytes <= limit:
+            best, high = found, price
+        else:
+            low = price
+    return best
+
+
+class _Graph:
+    """The arcs of the cut, whose capacities depend on the price of a byte."""
+
+    def __init__(self, ops: Sequence[ForwardOp], values: Sequence[Result]) -> None:
+        from ortools.graph.python.max_flow import SimpleMaxFlow
+
+        self.ops, self.values = ops, values
+        self.flow: Any = SimpleMaxFlow()
+        count = len(ops) + len(values)
+        self.source, self.sink = count, count + 1
+        total = sum(op.seconds for op in ops if op.seconds < inf)
+        self.scale = _UNITS / total if total else 1.0
+        self.never = 2 * (_UNITS + count * _MOST)
+        arc = self.flow.add_arc_with_capacity
+        self.keeping = {
+            arc(number, len(ops) + value, 0): (number, value) for number, op in enumerate(ops) for value in op.results
+        }
+        for number, op in enumerate(ops):
+            # At least one unit, so that nothing is run again for nothing.
+            arc(self.source, number, self.never if op.seconds == inf else 1 + round(op.seconds * self.scale))
+            for operand in op.operands:
+                arc(len(ops) + operand, number, self.never)
+        for number, value in enumerate(values):
+            if value.is_needed:
+                arc(len(ops) + number, self.sink, self.never)
+
+    def cut(self, price: float) -> Choice:
+        """The choice of least cost at a price in seconds per byte."""
+        for arc, (_, value) in self.keeping.items():
+            size = self.values[value].bytes
+            capacity = self.never if size == inf else min(_MOST, round(size * price * self.scale))
+            self.flow.set_arc_capacity(arc, capacity)
+        status = self.flow.solve(self.source, self.sink)
+        assert status == self.flow.OPTIMAL, f"a maximum flow has the status {status}"
+        far: set[int] = set(self.flow.get_sink_side_min_cut())
+        again = frozenset(number for number in range(len(self.ops)) if number in far)
+        kept = frozenset(
+            value for number, value in self.keeping.values() if number not in far and len(self.ops) + value in far
+        )
+        seconds = sum(self.ops[number].seconds for number in again)
+        return Choice(again, kept, seconds, sum(self.values[value].bytes for value in kept))
