@@ -1,8 +1,8 @@
 """
 A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
-gradients, accumulation, dropout, metrics, and evaluation every so often.
+gradients, accumulation, activations computed again, dropout, metrics, and evaluation every so often; bfloat16 if asked.
 
-    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE]
+    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed]
 
 Without `parallelize`, its `loader` and `step.evaluate` this is the script of one device.
 """
@@ -71,6 +71,8 @@ def main() -> None:
     """Train, and print on the first process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cluster", default="auto")
+    parser.add_argument("--mesh")
+    parser.add_argument("--precision")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -86,6 +88,9 @@ def main() -> None:
         metrics=metrics,
         stages=1,
         micro_batches=4,
+        keep_activations=0.5,
+        mesh=options.mesh,
+        precision=options.precision,
     )
     assert step.optimizer is not None
     schedule = make_schedule(step.optimizer)
