@@ -210,8 +210,8 @@ class ShardedState:
 _STEP = "step"
 """What torch's optimizers call the count of updates."""
 
-_UNCOUNTED = ("sgd",)
-"""The optimizers of torch that count no updates."""
+_UNCOUNTED = ("sgd", "torch.optim.sgd.SGD")
+"""The optimizers of torch that count no updates, fused and captured."""
 
 
 def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
