@@ -1,84 +1,134 @@
-"""The form of a batch: which items it has, and the values of those that are not tensors, which are part of the step."""
+"""What a batch must look like beside the example: its items, their kinds, and rows that agree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 
-from ..ir.not_supported import ARRAY, CHANGED_VALUE, CLOSURE, INPUT_GRADIENT, LAYOUT, NESTED, OTHER_ITEM
-from ..lowering.calling import Batch, batch_items
-from ..runtime.batches import LocalRows, items_of
+from ..lowering.calling import LABELS, Batch, batch_items
 from ..runtime.plan import PlanError
 
-
-def item_refusal(item: object) -> str | None:
-    """What keeps an item out of a batch, and what to do; None where nothing does."""
-    if isinstance(item, torch.Tensor):
-        if item.layout != torch.strided or item.is_nested:
-            return f"is a tensor of layout {item.layout}; {LAYOUT.instead}"
-        return f"requires a gradient; {INPUT_GRADIENT.instead}" if item.requires_grad else None
-    if _holds_tensor(item):
-        return f"is a {type(item).__name__} that holds tensors; {NESTED.instead}"
-    if hasattr(item, "__array__") and getattr(item, "ndim", 0):
-        return f"is a {type(item).__name__}; {ARRAY.instead}"
-    return None
-
-
-def _holds_tensor(item: object) -> bool:
-    inside = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else ()
-    return any(isinstance(each, torch.Tensor) or _holds_tensor(each) for each in inside)
+Shapes: TypeAlias = "tuple[tuple[str, tuple[int, ...]], ...]"
+"""By item, in the order of the example, the shape of a tensor."""
 
 
 @dataclass(frozen=True)
 class BatchForm:
     """
-    What every batch has to have.
+    The form of batches that a step takes.
 
     Args:
-        tensors: the names of items that are tensors.
-        values: the other items, which have one value for all steps.
+        example: the batch that the step was planned with.
+        has_labels: whether a loss function takes the labels, and not the model.
     """
 
-    tensors: frozenset[str]
-    values: Mapping[str, Any]
+    example: Batch
+    has_labels: bool
 
-    @classmethod
-    def of(cls, batch: Batch) -> BatchForm:
-        """The form of an example."""
-        items = batch_items(batch)
-        tensors = frozenset(name for name, item in items.items() if isinstance(item, torch.Tensor))
-        return cls(tensors, {name: item for name, item in items.items() if name not in tensors})
+    @cached_property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The tensors of the example, by name."""
+        return {name: each for name, each in batch_items(self.example).items() if isinstance(each, torch.Tensor)}
 
-    def verify(self, batch: object) -> None:
+    @cached_property
+    def rows(self) -> int:
+        """The rows of the example; 0 where no item has any."""
+        return next((each.shape[0] for each in self.tensors.values() if each.dim()), 0)
+
+    @cached_property
+    def labels(self) -> str:
+        """The name of the item that the loss function takes; empty where there is none."""
+        if not self.has_labels:
+            return ""
+        return LABELS if isinstance(self.example, Mapping) else str(len(self.example) - 1)
+
+    def shapes(self, call: str, batch: Any, *, of_model: bool = False) -> Shapes:
         """
-        Check a batch, or a rank's rows of one; shapes and dtypes are checked where rows are taken.
+        The shapes of a batch.
+
+        Args:
+            call: what was called with it, for messages.
+            of_model: whether only what the model takes counts: labels, and other items that it can do without, may be
+                missing.
 
         Raises:
-            PlanError: an item is there, or has a value, as the example does not, or it cannot be computed on.
+            PlanError: it lacks an item, or has one more or of another kind, or items of different numbers of rows.
         """
-        if not isinstance(batch, tuple | list | dict | LocalRows):
-            raise PlanError(f"step() was given a {type(batch).__name__}; {CLOSURE.instead}")
-        items = items_of(batch)
-        for name, item in items.items():
-            if name not in self.tensors and name not in self.values:
-                known = ", ".join(map(repr, (*self.tensors, *self.values)))
-                raise PlanError(f"the batch has an entry {name!r}, the example had {known}; {OTHER_ITEM.instead}")
-            if name in self.tensors and (refusal := item_refusal(item)) is not None:
-                raise PlanError(f"batch entry {name!r} {refusal}")
-        for name, value in self.values.items():
-            # The rows of a loader are tensors alone.
-            if not (_is_same(items.get(name), value) or (isinstance(batch, LocalRows) and name not in items)):
-                found = repr(items[name]) if name in items else "missing"
-                raise PlanError(
-                    f"batch entry {name!r} is {found}, and the step was planned for {value!r}; {CHANGED_VALUE.instead}"
-                )
+        items = self._items(call, batch)
+        wanted = {name: each for name, each in self.tensors.items() if not (of_model and name == self.labels)}
+        for name in items:
+            if name not in batch_items(self.example):
+                raise PlanError(f"{call} was given an item {name!r}, which the example batch lacks: {self._told()}")
+        found: list[tuple[str, tuple[int, ...]]] = []
+        for name, example in wanted.items():
+            if name in items:
+                found.append((name, self._shape(call, name, items[name], example)))
+            elif not of_model or self.has_labels:
+                given = ", ".join(map(repr, items)) or "nothing"
+                raise PlanError(f"{call} was given no item {name!r}: found {given}, expected {self._told()}")
+        self._verify_rows(call, dict(found))
+        return tuple(found)
+
+    def _items(self, call: str, batch: Any) -> Mapping[str, Any]:
+        expected = dict if isinstance(self.example, Mapping) else tuple
+        is_mapping = isinstance(batch, Mapping)
+        if (not is_mapping and not isinstance(batch, Sequence)) or isinstance(batch, str):
+            more = f"; write ({'x'},)" if isinstance(batch, torch.Tensor) and expected is tuple else ""
+            raise PlanError(f"{call} was given a {type(batch).__name__}, expected a {expected.__name__}{more}")
+        if isinstance(self.example, Mapping) and not is_mapping:
+            raise PlanError(f"{call} was given a {type(batch).__name__}, expected a dict with {self._told()}")
+        given: Any = batch
+        return batch_items(given)
+
+    def _shape(self, call: str, name: str, item: Any, example: torch.Tensor) -> tuple[int, ...]:
+        wanted = f"{example.dim()} dims, {example.dtype} (the example is {list(example.shape)})"
+        if not isinstance(item, torch.Tensor):
+            raise PlanError(f"{call} was given {type(item).__name__} as item {name!r}, expected a tensor of {wanted}")
+        floats = item.is_floating_point() and example.is_floating_point()
+        if item.dim() != example.dim() or not (floats or item.dtype == example.dtype):
+            raise PlanError(
+                f"{call} was given item {name!r} of shape {list(item.shape)} and {item.dtype}, expected {wanted}"
+            )
+        return tuple(item.shape)
+
+    def _verify_rows(self, call: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """What has as many rows as the batch in the example must have as many as the batch here."""
+        counts = {name: shapes[name][0] for name in shapes if self.tensors[name].shape[:1] == (self.rows,)}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+            raise PlanError(f"{call} was given items of different numbers of rows: {told}")
+        if self.rows and 0 in counts.values():
+            raise PlanError(f"{call} was given a batch without rows")
+
+    def like(self, shapes: Shapes, plain: Mapping[str, Any]) -> Batch:
+        """A batch of these shapes, on no device, in the example's dtypes and with these plain values."""
+        sizes = dict(shapes)
+        items: dict[str, Any] = {}
+        for name, item in batch_items(self.example).items():
+            if name in sizes:
+                items[name] = torch.empty(sizes[name], dtype=item.dtype, device="meta")
+            elif name in plain:
+                items[name] = plain[name]
+        return items if isinstance(self.example, Mapping) else tuple(items.values())
+
+    def plain(self, batch: Any, *, of_model: bool = False) -> dict[str, Any]:
+        """The values of a batch that are no tensors; those of the example where it lacks them."""
+        given = {**batch_items(self.example), **batch_items(batch)} if not of_model else batch_items(batch)
+        names = batch_items(self.example)
+        return {
+            name: item
+            for name, item in given.items()
+            if name in names and name not in self.tensors and not (of_model and name == self.labels)
+        }
+
+    def _told(self) -> str:
+        return told(tuple((name, tuple(each.shape)) for name, each in self.tensors.items()))
 
 
-def _is_same(found: object, value: object) -> bool:
-    if found is value:
-        return True
-    same: object = type(found) is type(value) and found == value
-    return same is True
+def told(shapes: Shapes) -> str:
+    """Shapes in words: `'x' [16, 8], 'y' [16]`."""
+    return ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes)

@@ -54,6 +54,7 @@ class CheckCase:
         algorithm: of the search; None as in `PlanOptions`.
         pipeline: a pass pipeline in place of the usual one.
         ratios, keep_activations: as in `PlanOptions`.
+        schedule: by step, what its learning rates are multiplied by; after the last, and where there is none, 1.
     """
 
     step: str | Callable[[], TrainingStep]
@@ -66,6 +67,7 @@ class CheckCase:
     algorithm: str | None = None
     pipeline: str | None = None
     ratios: str = "auto"
+    schedule: tuple[float, ...] = ()
     keep_activations: float | None = None
 
     @property
@@ -78,6 +80,10 @@ class CheckCase:
         with drawn_alike():
             step = find_step(self.step) if isinstance(self.step, str) else self.step()
         return with_optimizer(step, self.optimizer)
+
+    def factor(self, number: int) -> float:
+        """What the learning rates of step `number`, counted from 1, are multiplied by."""
+        return self.schedule[number - 1] if number <= len(self.schedule) else 1.0
 
     def batches(self) -> Iterator[Batch]:
         """The batch of every step."""
@@ -122,8 +128,8 @@ class CheckResult:
 class Run(Protocol):
     """Something that trains: on one device, on ranks or interpreted."""
 
-    def step(self, batch: Batch) -> StepValues:
-        """Train one step and return what it computed, whole."""
+    def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
+        """Train one step, its learning rates multiplied by a factor, and return what it computed, whole."""
         ...
 
 
@@ -142,8 +148,8 @@ def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckR
     reference = EagerRun(step, case.dtype, SEED)
     worst: dict[str, Worst] = {}
     for number, batch in enumerate(case.batches(), 1):
-        expected = reference.step(batch)
-        worst = largest((*worst.values(), *measure(run.step(batch), expected, number).values()))
+        expected = reference.step(batch, case.factor(number))
+        worst = largest((*worst.values(), *measure(run.step(batch, case.factor(number)), expected, number).values()))
     return result_of(case, worst, tolerance)
 
 

@@ -104,13 +104,14 @@ def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
     mine = _compared_values(executor.plan)
     places = _places(executor.plans)
     worst: dict[str, Worst] = {}
+    rates = [group["lr"] for group in executor.plan.parameter_groups]
     for number, batch in enumerate(case.batches(), 1):
-        loss = executor.step(batch_items(batch))
+        loss = executor.step(batch_items(batch), [rate * case.factor(number) for rate in rates])
         held = {key: _local(executor, value, loss) for key, value in mine.items()}
         by_rank: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
         dist.gather_object(held, by_rank)
         if reference is not None and by_rank is not None:
-            expected = reference.step(batch)
+            expected = reference.step(batch, case.factor(number))
             found = {
                 key: assemble(expected[key], [(place, by_rank[rank][key]) for rank, place in where])
                 for key, where in places.items()

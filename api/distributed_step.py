@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
@@ -17,13 +19,20 @@ from ..lowering.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor
-from ..runtime.plan import Plan, PlanError
+from ..runtime.plan import PlanError
 from ..runtime.recording import named_tensors
 from ..runtime.sampler import ShareSampler
-from .batch_form import BatchForm
+from .batch_values import BatchValues
+from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
+from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
 from .optimizer_handle import OptimizerHandle
+from .profiled_layers import ProfiledLayers
+from .sharded_state import Sharded, ShardedState
 from .trained_loss import trained_loss
+from .variants import Variants
+
+LOG = logging.getLogger("shardwright")
 
 
 class DistributedStep:
@@ -36,9 +45,11 @@ class DistributedStep:
         executor: holds this rank's part of everything.
         plan: the report of the plan: what `plan.json` holds.
         program: the text that this rank runs.
+        variants: the programs beside it, for evaluation and for batches of other shapes.
         model: what was planned; a module is guarded from now on (`module_guard`).
-        compared: for how many steps it is compared what the ranks are given.
-        form: of the batch that was planned.
+        compared: for how many steps, and how many evaluations, it is compared what the ranks are given.
+        values: of the batch that was planned, those that are part of the step.
+        device_mesh: the one that was planned for, if one was given.
 
     `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
     program updates nothing.
@@ -49,9 +60,11 @@ class DistributedStep:
         executor: Executor,
         plan: Mapping[str, Any],
         program: str,
+        variants: Variants,
         model: nn.Module | Callable[[], nn.Module],
         compared: int,
-        form: BatchForm,
+        values: BatchValues,
+        device_mesh: DeviceMesh | None = None,
     ) -> None:
         self.plan = plan
         self.program = program
@@ -59,19 +72,25 @@ class DistributedStep:
         self._model = model if isinstance(model, nn.Module) else None
         layers = self._model.named_modules() if self._model is not None else ()
         self._modes = [(name, layer, layer.training) for name, layer in layers]
-        self._form = form
+        self._values = values
         self._guard: Guard | None = guard(self._model) if self._model is not None else None
+        self._variants = variants
+        if self._guard is not None:
+            variants.opened = self._guard.open
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
+        self._ranges = ProfiledLayers(executor, program)
+        self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
+        self._evaluated = replace(self._given, what="evaluation")
 
     def __call__(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
         """
         Train one step.
 
         Args:
-            batch: the global batch, shaped as the example, the same on every rank; or what `local` makes of a rank's
-                own rows of it.
+            batch: the global batch, shaped as the example or as one of the other `shapes` that were declared, the same
+                on every rank; or what `local` makes of a rank's own rows of it.
             lr: the learning rate of this step, or one for each group of parameters; None is that of `optimizer`, which
                 is the one that it was made with unless a scheduler or the loop has set another.
 
@@ -79,23 +98,98 @@ class DistributedStep:
             The loss, the same on every rank.
 
         Raises:
-            PlanError: the batch is not like the example; in the first steps, the ranks were given different ones; or
-                the step is called under autocast or `no_grad`, or with layers in other modes.
+            PlanError: the batch is not like the example, or of a shape that was not declared; in the first steps, the
+                ranks were given different ones; or the step is called under autocast or `no_grad`, or with layers in
+                other modes.
         """
         self._verify_modes()
-        self._form.verify(batch)
+        self._values.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
+        # First, so that a batch which one rank alone cannot take is an error on all.
         self._given.verify(given, rates)
-        loss = self._executor.step(given, rates)
+        self._ranges.follow_profiler()
+        loss = self._executor.step(given, rates, self._variants.training(batch))
         if self.optimizer is not None:
             self.optimizer.stepped()
         return trained_loss(loss)
 
+    def declare(self, batch: Batch) -> None:
+        """
+        Plan the step for batches of another shape, too, as `shapes` of `parallelize` does.
+
+        Raises:
+            PlanError: the batch is not like the example, or there is no plan for it.
+        """
+        self._variants.declare(batch)
+
+    def evaluate(self, batch: Batch | LocalRows) -> Evaluation:
+        """
+        Loss and metrics of a batch in eval mode, whatever mode the module is in.
+
+        Parameters and buffers stay where and as training has them, and training goes on as if nothing had been
+        evaluated: no random number, metric or buffer changes.
+
+        Args:
+            batch: the global batch, the same on every rank: of the example's items, and of any number of rows and any
+                lengths. For each new shape rank 0 plans a program, once. Or this rank's rows of a batch of the
+                example's shape, as `loader` gives them.
+
+        Returns:
+            The loss and the metrics of this batch, the same on every rank; those of several batches are the loop's to
+            add up, as on one device.
+
+        Raises:
+            PlanError: the batch is not like the example, or one shape too many (`most_programs`); or, in the first
+                evaluations, the ranks were given different batches.
+        """
+        self._verify_given(batch, "evaluate()")
+        return evaluate(self._variants, batch)
+
+    @overload
+    def predict(self, batch: Batch | LocalRows, part: Literal["whole"] = "whole") -> Any: ...
+
+    @overload
+    def predict(self, batch: Batch | LocalRows, part: Literal["rows"]) -> RowsOfOutput: ...
+
+    def predict(self, batch: Batch | LocalRows, part: Literal["whole", "rows"] = "whole") -> Any:
+        """
+        What the model gives for a batch in eval mode: tensors, in tuples, lists, dicts and data classes as it has them.
+
+        Args:
+            batch: as in `evaluate`; labels may be missing, and what else the model can do without.
+            part: ``whole``, the same on every rank; or ``rows``, those rows that this rank computed.
+
+        Raises:
+            PlanError: as in `evaluate`; or tensors of the output have different rows on this rank.
+        """
+        if part not in ("whole", "rows"):
+            raise PlanError(f"predict() was given part={part!r}, expected 'whole' or 'rows'")
+        self._verify_given(batch, "predict()")
+        return predict(self._variants, batch, part)
+
+    def _verify_given(self, batch: Batch | LocalRows, call: str) -> None:
+        """Refuse a batch that other ranks do not have, in the first evaluations."""
+        self._verify_autocast(call)
+        self._evaluated.verify(batch if isinstance(batch, LocalRows) else batch_items(batch), None)
+
+    @property
+    def most_programs(self) -> int:
+        """How many shapes of batches `evaluate` and `predict` take, each of which needs a program."""
+        return self._variants.most
+
+    @most_programs.setter
+    def most_programs(self, most: int) -> None:
+        self._variants.most = most
+
+    def _verify_autocast(self, call: str) -> None:
+        """Refuse autocast around a call, which cannot change what was planned."""
+        if torch.is_autocast_enabled(self._executor.comm.device.type):
+            raise PlanError(f"{call} was called under torch.autocast, which cannot reach it: {AUTOCAST.instead}")
+
     def _verify_modes(self) -> None:
         """Refuse what would change a step of one device, and cannot change this one."""
-        if torch.is_autocast_enabled(self._executor.comm.device.type):
-            raise PlanError(f"step() was called under torch.autocast, which cannot reach it: {AUTOCAST.instead}")
+        self._verify_autocast("step()")
         if not torch.is_grad_enabled():
             raise PlanError(
                 f"step() was called under torch.no_grad() or inference_mode(), and it trains; {NO_GRAD.instead}"
@@ -128,7 +222,8 @@ class DistributedStep:
     @property
     def rows(self) -> range:
         """
-        The rows of every global batch that this rank computes on: all of them where the batch is not split.
+        The rows of every global batch, shaped as the example, that this rank computes on: all of them where the batch
+        is not split.
 
         Raises:
             PlanError: the items of the batch are split differently.
@@ -140,7 +235,9 @@ class DistributedStep:
         count, rows = batch_rows(self._executor.plan, self._executor.comm.rank, self._executor.plans)
         return ShareSampler(length, count, rows, seed)
 
-    def loader(self, dataset: Dataset[Any], seed: int | None = 0, **options: Any) -> DataLoader[Any]:
+    def loader(
+        self, dataset: Dataset[Any], seed: int | None = 0, *, drop_last: bool = True, **options: Any
+    ) -> DataLoader[Any]:
         """
         A DataLoader that loads this rank's rows of every batch, marked for the step; the whole batch where the items of
         a batch are split differently. Its `batch_sampler` has `set_epoch`.
@@ -148,20 +245,23 @@ class DistributedStep:
         Args:
             dataset: with a length.
             seed: as in `sampler`.
+            drop_last: whether what is left over after the last whole batch of an epoch is not used; if it is, its shape
+                must be one of those that were declared, as `parallelize(..., shapes=[batch])`.
             options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever.
-        """
-        plan, length = self._executor.plan, len(dataset)  # pyright: ignore[reportArgumentType]
-        try:
-            batches, is_own = self.sampler(length, seed), True
-        except PlanError:
-            count = next(value.shape[0] for value in plan.inputs if value.role == "batch" and value.shape)
-            batches, is_own = ShareSampler(length, count, range(count), seed), False
-        collate = _Collate(plan, options.pop("collate_fn", default_collate), is_own)
-        return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)
 
-    def local(self, batch: Batch) -> LocalRows:
-        """Mark a batch as this rank's own rows of the global one."""
-        return LocalRows(batch_items(batch))
+        Raises:
+            PlanError: the last batch is to be used, and has a number of rows that was not declared.
+        """
+        return share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
+
+    def local(self, batch: Batch, rows: int | None = None) -> LocalRows:
+        """
+        Mark a batch as this rank's own rows of the global one.
+
+        Args:
+            rows: how many the global one has; None for as many as the example.
+        """
+        return LocalRows(batch_items(batch), rows)
 
     def collate(self, samples: list[Any]) -> Any:
         """torch's `default_collate`, and empty tensors for a rank that has no rows: the `collate_fn` of a loader."""
@@ -205,9 +305,73 @@ class DistributedStep:
             for name, value in {value.name: value for value in values}.items():
                 tensors[name].copy_(self._executor.gather(value))
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers, whole, under the names of the single-device model: what it can load."""
-        return self._executor.state_dict()
+    @property
+    def device_mesh(self) -> DeviceMesh | None:
+        """
+        The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
+
+        It is the very one that was given as `cluster`, where the plan is on its axes.
+        """
+        return self._sharded.device_mesh
+
+    def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
+        """
+        The parameters by their names in the model, in a pipeline those of this rank's stage.
+
+        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can be split as it is.
+
+        They are views of the step's own memory, for the next step to change or to leave behind: ask again after it.
+        """
+        return self._sharded.named_parameters()
+
+    def parameters(self) -> Iterator[Sharded]:
+        """Those of `named_parameters`."""
+        return (value for _, value in self.named_parameters())
+
+    @overload
+    def state_dict(self) -> dict[str, torch.Tensor]: ...
+    @overload
+    def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
+    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
+        """
+        Parameters and buffers, whole, under the names of the single-device model: what it can load.
+
+        Args:
+            sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
+                `torch.distributed.checkpoint` saves, and loads into.
+        """
+        return self._sharded.weights() if sharded else self._executor.state_dict()
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """
+        The states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
+
+        The form is that of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`, the tensors are as in
+        `named_parameters`.
+        """
+        return self._sharded.optimizer_state(self.optimizer.rates if self.optimizer is not None else ())
+
+    def load_state_dict(self, state: Mapping[str, Sharded]) -> None:
+        """
+        Take over weights: parameters and persistent buffers, all of them.
+
+        The states of the optimizer stay as they are, averages over the weights before among them. Once steps have been
+        made, a warning is logged that says so.
+
+        Args:
+            state: by the names of the model, whole tensors, the same on all ranks, or what `state_dict(sharded=True)`
+                gives.
+
+        Raises:
+            PlanError: anything is missing, unknown or of another shape, or the ranks were given different weights.
+        """
+        self._sharded.load_weights(state)
+        if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
+            LOG.warning(
+                "load_state_dict() replaced the weights after %d steps; the states of the optimizer are still those of "
+                "the weights before",
+                self._executor.steps,
+            )
 
     def gather(self, name: str) -> torch.Tensor:
         """
@@ -220,16 +384,3 @@ class DistributedStep:
             if value.role in ("param", "buffer") and name in (value.name, *value.tied):
                 return self._executor.gather(value)
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
-
-
-@dataclass(frozen=True)
-class _Collate:
-    """Makes a batch for the step of samples: of a rank's own rows, of which there may be none, or of all."""
-
-    plan: Plan
-    of_samples: Callable[[list[Any]], Any]
-    is_own: bool
-
-    def __call__(self, samples: list[Any]) -> Any:
-        made: Any = self.of_samples(samples) if samples else no_rows(self.plan)
-        return LocalRows(batch_items(made)) if self.is_own else made

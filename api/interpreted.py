@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
@@ -37,18 +35,22 @@ class InterpretedRun:
         optimizer = func.attributes["train.optimizer"]
         assert isinstance(optimizer, DictionaryAttr)
         settings = python_value(optimizer)
-        rates = [float(group["lr"]) for group in settings.get("groups", [settings])]
+        self._rates = [float(group["lr"]) for group in settings.get("groups", [settings])]
         self._values = [
-            _first(roles, drawn, model, rates)
+            _first(roles, drawn, model)
             for roles, drawn in zip(self._arguments, random_inputs(func), strict=True)
         ]
 
-    def step(self, batch: Batch) -> StepValues:
-        """Train one step."""
+    def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
+        """Train one step, its learning rates multiplied by a factor."""
         items = batch_items(batch)
         for index, roles in enumerate(self._arguments):
             if train.BATCH in roles:
                 self._values[index] = items[str(python_value(roles[train.BATCH]))]
+            elif train.LEARNING_RATE in roles:
+                group = roles[train.LEARNING_RATE]
+                rate = self._rates[0 if group == UnitAttr() else python_value(group)]
+                self._values[index] = torch.full_like(self._values[index], rate * factor)
             elif train.SEED in roles:
                 self._values[index] = torch.tensor(step_seed(self._seed, self._steps))
         self._steps += 1
@@ -85,7 +87,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> None:
         raise ValueError(f"one stage's loss is {one.item()}, another's {other.item()}")
 
 
-def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, rates: Sequence[float]) -> torch.Tensor:
+def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module) -> torch.Tensor:
     """What an argument is before the first step; the batch comes with each step."""
     if train.PARAM in roles:
         return model.get_parameter(str(python_value(roles[train.PARAM]))).detach()
@@ -93,8 +95,5 @@ def _first(roles: dict[str, Attribute], drawn: torch.Tensor, model: nn.Module, r
         owner, _, name = str(python_value(roles[train.BUFFER])).rpartition(".")
         return getattr(model.get_submodule(owner), name).detach()
     if train.STATE in roles:
-        return torch.zeros_like(drawn)
-    if train.LEARNING_RATE in roles:
-        group = roles[train.LEARNING_RATE]
-        return torch.full_like(drawn, rates[0 if group == UnitAttr() else python_value(group)])
+        return torch.full_like(drawn, python_value(roles[train.INITIAL]) if train.INITIAL in roles else 0)
     return drawn

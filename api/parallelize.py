@@ -5,16 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
@@ -23,18 +25,22 @@ from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch, Precision
 from ..lowering.load_program import load_text
+from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.executor import Executor
 from ..runtime.launch import process_group
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
-from ..runtime.stages import Stage, connect
+from ..runtime.stages import Stage
 from .auto_cluster import AUTO, auto_cluster, mesh_of
 from .batch_form import BatchForm
+from .batch_values import BatchValues
 from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
+from .plan_log import log_plan
 from .training_step import TrainingStep
+from .variants import Connections, Planner, Variants
 
 
 def parallelize(
@@ -63,13 +69,15 @@ def parallelize(
     clip_value: float | None = None,
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
     precision: Precision | None = None,
+    shapes: Sequence[Batch] = (),
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
 
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
     to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
-    step's, and the module refuses to be used but inside ``with step.module():``.
+    step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
+    predicted to take, is told to the logger ``shardwright`` on rank 0.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision: as in `TrainingStep`. Of
@@ -88,7 +96,8 @@ def parallelize(
             of the numbers that steps draw, which are of seed 0 where it is None.
         mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
         stages: of a pipeline, 1 for none.
-        micro_batches: parts of the batch, one after the other or through stages, 1 for none.
+        micro_batches: parts of the batch, 1 for none: gradient accumulation, where they come one after the other
+            (``stages=1``), and micro-batches where they go through stages. One step, one update, of the whole batch.
         duplex: whether two parts of the batch take turns at computing and communicating.
         keep_activations: what part of the bytes that backward needs of forward is kept, 1 for all and 0 for what goes
             from one layer to the next; the rest is computed again. By default less than all where memory binds. What
@@ -97,16 +106,21 @@ def parallelize(
         measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
             predictions. By default four where the cluster is ``auto``, else one.
         compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
+        shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
+            too: the last one of an epoch, say. Planned with parameters where the plan for the example has them.
 
     Raises:
-        PlanError: the cluster has another number of devices than the job has ranks, planning failed, or the ranks were
-            given different models or seeds; on every rank.
+        PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
+            given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
-    return _parallelized(step, cluster, options, pins, seed, compared, measure)
+    made = _parallelized(step, cluster, options, pins, seed, compared, measure)
+    for batch in shapes:
+        made.declare(batch)
+    return made
 
 
 def _parallelized(
@@ -119,25 +133,44 @@ def _parallelized(
     measure: int | None,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
-    model, device = step.model, _join_job(_model_name(step))
+    began, model, device = time.perf_counter(), step.model, _join_job(_model_name(step))
     _refuse(step, options)
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
     is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
     measure = measure if measure is not None else MOST if is_measured else 1
+    device_mesh = cluster if isinstance(cluster, DeviceMesh) else None
     if isinstance(cluster, DeviceMesh):
         cluster = auto_cluster(device, mesh_of(cluster))
     elif cluster == AUTO:
         cluster = auto_cluster(device)
     asked = _Asked(step, cluster, options, pins, measure)
     with _random_numbers_kept(device):
-        program, report = _fastest(_from_rank_0(asked), step, device, seed)
+        planned, modules = _from_rank_0(asked)
+        best, report = _fastest(planned, step, device, seed)
+    program = planned[best][0]
     loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
-    executor = Executor(loaded, connect(loaded, device))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        log_plan(report, [stage.plan for stage in loaded], time.perf_counter() - began)
+    connections = Connections(device)
+    executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
-    return DistributedStep(executor, report, program, model, compared, BatchForm.of(step.batch))
+    planner = _planner(step, options, modules[best]) if modules else None
+    variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
+    return DistributedStep(
+        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh
+    )
+
+
+def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Planner:
+    """What plans further programs beside a plan."""
+    independent = options.random == "independent"
+    homes = Homes.of(module)
+    if options.keep_activations is not None:
+        homes = replace(homes, keep=options.keep_activations)
+    return Planner(step, homes, _model_name(step), options.dtype, independent, options.probe)
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
@@ -228,33 +261,40 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
     return cluster
 
 
+_Planned: TypeAlias = "list[tuple[str, Mapping[str, Any]]]"
+"""Programs and their reports."""
+
+
 def _fastest(
-    plans: Sequence[tuple[str, Mapping[str, Any]]], step: TrainingStep, device: torch.device, seed: int | None
-) -> tuple[str, Mapping[str, Any]]:
-    """The program, and its report, that runs fastest on the ranks of this job; every rank must call this."""
+    plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None
+) -> tuple[int, Mapping[str, Any]]:
+    """Which program runs fastest on the ranks of this job, and its report; every rank must call this."""
     if len(plans) == 1:
-        return plans[0]
+        return 0, plans[0][1]
     seconds = step_seconds([program for program, _ in plans], step.model, step.batch, device, seed)
-    best, report = fastest([report for _, report in plans], seconds)
-    return plans[best][0], report
+    return fastest([report for _, report in plans], seconds)
 
 
-def _from_rank_0(asked: _Asked) -> list[tuple[str, Mapping[str, Any]]]:
-    """The programs and reports that rank 0 makes; if it cannot, the PlanError on every rank says why."""
+def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
+    """
+    The programs and reports that rank 0 makes, and there what they are made of; if it cannot make any, the PlanError on
+    every rank says why.
+    """
     shared: list[Any] = [None]
+    modules: list[ModuleOp] = []
     if not dist.is_initialized():
-        shared = [_outcome(asked, 1)]
+        shared = [_outcome(asked, 1, modules)]
     else:
         if dist.get_rank() == 0:
-            shared = [_outcome(asked, dist.get_world_size())]
+            shared = [_outcome(asked, dist.get_world_size(), modules)]
         dist.broadcast_object_list(shared, src=0)
     if isinstance(shared[0], PlanError):
         raise shared[0]
-    return shared[0]
+    return shared[0], modules
 
 
-def _outcome(asked: _Asked, world: int) -> list[tuple[str, Mapping[str, Any]]] | PlanError:
-    """What came of planning; the other ranks wait for it, whatever it is."""
+def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | PlanError:
+    """What came of planning, of which the other ranks wait for all but the `modules`, which are put there."""
     try:
         compiled = asked.compiled(world)
     except PlanError as error:
@@ -263,4 +303,5 @@ def _outcome(asked: _Asked, world: int) -> list[tuple[str, Mapping[str, Any]]] |
         failure = PlanError(f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
+    modules += [each.module for each in compiled]
     return [(each.program, dict(each.report)) for each in compiled]

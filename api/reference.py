@@ -43,10 +43,13 @@ class EagerRun:
         self.model = model.to(dtype) if dtype is not None else model
         self._step, self._seed, self._steps = step, seed, 0
         self._optimizer = build_optimizer(step.optimizer, dict(self.model.named_parameters()))
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
-    def step(self, batch: Batch) -> StepValues:
-        """Train one step and return everything that it computed."""
+    def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
+        """Train one step, its learning rates multiplied by a factor, and return everything that it computed."""
         self._optimizer.zero_grad()
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
         with counter_random(self._seed, self._steps):
             loss, measured = self._step.compute(self.model, batch)
         self._steps += 1

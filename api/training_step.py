@@ -16,7 +16,7 @@ from torch import nn
 
 from ..lowering.calling import LABELS, PRECISIONS, Batch, Precision, batch_items, compute_loss, compute_step
 from ..lowering.refusals import first_refusal
-from .batch_form import item_refusal
+from .batch_values import item_refusal
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,9 @@ def _data_parallel(prepared: Prepared, cluster: Cluster) -> Iterator[Plain]:
             yield plan
             if prepared.has_batch_norm:
                 yield Plain(plan.family, f"{plan.name}, fused batch-norm", mesh, plan.pins, is_fused=True)
+            for keep, name in ((0.5, "selective"), (0, "full")):
+                again = f"{plan.name}, {name} recomputation"
+                yield Plain("recomputation", again, mesh, plan.pins, before=f"recompute{{keep={keep}}},")
 
 
 def _nested(cluster: Cluster) -> Iterator[Plain]:

@@ -134,7 +134,7 @@ def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
     side = executor(step, with_clock(text), "clocked")
     batch = batch_items(step.batch)
     clock: list[float] = []
-    side._step_fn.__globals__[_CLOCK] = lambda: clock.append(time.perf_counter())
+    side.main.function.__globals__[_CLOCK] = lambda: clock.append(time.perf_counter())
     count = _steps_of_turn(side, batch)
     turns: list[Turn] = []
     lines: list[list[float]] = []

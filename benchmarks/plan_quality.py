@@ -6,8 +6,9 @@ Whether a searched plan is ever slower than a plain one, by the simulator.
     python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
 
 Each pair of a step and a cluster is planned by `search-plan`, and by hand: data parallelism and ZeRO, Megatron's tensor
-parallelism at every degree, hybrid sharding, even pipelines with every schedule, AMP's enumeration, and shares by speed
-on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`) that have nothing to do with the search.
+parallelism at every degree, hybrid sharding, activations computed again, even pipelines with every schedule, AMP's
+enumeration, and shares by speed on mixed devices. The plans by hand are pipelines of passes (`_plain_plans.py`)
+that have nothing to do with the search.
 Those count that fit in memory. By default every shipped step of full size meets every shipped cluster; `--random N`
 makes clusters, and steps, out of numbers (`_random_pairs.py`).
 

@@ -22,6 +22,13 @@ SEGMENT = "spmd.segment"
 """On an op: the number of the segment of the model that it belongs to; 0 where it is absent."""
 
 
+PIECES = "spmd.pieces"
+"""
+On an argument: by dim, into how many pieces that must stay whole it is divided at most, where another function that has
+the argument too ties more dims together.
+"""
+
+
 def ratios_of(func: FuncOp, mesh: Mesh) -> dict[int, Ratios]:
     """The ratios of a function on `mesh`, by segment; segment 0 is always there, even if nothing says so."""
     found = {given.segment: given.ratios for given in _listed(func) if given.mesh == mesh.name}

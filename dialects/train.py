@@ -1,6 +1,9 @@
 """
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
+The update of a parameter is one fused op (`train.sgd`, `train.adamw`), or ordinary ops that carry `train.update`, the
+last of which write the new parameter and states over the old ones (`train.assign`).
+
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
 Arguments carry one of the role attributes below; a result that is the new value of an argument carries
 `train.updates`, that argument's index.
@@ -12,7 +15,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, SSAValue
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
@@ -20,6 +24,7 @@ from ..ir.ops.spec import OpInstance
 from ..ir.ops.table import update_rule
 from ..ir.rules import Rule
 from .compute import ComputeOp, shape_of
+from .placed import argument_attribute
 
 PARAM, STATE, BUFFER, CONSTANT, BATCH = (
     "train.param",
@@ -36,8 +41,24 @@ LEARNING_RATE the number of a group of parameters where there are several; the o
 random numbers of this step, another one for each step.
 """
 
-UPDATES, LOSS, GRAD, METRIC = "train.updates", "train.loss", "train.grad", "train.metric"
-"""Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, and a name."""
+UPDATES, LOSS, GRAD, METRIC, OUTPUT = "train.updates", "train.loss", "train.grad", "train.metric", "train.output"
+"""
+Role attributes of results: the index of the argument that it replaces, nothing, a parameter's name, a name, and which
+of the tensors that the model returns.
+"""
+
+
+FORWARD = "train.forward"
+"""On a function: it is the forward pass of a model alone, in eval mode."""
+
+
+UPDATE = "train.update"
+"""
+On an op that is not fused: it belongs to the optimizer's update, of the parameter of this name, or of several of them.
+"""
+
+INITIAL = "train.initial"
+"""On an argument that is a state: what its elements are before the first step; zero where it is not there."""
 
 
 class TrainOp(ComputeOp):
@@ -102,4 +123,55 @@ class IncrementOp(TrainOp):
     OPERANDS: ClassVar[tuple[str, ...]] = ("step",)
 
 
-TRAIN = Dialect("train", [SgdOp, AdamWOp, IncrementOp])
+@irdl_op_definition
+class AssignOp(TrainOp):
+    """The new value of a parameter or state, written over the old one: `(old, new) -> old'`."""
+
+    name = "train.assign"
+    OPERANDS: ClassVar[tuple[str, ...]] = ("old", "new")
+
+
+TRAIN = Dialect("train", [SgdOp, AdamWOp, IncrementOp, AssignOp])
+
+
+def is_update(op: Operation) -> bool:
+    """Whether an op is one of the optimizer's: fused, or a part of an update."""
+    return isinstance(op, TrainOp) or UPDATE in op.attributes
+
+
+def updated_parameter(op: Operation) -> str | None:
+    """The name of the parameter whose update an op that is not fused belongs to."""
+    name = op.attributes.get(UPDATE)
+    return name.data if isinstance(name, StringAttr) else None
+
+
+def gradients_of(op: Operation) -> list[int]:
+    """
+    The operands of an update by which it takes gradients.
+
+    Of ops that together are an update these are what is made outside of it, and no parameter, state, rate or count.
+    """
+    if isinstance(op, SgdOp | AdamWOp):
+        return [1]
+    if not is_update(op):
+        return []
+    return [index for index, value in enumerate(op.operands) if _comes_from_outside(value)]
+
+
+def _comes_from_outside(value: SSAValue) -> bool:
+    if not isinstance(value, BlockArgument):
+        return isinstance(value.owner, Operation) and not is_update(value.owner)
+    return all(argument_attribute(value, role) is None for role in (PARAM, STATE, LEARNING_RATE, STEP_COUNT))
+
+
+def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
+    """
+    The (operand, result) positions of what an update writes in place; none for an op of another kind.
+
+    `(param, grad, *states, step, lr) -> (param, *states)`, `(old, new) -> old`.
+    """
+    if isinstance(op, AssignOp):
+        return ((0, 0),)
+    if isinstance(op, SgdOp | AdamWOp):
+        return tuple((position + bool(position), position) for position in range(len(op.results)))
+    return ()

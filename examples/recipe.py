@@ -1,10 +1,10 @@
 """
 A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
-gradients, accumulation, dropout, metrics, and evaluation every so often.
+gradients, accumulation, activations computed again, dropout, metrics, and evaluation every so often; bfloat16 if asked.
 
-    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE]
+    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed]
 
-Without `parallelize`, its `loader` and `with step.module()` this is the script of one device.
+Without `parallelize`, its `loader` and `step.evaluate` this is the script of one device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import shardwright as sw
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4)
-BATCH, LENGTH, STEPS, WARM, EVERY = 16, 32, 20, 5, 10
+BATCH, LENGTH, STEPS, WARM, EVERY, HELD = 16, 32, 20, 5, 10, 60
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
@@ -61,23 +61,22 @@ def metrics(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     return {"accuracy": (output.logits[:, :-1].argmax(-1) == batch["labels"][:, 1:]).float().mean()}
 
 
-def evaluate(model: nn.Module, data: Dataset[dict[str, torch.Tensor]]) -> float:
-    """The mean loss on data that was not trained on."""
-    model.eval()
-    with torch.no_grad():
-        losses = [model(**batch).loss.item() for batch in DataLoader(data, batch_size=BATCH)]
-    model.train()
-    return sum(losses) / len(losses)
+def evaluate(step: Any, data: Windows) -> float:
+    """The mean loss on data that was not trained on; the last batch has fewer rows."""
+    batches = DataLoader(data, batch_size=BATCH)
+    return sum(step.evaluate(batch).loss.item() * len(batch["labels"]) for batch in batches) / len(data)
 
 
 def main() -> None:
     """Train, and print on the first process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cluster", default="auto")
+    parser.add_argument("--mesh")
+    parser.add_argument("--precision")
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    model, training, held_out = GPT2LMHeadModel(CONFIG), Windows("argparse.py", STEPS * BATCH), Windows("ast.py", 64)
+    model, training, held_out = GPT2LMHeadModel(CONFIG), Windows("argparse.py", STEPS * BATCH), Windows("ast.py", HELD)
     example = default_collate([training[index] for index in range(BATCH)])
     step = sw.parallelize(
         model,
@@ -89,6 +88,9 @@ def main() -> None:
         metrics=metrics,
         stages=1,
         micro_batches=4,
+        keep_activations=0.5,
+        mesh=options.mesh,
+        precision=options.precision,
     )
     assert step.optimizer is not None
     schedule = make_schedule(step.optimizer)
@@ -99,8 +101,7 @@ def main() -> None:
         if step.rank == 0:
             print(f"step {number:3}  loss {loss:.6f}  {told}", flush=True)
         if number % EVERY == EVERY - 1:
-            with step.module() as trained:
-                held = evaluate(trained, held_out)
+            held = evaluate(step, held_out)
             if step.rank == 0:
                 print(f"held out  loss {held:.6f}", flush=True)
 

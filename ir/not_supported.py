@@ -158,17 +158,16 @@ OTHER_ITEM = Refusal(
 )
 OTHER_SHAPE = Refusal(
     "batches of another shape than the example, as the last partial one",
-    "leave it out (drop_last=True), pad it, or parallelize for its shape too",
+    "leave out the last batch of fewer rows (DataLoader(drop_last=True)), pad the batch, or declare its shape, by"
+    " parallelize(..., shapes=[batch])",
 )
 
 OTHER_OPTIMIZER = Refusal(
-    "optimizers but SGD, Adam and AdamW, and subclasses of these",
-    "use one of torch.optim.SGD, torch.optim.AdamW, torch.optim.Adam",
+    "optimizers that look at more than a parameter, its gradient and its state: with a closure (LBFGS), or drawing"
+    " random numbers",
+    "use an optimizer whose step() makes each parameter and its state of its gradient, its state, the learning rate and"
+    " the count of steps",
 )
-AMSGRAD = Refusal("`amsgrad=True`", "use amsgrad=False")
-MAXIMIZE = Refusal("`maximize=True`", "negate the loss instead")
-DAMPENING = Refusal("SGD with dampening", "use dampening=0")
-ADAM_DECAY = Refusal("`Adam` with weight decay", "use torch.optim.AdamW, which decays the weights directly")
 LEFT_OUT = Refusal(
     "an optimizer that leaves out a parameter which requires a gradient",
     "pass it too, or freeze it with requires_grad_(False)",
@@ -185,7 +184,7 @@ CUDA_AUTOCAST = Refusal(
 )
 NO_GRAD = Refusal(
     "`torch.no_grad()` or `torch.inference_mode()` around `step(batch)`",
-    "call it outside; to evaluate, use the module inside `with step.module():`",
+    "call it outside; to evaluate, step.evaluate(batch) or step.predict(batch)",
 )
 BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
@@ -195,8 +194,8 @@ CLOSURE = Refusal(
     "`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself"
 )
 OPTIMIZER_STATE = Refusal(
-    "saving and loading the states of the optimizer: `step.optimizer.state_dict()`",
-    "step.state_dict() has the weights; the states of the optimizer cannot be saved or loaded yet",
+    "`step.optimizer.state_dict()`, and loading the states of the optimizer",
+    "step.optimizer_state_dict() has them; they cannot be loaded yet",
 )
 OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the parameters itself")
 COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")
@@ -207,7 +206,8 @@ MODE = Refusal(
 STALE = Refusal(
     "the module that was given to `parallelize`: a call, `parameters()`, `state_dict()`, `clip_grad_norm_`, `to()`, a"
     " copy, hooks",
-    "use step.state_dict(), or the module inside `with step.module():`, on every rank",
+    "use step.evaluate(batch), step.predict(batch), step.state_dict(), or the module inside `with step.module():`, on"
+    " every rank",
 )
 SURGERY = Refusal(
     "layers, parameters or buffers that are added to it, replaced or removed",
@@ -256,7 +256,7 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
     ),
     "Losses": (LOSS_BY_ROW, OUTSIDE_WEIGHT, TRAINED_LOSS),
     "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
-    "Optimizers": (OTHER_OPTIMIZER, AMSGRAD, MAXIMIZE, DAMPENING, ADAM_DECAY, LEFT_OUT, OTHER_SETTING),
+    "Optimizers": (OTHER_OPTIMIZER, LEFT_OUT, OTHER_SETTING),
     "The loop": (
         AUTOCAST,
         NO_GRAD,

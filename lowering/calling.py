@@ -87,6 +87,24 @@ def compute_step(
         return _computed(model, loss, batch, metrics)
 
 
+def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> Any:
+    """What the model gives for a batch of its own arguments, without labels that are a loss function's."""
+    with _autocast(precision):
+        return model(**batch) if isinstance(batch, dict) else model(*batch)
+
+
+def without_labels(batch: Batch, example: Batch) -> Batch:
+    """
+    The arguments of the model alone, of a batch that may have labels for a loss function.
+
+    Args:
+        example: a batch that has them.
+    """
+    if isinstance(batch, Mapping):
+        return {key: item for key, item in batch.items() if key != LABELS}
+    return tuple(batch[: len(example) - 1])
+
+
 def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
     """
     Autocast of a precision: its table says which ops compute in bfloat16. Of the CPU, where steps are captured.

@@ -304,7 +304,7 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES = {"train.adamw": "adamw_", "train.sgd": "sgd_", "train.increment": "increment"}
+_UPDATES = {"train.adamw": "adamw_", "train.sgd": "sgd_", "train.increment": "increment", "train.assign": "assign_"}
 
 
 def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:

@@ -20,7 +20,7 @@ from .calling import Batch, Precision, batch_items
 from .capture_assemble import assemble
 from .capture_fake import Fakes, first_names
 from .capture_optimizer import read_optimizer
-from .capture_trace import trace_joint
+from .capture_trace import OUTPUT, OutputForm, Returns, trace_joint
 from .captured import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, Origin, StepInput, StepOutput
 
 __all__ = [
@@ -29,8 +29,10 @@ __all__ = [
     "GroupSpec",
     "OptimizerSpec",
     "Origin",
+    "OutputForm",
     "StepInput",
     "StepOutput",
+    "capture_forward",
     "capture_step",
 ]
 
@@ -63,12 +65,44 @@ def capture_step(
     fakes = Fakes(dtype)
     fake_model = make_fake_model(model, fakes)
     parameters, _ = first_names(fake_model.named_parameters(remove_duplicate=False))
-    update = read_optimizer(optimizer, parameters)
+    update = read_optimizer(optimizer, parameters, fakes.mode)
     tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
     fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
     traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision)
     inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype)
     return CapturedStep(traced.graph, inputs, outputs, update, model=type(fake_model).__name__)
+
+
+def capture_forward(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    *,
+    returns: Returns,
+    metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[CapturedStep, OutputForm | None]:
+    """
+    Capture the forward pass in eval mode, whatever mode the model is in; nothing that it writes into buffers is kept.
+
+    Args:
+        batch: without labels of a loss function where `returns` is ``output``; the rest as in `capture_step`.
+        returns: ``loss``, and the metrics; or the ``output`` of the model.
+
+    Returns:
+        the graph, and the form of what the model returns, if that is wanted.
+
+    Raises:
+        CaptureError: the forward pass cannot be captured; the message says where in the model, why and what to do.
+    """
+    fakes = Fakes(dtype)
+    fake_model = make_fake_model(model, fakes).eval().requires_grad_(requires_grad=False)
+    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
+    fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision, returns)
+    inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype, is_forward=True)
+    return CapturedStep(traced.graph, inputs, outputs, None, model=type(fake_model).__name__), traced.meta[OUTPUT]
 
 
 def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) -> nn.Module:

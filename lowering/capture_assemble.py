@@ -28,7 +28,7 @@ from .capture_normalize import (
 )
 from .capture_random import SEED, draw_by_place
 from .capture_strides import forget_strides
-from .capture_trace import LOSS, METRICS, MODEL
+from .capture_trace import LOSS, METRICS, MODEL, OUTPUT
 from .captured import CaptureError, InputRole, StepInput, StepOutput
 
 _Paired: TypeAlias = "tuple[StepInput, torch.fx.Node]"
@@ -38,6 +38,7 @@ _Paired: TypeAlias = "tuple[StepInput, torch.fx.Node]"
 class _Joint:
     """The placeholders and outputs of a joint graph, sorted by what they are."""
 
+    is_forward: bool
     named: dict[str, torch.fx.Node] = field(default_factory=dict)
     batch: list[torch.fx.Node] = field(default_factory=list)
     tangents: list[tuple[torch.fx.Node, float]] = field(default_factory=list)
@@ -53,26 +54,30 @@ def assemble(
     loss: Callable[..., Any] | None,
     batch_names: tuple[str, ...],
     dtype: torch.dtype | None,
+    *,
+    is_forward: bool = False,
 ) -> tuple[tuple[StepInput, ...], tuple[StepOutput, ...]]:
     """
     Rewrite ``traced.graph`` in place into a captured step's graph.
 
     Args:
-        traced: a joint graph with descriptors and origins.
+        traced: a joint graph, or that of a forward pass, with descriptors and origins.
         model: the fake model, for names, ties and flags.
         loss: the user's loss; the tensors of a module are constants.
         batch_names: the names of the batch's tensors, in order.
         dtype: what floating-point tensors were converted to, if anything.
+        is_forward: whether there is no backward pass; then buffers stay as they are, and what is not used is no input.
 
     Raises:
         CaptureError: the graph does something that a distributed program cannot.
     """
     graph = traced.graph
-    joint = _sort(graph)
+    joint = _sort(graph, is_forward=is_forward)
     ties = _merge_ties(graph, joint, model)
     for tangent, number in joint.tangents:
         replace_tangent(graph, tangent, number)
-    outputs = _set_outputs(graph, joint, traced.meta[METRICS])
+    of_model = traced.meta[OUTPUT] is not None
+    outputs = _set_model_outputs(graph, joint) if of_model else _set_outputs(graph, joint, traced.meta[METRICS])
     inputs = _model_inputs(joint, model, ties)
     inputs += [(_input("batch", *pair), pair[1]) for pair in zip(batch_names, joint.batch, strict=True)]
     inputs += _loss_constants(joint, loss, dtype) + _lifted_constants(traced)
@@ -84,6 +89,8 @@ def assemble(
     normalise_grouped_products(graph)
     remove_dead_nodes(graph)
     inputs += _seed_input(graph, seed)
+    if is_forward:
+        inputs = _used(graph, inputs)
     check_ops(graph)
     order_placeholders(graph, [node for _, node in inputs])
     graph.set_codegen(CodeGen())
@@ -91,8 +98,17 @@ def assemble(
     return tuple(step_input for step_input, _ in inputs), outputs
 
 
-def _sort(graph: torch.fx.Graph) -> _Joint:
-    joint = _Joint()
+def _used(graph: torch.fx.Graph, inputs: list[_Paired]) -> list[_Paired]:
+    """The inputs that something depends on; the others are erased."""
+    used = [pair for pair in inputs if pair[1].users]
+    for _, node in inputs:
+        if not node.users:
+            graph.erase_node(node)
+    return used
+
+
+def _sort(graph: torch.fx.Graph, *, is_forward: bool) -> _Joint:
+    joint = _Joint(is_forward=is_forward)
     for node in graph.find_nodes(op="placeholder"):
         match node.meta["desc"]:
             case aot.ParamAOTInput(name) | aot.BufferAOTInput(name):
@@ -108,7 +124,7 @@ def _sort(graph: torch.fx.Graph) -> _Joint:
     output = graph.output_node()
     for desc, value in zip(output.meta["desc"], output.args[0], strict=True):  # type: ignore[arg-type]
         _sort_output(joint, desc, value)
-    if not joint.tangents:
+    if not joint.tangents and not is_forward:
         raise CaptureError("the loss does not depend on any parameter that requires a gradient")
     return joint
 
@@ -122,6 +138,8 @@ def _sort_output(joint: _Joint, desc: Any, value: torch.fx.Node | None) -> None:
         case aot.GradAOTOutput(aot.ParamAOTInput(name)):
             if value is not None:
                 joint.grads[name] = value
+        case aot.InputMutationAOTOutput() if joint.is_forward:
+            pass
         case aot.InputMutationAOTOutput(aot.BufferAOTInput(name)) if value is not None:
             joint.mutated[name] = value
         case aot.InputMutationAOTOutput(aot.ParamAOTInput(name)):
@@ -162,6 +180,13 @@ def _set_outputs(graph: torch.fx.Graph, joint: _Joint, metrics: Sequence[str]) -
         found.append((StepOutput("buffer", name.removeprefix(f"{MODEL}.")), node))
     graph.output_node().args = ([node for _, node in found],)
     return tuple(output for output, _ in found)
+
+
+def _set_model_outputs(graph: torch.fx.Graph, joint: _Joint) -> tuple[StepOutput, ...]:
+    assert joint.loss is not None
+    nodes = [joint.loss, *joint.metrics]
+    graph.output_node().args = (nodes,)
+    return tuple(StepOutput("output", str(number)) for number in range(len(nodes)))
 
 
 def _model_inputs(joint: _Joint, model: nn.Module, ties: dict[str, tuple[str, ...]]) -> list[_Paired]:

@@ -1,55 +1,87 @@
-"""Read an optimizer's settings by making one on fake parameters."""
+"""
+Read an optimizer by making one on fake parameters: its settings, and the updates that it makes.
+
+SGD, Adam and AdamW have fused ops, which are used where they compute what the optimizer does. The updates of any other
+optimizer, or of other settings, are captured from its own code (`capture_update`), and compared with the steps that
+it makes itself on small parameters (`check_update`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..dialects.compute import plain_attribute
 from .calling import build_optimizer
-from .captured import CaptureError, GroupSpec, OptimizerSpec
+from .capture_update import UpdateTracer, optimizer_name
+from .captured import CapturedUpdate, CaptureError, GroupSpec, OptimizerSpec
+from .check_update import checked_forms
+from .optimizer_run import small_run
 
-_REFUSED = {
-    "maximize": "negate the loss instead",
-    "amsgrad": "use amsgrad=False",
-    "differentiable": "use differentiable=False",
-}
-"""Flags that change the update's mathematics (or its graph), and what to do without them."""
+_RUN_TIME = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", "capturable", "differentiable")
+"""Settings that are inputs, or that say how torch computes and not what."""
 
 
 def read_optimizer(
-    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+    mode: FakeTensorMode,
 ) -> OptimizerSpec:
     """
     The update that `make` describes.
 
     Args:
         parameters: every parameter by its first name, ties once; fake ones will do.
+        mode: of the fake tensors.
 
     Raises:
-        CaptureError: an optimizer or a flag that is not supported, or a parameter that it leaves out.
+        CaptureError: an optimizer that cannot be captured, or a parameter that it leaves out.
     """
     optimizer = build_optimizer(make, parameters)
-    reader = _READERS.get(type(optimizer))
-    if reader is None:
-        known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _READERS)
-        raise CaptureError(f"the optimizer {_name(optimizer)} is not supported; use one of {known}")
-    kind, read = reader
     groups: list[dict[str, Any]] = optimizer.param_groups
     numbers = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
     _check_covers(optimizer, numbers, parameters)
     for group in groups:
-        for flag, advice in _REFUSED.items():
-            if group.get(flag):
-                raise CaptureError(f"{_name(optimizer)} has {flag}=True, which is not supported; {advice}")
+        if group.get("differentiable"):
+            raise CaptureError(
+                f"{optimizer_name(optimizer)} has differentiable=True, which is not supported; use differentiable=False"
+            )
+        if "lr" not in group:
+            raise CaptureError(f"{optimizer_name(optimizer)} has no 'lr' in its groups; call its learning rate so")
     members = {name: numbers[id(parameter)] for name, parameter in parameters.items() if id(parameter) in numbers}
-    return OptimizerSpec(kind, tuple(map(read, groups)), members if len(groups) > 1 else {})
+    shown = members if len(groups) > 1 else {}
+    kind, read = _FUSED.get(type(optimizer), ("", None))
+    fused = [read(group) if read is not None else None for group in groups]
+    if kind and all(group is not None for group in fused):
+        return OptimizerSpec(kind, tuple(group for group in fused if group is not None), shown)
+    updates = _captured(make, optimizer, parameters, members, mode)
+    return OptimizerSpec(optimizer_name(optimizer), tuple(map(_settings, groups)), shown, updates)
 
 
-def _name(optimizer: torch.optim.Optimizer) -> str:
-    return f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+def _captured(
+    make: Callable[..., torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    members: Mapping[str, int],
+    mode: FakeTensorMode,
+) -> dict[str, CapturedUpdate]:
+    """The update of each parameter, captured once for all that are alike."""
+    run = small_run(make, parameters)
+    forms = checked_forms(run, UpdateTracer(run.optimizer, mode))
+    tracer = UpdateTracer(optimizer, mode)
+    known: dict[tuple[object, ...], CapturedUpdate] = {}
+    updates: dict[str, CapturedUpdate] = {}
+    for name, form in forms.items():
+        parameter, number = parameters[name], members[name]
+        key = (number, tuple(parameter.shape), parameter.dtype, repr(form))
+        if key not in known:
+            known[key] = tracer.trace(optimizer.param_groups[number], parameter.shape, parameter.dtype, form)
+        updates[name] = known[key]
+    return updates
 
 
 def _check_covers(
@@ -58,17 +90,28 @@ def _check_covers(
     for name, parameter in parameters.items():
         if parameter.requires_grad and id(parameter) not in covered:
             raise CaptureError(
-                f"{_name(optimizer)} leaves out the parameter {name!r}, which requires a gradient; pass it "
+                f"{optimizer_name(optimizer)} leaves out the parameter {name!r}, which requires a gradient; pass it "
                 "too, or freeze it with requires_grad_(False)"
             )
 
 
-def _read_sgd(group: dict[str, Any]) -> GroupSpec:
-    if group["momentum"] and group["dampening"]:
-        raise CaptureError(
-            f"torch.optim.SGD has dampening={group['dampening']}, which torch leaves out of the first step "
-            "only; use dampening=0"
-        )
+def _settings(group: dict[str, Any]) -> GroupSpec:
+    """The settings of a group that are plain values."""
+    hyper: dict[str, Any] = {}
+    for name, value in group.items():
+        if name in _RUN_TIME or value is None:
+            continue
+        try:
+            plain_attribute(value)
+        except TypeError:
+            continue
+        hyper[name] = value
+    return GroupSpec(float(group["lr"]), hyper)
+
+
+def _read_sgd(group: dict[str, Any]) -> GroupSpec | None:
+    if group.get("maximize") or (group["momentum"] and group["dampening"]):
+        return None
     return GroupSpec(
         lr=float(group["lr"]),
         hyper={key: group[key] for key in ("momentum", "dampening", "weight_decay", "nesterov")},
@@ -76,7 +119,9 @@ def _read_sgd(group: dict[str, Any]) -> GroupSpec:
     )
 
 
-def _read_adamw(group: dict[str, Any]) -> GroupSpec:
+def _read_adamw(group: dict[str, Any]) -> GroupSpec | None:
+    if group.get("maximize") or group["amsgrad"]:
+        return None
     beta1, beta2 = (float(beta) for beta in group["betas"])
     return GroupSpec(
         lr=float(group["lr"]),
@@ -85,20 +130,14 @@ def _read_adamw(group: dict[str, Any]) -> GroupSpec:
     )
 
 
-def _read_adam(group: dict[str, Any]) -> GroupSpec:
-    if group["weight_decay"] and not group.get("decoupled_weight_decay"):
-        raise CaptureError(
-            f"torch.optim.Adam has weight_decay={group['weight_decay']}, which it adds to the gradient; use "
-            "torch.optim.AdamW, which decays the weights directly, or weight_decay=0"
-        )
-    return _read_adamw(group)
+def _read_adam(group: dict[str, Any]) -> GroupSpec | None:
+    added_to_gradient = group["weight_decay"] and not group.get("decoupled_weight_decay")
+    return None if added_to_gradient else _read_adamw(group)
 
 
-_READERS: dict[
-    type[torch.optim.Optimizer], tuple[Literal["sgd", "adamw"], Callable[[dict[str, Any]], GroupSpec]]
-] = {
+_FUSED: dict[type[torch.optim.Optimizer], tuple[str, Callable[[dict[str, Any]], GroupSpec | None]]] = {
     torch.optim.SGD: ("sgd", _read_sgd),
     torch.optim.AdamW: ("adamw", _read_adamw),
     torch.optim.Adam: ("adamw", _read_adam),
 }
-"""By class, the kind of its updates, and what reads one of its groups."""
+"""By class, the kind of its fused updates, and what reads a group that they compute; None for one that they do not."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.fx
+import torch.fx.traceback
 from torch import nn
 from torch._decomp import get_decompositions
 from torch._dynamo.exc import UncapturedHigherOrderOpError
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
 from ..ir.garbage import collector_paused
 from ..ir.not_supported import CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
-from .calling import Batch, CallError, Precision, compute_step
+from .calling import Batch, CallError, Precision, compute_output, compute_step
 from .capture_effects import Effects
 from .capture_export import ExportedStep
 from .capture_fake import VALUE_NEEDED, Fakes
@@ -24,6 +28,9 @@ from .capture_origins import SiteRecorder, attach_origins
 from .captured import CaptureError
 
 aten = torch.ops.aten
+
+Returns: TypeAlias = Literal["loss", "output"]
+"""What a traced call gives: the loss and the metrics, or what the model returns."""
 
 DECOMPOSED = (
     aten.mse_loss,
@@ -48,12 +55,63 @@ DECOMPOSED = (
 METRICS = "metrics"
 """The key of a traced graph's `meta` that holds the names of the metrics, which are outputs after the loss."""
 
+OUTPUT = "output"
+"""The key of a traced graph's `meta` that holds the `OutputForm` of what a model returns."""
+
 MODEL, LOSS = "model", "loss"
 """The attributes of a `_Step`; its parameters and buffers are named under them."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor belongs."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """
+    What a model returns, but for the numbers of its tensors.
+
+    Args:
+        skeleton: the same with a `_Place` for each tensor.
+    """
+
+    skeleton: Any
+
+    def filled(self, tensors: Sequence[Any]) -> Any:
+        """The whole, of its tensors in order."""
+        return tree_map_only(_Place, lambda place: tensors[place.number], self.skeleton)
+
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
+
+
+def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
+    """The tensors of what a model returns, and the rest of it."""
+    leaves, tree = tree_flatten(output)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    numbers = count()
+    kept = [_Place(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for place, leaf in enumerate(kept):
+        if not isinstance(leaf, (_Place, *_PLAIN)):
+            path = keystr(tree_flatten_with_path(output)[0][place][0])
+            raise CaptureError(
+                f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that cannot be "
+                "seen; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache of keys "
+                "and values is switched off by config.use_cache=False)"
+            )
+    if not tensors:
+        raise CaptureError("the model returns no tensor")
+    return tensors, OutputForm(tree_unflatten(kept, tree))
+
+
 class _Call(nn.Module):
-    """A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it."""
+    """
+    A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it; or the model
+    alone, to the tensors that it returns.
+    """
 
     def __init__(
         self,
@@ -62,6 +120,7 @@ class _Call(nn.Module):
         batch: Batch,
         metrics: Callable[..., Any] | None,
         precision: Precision | None,
+        returns: Returns = "loss",
     ) -> None:
         super().__init__()
         self.model = model
@@ -70,9 +129,16 @@ class _Call(nn.Module):
         # In a list, for a module's parameters would become the step's.
         self._metrics = [metrics]
         self._precision: Precision | None = precision
+        self._returns: Returns = returns
         self.names: list[str] = []
+        self.form: OutputForm | None = None
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self._returns == "output":
+            outputs, self.form = _taken_apart(
+                compute_output(self.model, self._with(tensors), self._precision)
+            )
+            return tuple(outputs)
         loss, metrics = compute_step(
             self.model, self.loss, self._with(tensors), self._metrics[0], self._precision
         )
@@ -113,28 +179,30 @@ def trace_joint(
     fakes: Fakes,
     metrics: Callable[..., Any] | None = None,
     precision: Precision | None = None,
+    returns: Returns = "loss",
 ) -> torch.fx.GraphModule:
     """
     The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes, and in its
-    `meta` the names of the metrics.
+    `meta` the names of the metrics; of a model whose parameters require no gradient the graph of the forward pass.
 
     Args:
         model: a fake module.
         batch: the user's batch, for its form and its plain values.
         tensors: the fake twins of its tensors, in order.
+        returns: the loss and the metrics, or what the model returns.
 
     Raises:
         CaptureError: the model, its loss or an op cannot be traced.
     """
     if isinstance(loss, nn.Module):
         loss = fakes.module(loss)
-    step = _Step(model, loss, batch, metrics, precision)
+    step = _Step(model, loss, batch, metrics, precision, returns)
     try:
         return _named(_traced(step, tensors, fakes), step)
     except Exception as error:
         reason = _reason(error, step.recorder, fakes.mode.needed_by)
         if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
-            call = _Call(model, loss, batch, metrics, precision)
+            call = _Call(model, loss, batch, metrics, precision, returns)
             again = _traced_from_export(call, tensors, fakes)
             if again is not None:
                 return _named(again, call)
@@ -143,6 +211,7 @@ def trace_joint(
 
 def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
     traced.meta[METRICS] = tuple(step.names)
+    traced.meta[OUTPUT] = step.form
     return traced
 
 
@@ -151,6 +220,9 @@ def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fake
         stack.enter_context(_told_that_it_is_traced())
         # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
         stack.enter_context(_without_mkldnn())
+        if not any(parameter.requires_grad for parameter in step.parameters()):
+            # Of a forward pass alone torch does not keep where nodes are from.
+            stack.enter_context(torch.fx.traceback.preserve_node_meta())
         joint = aot_export_joint_with_descriptors(
             stack,
             step,

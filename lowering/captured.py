@@ -10,8 +10,8 @@ import torch
 import torch.fx
 
 InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
-OutputRole = Literal["loss", "metric", "grad", "buffer"]
-Phase = Literal["forward", "backward"]
+OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
+Phase = Literal["forward", "backward", "update"]
 
 ORIGIN = "shardwright"
 """The key of a node's `meta` that holds its `Origin`."""
@@ -31,7 +31,8 @@ class Origin:
             itself and for the loss function.
         file: the file of the innermost line of the model's own code, or of `torch.nn` where there is none.
         line: that line, counted from 1; 0 where it is unknown.
-        phase: a backward node has the layer and line of the forward node that it differentiates.
+        phase: a backward node has the layer and line of the forward node that it differentiates; one of an update
+            has the layer of its parameter.
         name: a readable name for the value, from layer and op; not unique.
         region: the number of the checkpointed region that a forward node is in, 0 for none: what is made there and
             needed in backward is to be computed again.
@@ -80,9 +81,9 @@ class StepOutput:
     One output of the captured graph.
 
     Args:
-        role: ``loss``, ``grad`` (of the parameter `name`), or ``buffer`` (the value that the buffer `name`
-            has after the step).
-        name: the parameter's, buffer's or metric's name; ``loss`` for the loss.
+        role: ``loss``, ``metric``, ``output`` (a tensor of what the model returns), ``grad`` (of the parameter `name`),
+            or ``buffer`` (the value that the buffer `name` has after the step).
+        name: the parameter's, buffer's or metric's name; ``loss`` for the loss; of an output its number.
     """
 
     role: OutputRole
@@ -97,15 +98,46 @@ class GroupSpec:
     Args:
         lr: the learning rate that the optimizer was made with; an input at run time.
         hyper: the other settings, by torch's names. SGD: ``momentum``, ``dampening``, ``weight_decay``,
-            ``nesterov``. AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``.
-        states: the tensors kept per parameter, of its shape and dtype, zero at first: nothing or
+            ``nesterov``. AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``. Of another optimizer all that are
+            plain values.
+        states: of fused updates the tensors kept per parameter, of its shape and dtype, zero at first: nothing or
             ``momentum_buffer``; ``exp_avg`` and ``exp_avg_sq``. AdamW's step count is one for all
             parameters, counted from 1, and like the learning rate an input at run time.
     """
 
     lr: float
     hyper: dict[str, Any]
-    states: tuple[str, ...]
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """
+    A tensor that the optimizer keeps for a parameter.
+
+    Args:
+        initial: what each of its elements is before the first step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    initial: float = 0.0
+
+
+@dataclass(frozen=True)
+class CapturedUpdate:
+    """
+    The update of a parameter as an optimizer's own code computes it, for all parameters of a shape, dtype and group.
+
+    Args:
+        graph: functional; its placeholders are the parameter, its gradient, the states, the number of steps before
+            this one (float32) and the learning rate (float64), its outputs the new parameter and the new states.
+        states: in order.
+    """
+
+    graph: torch.fx.Graph
+    states: tuple[StateSpec, ...]
 
 
 @dataclass(frozen=True)
@@ -114,24 +146,33 @@ class OptimizerSpec:
     What one update does, of every parameter that has a gradient.
 
     Args:
-        kind: ``sgd`` or ``adamw``.
+        kind: ``sgd`` or ``adamw``, which are fused; of another optimizer the name of its class.
         groups: in the order of the optimizer.
         members: by parameter, the number of its group; empty where there is one.
+        updates: by parameter, its update; empty where all are fused.
     """
 
-    kind: Literal["sgd", "adamw"]
+    kind: str
     groups: tuple[GroupSpec, ...]
     members: Mapping[str, int] = field(default_factory=dict[str, int])
+    updates: Mapping[str, CapturedUpdate] = field(default_factory=dict[str, CapturedUpdate])
 
     def group_of(self, parameter: str) -> GroupSpec:
         """The group of a parameter."""
         return self.groups[self.members.get(parameter, 0)]
 
+    def states_of(self, parameter: StepInput) -> tuple[StateSpec, ...]:
+        """The states of a parameter."""
+        if parameter.name in self.updates:
+            return self.updates[parameter.name].states
+        names = self.group_of(parameter.name).states
+        return tuple(StateSpec(name, parameter.shape, parameter.dtype) for name in names)
+
 
 @dataclass(frozen=True)
 class CapturedStep:
     """
-    The forward and backward pass of a training step as one graph of global shapes.
+    The forward and backward pass of a training step, or the forward pass alone, as one graph of global shapes.
 
     Every node calls an ATen (or custom) `OpOverload`, `operator.getitem` on a node of several results, or
     one of the functions of `attention_ops` and `random_ops`. The graph is functional. Each node has ``meta["val"]``, a
@@ -141,15 +182,16 @@ class CapturedStep:
         graph: its placeholders are `inputs` in order, its output the list of `outputs` in order.
         inputs: parameters, then buffers, batch tensors, constants, and the seed where random numbers are drawn.
         outputs: the loss, the metrics, the gradients in the order of their parameters, then the changed buffers.
-            What else the model returns is dropped, for training needs the loss alone.
-        optimizer: the update that follows.
+            What else the model returns is dropped, for training needs the loss alone. Of the forward pass alone the
+            loss and the metrics, or what the model returns.
+        optimizer: the update that follows; None where there is none.
         model: the class of the model, for messages.
     """
 
     graph: torch.fx.Graph
     inputs: tuple[StepInput, ...]
     outputs: tuple[StepOutput, ...]
-    optimizer: OptimizerSpec
+    optimizer: OptimizerSpec | None
     model: str
 
     def inputs_of(self, role: InputRole) -> tuple[StepInput, ...]:

@@ -168,11 +168,11 @@ class Body:
 
     def comment(self, op: Operation) -> Iterator[str]:
         """A line that says which layer and line of the model follows, where that changes."""
-        if (here := place(op)) and here != self.place:
+        if (here := place(op, WIDTH - len(f"{INDENT}# "))) and here != self.place:
             self.place = here
             if op is not self.first:
                 yield ""
-            yield f"{INDENT}# {here}"[:WIDTH]
+            yield f"{INDENT}# {here}"
         if isinstance(op, ComputeOp) and (copied := operands_to_copy(op, self.overwritten[op])):
             names = ", ".join(self.names[op.args[index]] for index in sorted(copied))
             yield f"{INDENT}# still needed as it is: {names}"[:WIDTH]

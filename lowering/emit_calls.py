@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
+from ..dialects.train import overwritten_by_update
 from ..ir.mesh import Mesh
 from . import random_ops
 from .calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
-from .emit_effects import IN_PLACE, overwritten_by_update
+from .emit_effects import IN_PLACE
 from .emit_errors import EmitError
 from .emit_layout import Doc, Group, call, keyword, tuple_of
 from .emit_names import Names

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import train
 from ..dialects.aten import AtenOp, OpaqueOp
-from ..dialects.compute import ComputeOp, python_value
+from ..dialects.compute import python_value
 from ..dialects.pipe import FragmentOp
 from ..dialects.spmd import AccumulateOp, AllReduceOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ..ir.collectives import CollectiveKind
@@ -86,8 +86,8 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
             return _effect(op, shares=1 if op.spec.view else 0, overwrites=overwrites)
         case OpaqueOp():
             return _effect(op, shares=len(op.operands))
-        case train.SgdOp() | train.AdamWOp():
-            return _effect(op, overwrites=overwritten_by_update(op), updates=True)
+        case train.SgdOp() | train.AdamWOp() | train.AssignOp():
+            return _effect(op, overwrites=train.overwritten_by_update(op), updates=True)
         case CollectiveOp():
             # The communicator hands on what a group of one holds; a rank sums over time what is its own.
             spatial = {axis.name for axis in mesh.spatial}
@@ -109,17 +109,6 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
             return Effect((), ())
         case _:
             return _effect(op)
-
-
-def overwritten_by_update(op: ComputeOp) -> tuple[tuple[int, int], ...]:
-    """
-    The (operand, result) positions of what an update writes in place; none for an op of another kind.
-
-    `(param, grad, *states, step, lr) -> (param, *states)`.
-    """
-    if not isinstance(op, train.SgdOp | train.AdamWOp):
-        return ()
-    return tuple((position + bool(position), position) for position in range(len(op.results)))
 
 
 def _effect(

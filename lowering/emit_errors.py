@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from xdsl.dialects.builtin import FileLineColLoc, NameLoc
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import DiagnosticException
 
 from ..dialects.step import BACKWARD
+from ..dialects.train import is_update
 
 
 class EmitError(DiagnosticException):
@@ -19,18 +22,39 @@ class EmitError(DiagnosticException):
         super().__init__(f"'{op.name}'{' ' if names else ''}{names}{where}: {message}")
 
 
-def place(op: Operation) -> str:
+def place(op: Operation, most: int | None = None) -> str:
     """
     Where in the user's model an op comes from: `fc1  (models/mlp.py:12), backward`; empty if unknown.
 
-    Of the path the last two parts are given, so that the text does not depend on the machine.
+    Of the path the last two parts are given, so that the text does not depend on the machine. A layer's name has no
+    spaces, which tells what is said here from other comments of a program (`layer_ranges`).
+
+    Args:
+        most: columns, beyond which the line of a layer is left out.
     """
     layer, file = "", op.location
     if isinstance(file, NameLoc):
-        layer, file = file.desc.data, file.location
-    text = layer
+        layer, file = re.sub(r"\s", "_", _printable(file.desc.data)), file.location
+    line = ""
     if isinstance(file, FileLineColLoc) and file.filename.data:
         path = "/".join(file.filename.data.replace("\\", "/").split("/")[-2:])
-        text = f"{layer}  ({path}:{file.line.data})" if layer else f"{path}:{file.line.data}"
-    text = "".join(c if c.isprintable() else " " for c in text)
-    return f"{text}, backward" if text and BACKWARD in op.attributes else text
+        line = _printable(f"{path}:{file.line.data}")
+    if is_update(op):
+        layer = layer or _ROOT
+    if not layer and not line:
+        return ""
+    phase = ", backward" if BACKWARD in op.attributes else f", {UPDATE}" if is_update(op) else ""
+    text = (f"{layer}  ({line})" if layer and line else layer or line) + phase
+    return text if most is None or len(text) <= most or not layer else layer + phase
+
+
+_ROOT = "model"
+"""What the update of a parameter is said to be of that no layer has but the model itself."""
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+UPDATE = "update"
+"""What programs call the part of a step that changes parameters."""

@@ -31,19 +31,26 @@ _ARGUMENT_ROLES = {
     train.STEP_COUNT: "step_count",
     train.SEED: "seed",
 }
+_SPREAD_ROLES = {train.GRAD: "grad", train.OUTPUT: "output"}
+"""The roles of results that are given as they are spread."""
+
 TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 
 
-def docstring(name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
-    """The program's own docstring; it has a stage on each of `meshes`."""
+def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
+    """The docstring of the program of `func`; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
     planner = f"shardwright {version}" if version else "shardwright"
     plain = "".join(c if c.isprintable() and c not in '"\\' else "'" for c in name)
     stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
-    text = f"{plain} {stages}on {' and '.join(map(str, meshes))}: one training step, as planned by {planner}."
+    what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
+    text = f"{plain} {stages}on {' and '.join(map(str, meshes))}: {what}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    if train.FORWARD in func.attributes:
+        yield '"""'
+        return
     yield ""
     yield f"Run it on {ranks} ranks: torchrun --nproc-per-node {ranks} <this file>"
     yield '"""'
@@ -129,6 +136,8 @@ def _values(given: Signature) -> Iterator[Doc]:
             entries["tied"] = tuple(python_value(attributes[TIED]))
         if (value := attributes.get(VALUE)) is not None:
             entries["value"] = _numbers(value)
+        if (value := attributes.get(train.INITIAL)) is not None:
+            entries["value"] = python_value(value)
         yield _entry("rt.Value", entries)
 
 
@@ -172,9 +181,9 @@ def _results(given: Signature) -> Iterator[Doc]:
             _check_result(func, result, sharding_of(argument), why)
             role = _argument_role(roles_of_arguments(func)[argument.index])
             yield _entry("rt.Result", {"role": role[0] if role else "", "updates": places[argument]})
-        elif train.GRAD in attributes:
-            name = python_value(attributes[train.GRAD])
-            yield _entry("rt.Result", {"role": "grad", "name": name, **spread})
+        elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:
+            name = python_value(attributes[role])
+            yield _entry("rt.Result", {"role": _SPREAD_ROLES[role], "name": name, **spread})
         else:
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 

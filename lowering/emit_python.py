@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
+from ..dialects import train
 from ..dialects.spmd import FreeOp
 from ..ir.mesh import Mesh
 from .emit_body import Body, Program
@@ -65,10 +66,10 @@ def emit_python(
     about = {"name": name, "step_spec": step_spec, "versions": versions}
     stages = stages_of(module, func)
     if stages:
-        text = [*docstring(name, [stage.mesh for stage in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
+        text = [*docstring(func, name, [s.mesh for s in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
     else:
         mesh = the_mesh(module)
-        text = [*docstring(name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
+        text = [*docstring(func, name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
     return "\n".join(text) + "\n"
 
 
@@ -85,7 +86,8 @@ def _single(
         yield from ("", "# What differs between ranks: an entry per rank.", *lines(program.table.table()))
     for function in (*program.functions.values(), step):
         yield from ("", "", *function)
-    yield from ("", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)")
+    if train.FORWARD not in func.attributes:
+        yield from ("", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)")
 
 
 def step_function(program: Program, func: FuncOp) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ..dialects.placed import parts_of
 from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from ..dialects.step import sharding_of
-from ..dialects.train import UPDATES
+from ..dialects.train import FORWARD, UPDATES
 from ..ir.sharding import Reduction
 from ..ir.unit_tasks import Task
 from .emit_body import LISTED, Body, Program, fragment_function, how, read_by
@@ -72,7 +72,8 @@ def staged(
         yield from ("", "", *function)
     listed = (f"rt.Stage(PLAN{stage.index}, step{stage.index})" for stage in stages)
     yield from ("", "", *lines(tuple_of(listed, "STAGES = ")))
-    yield from ("", 'if __name__ == "__main__":', f"{INDENT}rt.launch(STAGES)")
+    if FORWARD not in stages[0].func.attributes:
+        yield from ("", 'if __name__ == "__main__":', f"{INDENT}rt.launch(STAGES)")
 
 
 def _mesh(stage: StageOps) -> Iterator[str]:

@@ -67,6 +67,10 @@ class NodeImporter:
         multiple = isinstance(node.meta["val"], tuple | list)
         self.values[node] = tuple(op.results) if multiple else op.results[0]
 
+    def type_of(self, node: Node) -> TensorType[Attribute]:
+        """The type of the one tensor that a node gives."""
+        return _result_type(node.meta["val"])
+
     def operand(self, node: Node) -> SSAValue:
         """The one value that `node` became."""
         value = self.values[node]

@@ -3,8 +3,9 @@ Import: from a captured step (an fx graph of forward and backward) to one IR fun
 
 The function is `@step(parameters, states, buffers, batch, constants, seed, step count, learning rate) -> (loss, new
 parameters, new states, new buffers, new step count [, gradients])`; the roles are attributes of its arguments and
-results (`dialects.train`). Every op keeps the layer and source line of the model's code as its location, backward
-ops those of the forward op that they differentiate, marked `train.backward`.
+results (`dialects.train`). Of a forward pass alone it is `@step(parameters, buffers, batch, constants, seed) -> (loss,
+metrics)`, or `-> (outputs)`, of those that are used. Every op keeps the layer and source line of the model's code as
+its location, backward ops those of the forward op that they differentiate, marked `train.backward`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import train
 from ..dialects.compute import ABSENT, plain_attribute
-from .captured import CapturedStep, CaptureError, OptimizerSpec, StepInput
+from .captured import CapturedStep, CaptureError, OptimizerSpec, StateSpec, StepInput, StepOutput
 from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
+from .import_updates import UpdateImporter
 from .unknown_ops import UnknownOps
 
 _ROLE_NAMES = {
@@ -87,8 +89,8 @@ class _Importer:
                 self.nodes.add(node)
             elif node.op not in ("placeholder", "output"):
                 raise CaptureError(f"node '{node.name}' of the captured graph is a {node.op}, which cannot be imported")
-        self.rules.warn()
         results, roles = self._updates(arguments, states, gradients)
+        self.rules.warn()
         self.block.add_op(ReturnOp(*results))
         types = ([a.type for a in self.block.args], [r.type for r in results])
         func = FuncOp(
@@ -98,7 +100,10 @@ class _Importer:
             arg_attrs=ArrayAttr([DictionaryAttr(role) for role in self.roles]),
             res_attrs=ArrayAttr([DictionaryAttr(role) for role in roles]),
         )
-        func.attributes["train.optimizer"] = _optimizer_attribute(self.step.optimizer)
+        if self.step.optimizer is None:
+            func.attributes[train.FORWARD] = UnitAttr()
+        else:
+            func.attributes["train.optimizer"] = _optimizer_attribute(self.step.optimizer)
         return ModuleOp([func])
 
     def _argument(self, hint: str, type: Attribute, role: dict[str, Attribute]) -> SSAValue:
@@ -110,6 +115,7 @@ class _Importer:
     def _arguments(self, inputs: Mapping[StepInput, Node], grads: set[str]) -> dict[tuple[str, str], SSAValue]:
         """Make the function's arguments; the states that updates need are returned by (parameter, state)."""
         states: dict[tuple[str, str], SSAValue] = {}
+        spec = self.step.optimizer
         for given, node in inputs.items():
             type = TensorType(element_type(given.dtype), given.shape)
             name = UnitAttr() if given.role == "seed" else StringAttr(given.name)
@@ -122,18 +128,26 @@ class _Importer:
                 role["train.range"] = ArrayAttr([Integer(limit, i64) for limit in limits])
             hint = f"batch_{given.name}" if given.role == "batch" else given.name
             self.nodes.values[node] = self._argument(hint, type, role)
-            if given.role == "param" and given.name in grads:
-                for state in self.step.optimizer.group_of(given.name).states:
-                    pair = ArrayAttr([StringAttr(given.name), StringAttr(state)])
-                    states[given.name, state] = self._argument(f"{given.name}.{state}", type, {train.STATE: pair})
+            if spec is not None and given.role == "param" and given.name in grads:
+                for state in spec.states_of(given):
+                    states[given.name, state.name] = self._state(given.name, state)
+        if spec is None:
+            return states
         count, rate = (TensorType(element_type(dtype), []) for dtype in (torch.float32, torch.float64))
         states["", "step"] = self._argument("step_count", count, {train.STEP_COUNT: UnitAttr()})
         # A learning rate is a Python number: rounded to float32, it would be 1e-8 off in a float64 model.
-        one = len(self.step.optimizer.groups) == 1
-        for number in range(len(self.step.optimizer.groups)):
+        one = len(spec.groups) == 1
+        for number in range(len(spec.groups)):
             hint, group = ("lr", UnitAttr()) if one else (f"lr.{number}", Integer(number, i64))
             states["", f"lr.{number}"] = self._argument(hint, rate, {train.LEARNING_RATE: group})
         return states
+
+    def _state(self, parameter: str, state: StateSpec) -> SSAValue:
+        pair = ArrayAttr([StringAttr(parameter), StringAttr(state.name)])
+        role: dict[str, Attribute] = {train.STATE: pair}
+        if state.initial:
+            role[train.INITIAL] = attribute_of(state.initial)
+        return self._argument(f"{parameter}.{state.name}", TensorType(element_type(state.dtype), state.shape), role)
 
     def _updates(
         self, inputs: Mapping[StepInput, Node], states: Mapping[tuple[str, str], SSAValue], gradients: bool
@@ -141,7 +155,8 @@ class _Importer:
         """Add the optimizer's ops and collect the function's results with their roles."""
         output = next(node for node in self.step.graph.nodes if node.op == "output")
         finals = dict(zip(self.step.outputs, (self.nodes.operand(n) for n in output.args[0]), strict=True))
-        params = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "param"}
+        params = {given.name: given for given in inputs if given.role == "param"}
+        updates = UpdateImporter(self.block, self.rules)
         buffers = {given.name: self.nodes.operand(node) for given, node in inputs.items() if given.role == "buffer"}
         results: list[SSAValue] = []
         roles: list[dict[str, Attribute]] = []
@@ -150,6 +165,11 @@ class _Importer:
             results.append(value)
             roles.append(role)
 
+        spec = self.step.optimizer
+        if spec is None:
+            for out, value in finals.items():
+                add(value, _forward_role(out))
+            return results, roles
         count = train.IncrementOp([states["", "step"]], [states["", "step"].type], {})
         self.block.add_op(count)
         count.results[0].name_hint = "step_count.new"
@@ -161,11 +181,15 @@ class _Importer:
             elif out.role == "buffer":
                 add(value, _updates(buffers[out.name]))
             else:
-                spec = self.step.optimizer
-                old = [params[out.name], *(states[out.name, state] for state in spec.group_of(out.name).states)]
+                given = params[out.name]
+                old = [self.nodes.operand(inputs[given])]
+                old += [states[out.name, state.name] for state in spec.states_of(given)]
                 rate = states["", f"lr.{spec.members.get(out.name, 0)}"]
-                update = self._update(out.name, old, value, count.results[0], rate)
-                for before, after in zip(old, update.results, strict=True):
+                if (captured := spec.updates.get(out.name)) is not None:
+                    new = updates.add(out.name, captured, old, value, states["", "step"], rate)
+                else:
+                    new = self._update(spec, out.name, old, value, count.results[0], rate).results
+                for before, after in zip(old, new, strict=True):
                     after.name_hint = value_name(f"{before.name_hint}.new")
                     add(after, _updates(before))
         add(count.results[0], _updates(states["", "step"]))
@@ -175,9 +199,9 @@ class _Importer:
         return results, roles
 
     def _update(
-        self, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
+        self, spec: OptimizerSpec, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
     ) -> train.TrainOp:
-        spec, group = self.step.optimizer, self.step.optimizer.group_of(name)
+        group = spec.group_of(name)
         op_class = {"sgd": train.SgdOp, "adamw": train.AdamWOp}[spec.kind]
         attributes = {key: attribute_of(value) for key, value in group.hyper.items()}
         if spec.kind == "sgd" and not group.states:
@@ -189,14 +213,22 @@ class _Importer:
         return update
 
 
+def _forward_role(output: StepOutput) -> dict[str, Attribute]:
+    """The role of a result of the forward pass."""
+    if output.role == "loss":
+        return {train.LOSS: UnitAttr()}
+    return {{"metric": train.METRIC, "output": train.OUTPUT}[output.role]: StringAttr(output.name)}
+
+
 def _updates(argument: SSAValue) -> dict[str, Attribute]:
     return {train.UPDATES: Integer(argument.index, i64)}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
-    """Its kind, and the settings of its group, or of all its groups in order."""
+    """Its kind, and the settings of its group, or those of all its groups in order and which parameters they have."""
     groups = [{"lr": group.lr, **group.hyper} for group in spec.groups]
-    settings = groups[0] if len(groups) == 1 else {"groups": groups}
+    members = [[name for name, group in spec.members.items() if group == number] for number in range(len(groups))]
+    settings = groups[0] if len(groups) == 1 else {"groups": groups, "members": members}
     made = plain_attribute({"kind": spec.kind, **settings})
     assert isinstance(made, DictionaryAttr)
     return made
@@ -204,6 +236,8 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
 
 def _range(item: Any) -> tuple[int, int] | None:
     """The half-open range of an integer batch item."""
-    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool or not item.numel():
+    if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool:
+        return None
+    if not item.numel() or item.is_meta:
         return None
     return int(item.min()), int(item.max()) + 1

@@ -20,6 +20,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "adamw_": update_ops.adamw,
     "sgd_": update_ops.sgd,
     "increment": update_ops.increment,
+    "assign_": update_ops.assign,
 }
 """What stands for the functions of the runtime."""
 

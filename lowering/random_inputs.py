@@ -20,8 +20,10 @@ VALUE = "train.value"
 _LEARNING_RATE = 1e-2
 _SEED = 5
 _IGNORED_SHARE = 0.25
-_POSITIVE = ("exp_avg_sq", "running_var")
-"""Names of states and buffers that a square root is taken of."""
+_SIGNED = ("exp_avg", "momentum_buffer")
+"""Names of states that may be negative; of others an optimizer may take a square root."""
+_POSITIVE = ("running_var",)
+"""Names of buffers that a square root is taken of."""
 
 
 def random_inputs(func: FuncOp, seed: int = 0) -> list[torch.Tensor]:
@@ -67,7 +69,7 @@ def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Gen
         return _integers(shape, *_range(argument, roles), generator).to(dtype)
     # Drawn in float64, so that all dtypes of an argument see the same numbers.
     normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-    if any(name in _POSITIVE for name in _last_names(roles)):
+    if _is_positive(roles):
         normal = normal.abs() + 0.5
     return (normal if train.BATCH in roles else 0.1 * normal).to(dtype)
 
@@ -90,10 +92,8 @@ def _range(argument: SSAValue, roles: dict[str, Attribute]) -> tuple[int, int]:
             raise VerifyException(f"{value_text(argument)}: `{RANGE}` must be two rising integers, {found}")
 
 
-def _last_names(roles: dict[str, Attribute]) -> list[str]:
-    """The last parts of the names that an argument's roles give it."""
-    names: list[str] = []
-    for role in (train.STATE, train.BUFFER):
-        named = python_value(roles[role]) if role in roles else ""
-        names.append(str(named[-1] if isinstance(named, list) and named else named).rpartition(".")[2])
-    return names
+def _is_positive(roles: dict[str, Attribute]) -> bool:
+    """Whether a square root may be taken of an argument."""
+    if train.STATE in roles:
+        return python_value(roles[train.STATE])[-1] not in _SIGNED
+    return train.BUFFER in roles and str(python_value(roles[train.BUFFER])).rpartition(".")[2] in _POSITIVE

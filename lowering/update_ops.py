@@ -59,3 +59,8 @@ def sgd(
 def increment(step: torch.Tensor) -> torch.Tensor:
     """Return the count of this step from that of the last."""
     return step + 1
+
+
+def assign(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Return the new value, in the dtype of the old one."""
+    return new.to(old.dtype, copy=True)

@@ -94,7 +94,7 @@ def _result_key(func: FuncOp, index: int) -> str:
     roles, value_type = result_attributes(func)[index], func.function_type.outputs.data[index]
     if train.UPDATES in roles:
         return f"{train.UPDATES} {_argument_keys(func)[python_value(roles[train.UPDATES])]}"
-    role = next((role for role in (train.LOSS, train.GRAD, train.METRIC) if role in roles), None)
+    role = next((role for role in (train.LOSS, train.GRAD, train.METRIC, train.OUTPUT) if role in roles), None)
     return f"{role} {roles[role]} : {value_type}" if role else f"{index} : {value_type}"
 
 
@@ -122,6 +122,8 @@ def _named(func: FuncOp, index: int) -> tuple[str, str]:
         return f"the gradient of '{python_value(roles[train.GRAD])}'", "gradient"
     if train.METRIC in roles:
         return f"the metric '{python_value(roles[train.METRIC])}'", "metric"
+    if train.OUTPUT in roles:
+        return f"the output {python_value(roles[train.OUTPUT])}", "output"
     if train.UPDATES in roles:
         argument = func.body.block.args[python_value(roles[train.UPDATES])]
         kinds = [role for role in argument_attributes(func)[argument.index] if role in train.ROLES]

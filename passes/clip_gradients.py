@@ -96,13 +96,14 @@ class ClipGradientsPass(ModulePass):
 
 
 def _updates(func: FuncOp) -> list[Operation]:
-    return [op for op in func.body.block.ops if isinstance(op, train.SgdOp | train.AdamWOp)]
+    """The ops that take gradients."""
+    return [op for op in func.body.block.ops if train.gradients_of(op)]
 
 
 def _gradients(func: FuncOp, updates: Sequence[Operation]) -> list[SSAValue]:
     """What the updates take, once each; all of it must be there before the first update."""
     places = {op: place for place, op in enumerate(func.body.block.ops)}
-    found = list(dict.fromkeys(update.operands[1] for update in updates))
+    found = list(dict.fromkeys(update.operands[at] for update in updates for at in train.gradients_of(update)))
     for gradient in found:
         if isinstance(gradient, OpResult) and places[gradient.op] > places[updates[0]]:
             fail(gradient.op, "is after the first update; clip-gradients needs all gradients before it")
@@ -169,8 +170,9 @@ def _hint(value: SSAValue) -> str:
 def _replace(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequence[Operation]) -> None:
     """Let the updates, and who asked for the gradient, have the clipped one."""
     for update in updates:
-        if update.operands[1] is old:
-            update.operands[1] = new
+        for at in train.gradients_of(update):
+            if update.operands[at] is old:
+                update.operands[at] = new
     end = func.body.block.last_op
     roles = func.res_attrs.data if func.res_attrs is not None else ()
     if isinstance(end, ReturnOp):

@@ -130,7 +130,12 @@ class _Again:
 
 
 def _looks_at_parameter(value: SSAValue) -> bool:
-    """Whether a value is a view of a parameter: one of forward would keep the copy that was gathered there."""
-    while isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and spec_of(value.op).view:
-        value = value.op.args[0]
+    """
+    Whether a value is a view of a parameter, or of one in another dtype: one of forward would keep the copy that was
+    gathered there.
+    """
+    while isinstance(value, OpResult) and isinstance(op := value.op, ComputeOp):
+        if not spec_of(op).view and op.name != "aten._to_copy":
+            break
+        value = op.args[0]
     return isinstance(value, BlockArgument) and argument_attribute(value, train.PARAM) is not None

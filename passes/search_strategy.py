@@ -22,7 +22,7 @@ from ..ir.cluster import Cluster
 from .errors import fail
 from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
-from .search.pins import Pin, PinError, apply_pins, load_pins
+from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
 from .search.strategy import build_problem
@@ -154,12 +154,24 @@ def search(
     """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
     constraints = apply_pins(pins, view)
     weights = COMPLETION if algorithm == "fixed" else weights
+    return search_within(view, cluster, constraints, _room(view.func, cluster, memory), algorithm, weights)
+
+
+def search_within(
+    view: StepView,
+    cluster: Cluster,
+    constraints: Constraints,
+    room: float,
+    algorithm: Algorithm = "eliminate",
+    weights: Weights = Weights(),
+) -> Found:
+    """Search one step function, or one stage of it, within `room` bytes per device, and write what was found."""
     found = solve_within(
         view,
         cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
         lambda problem, allowance: _solved(problem, algorithm, allowance),
-        _room(view.func, cluster, memory),
+        room,
     )
     write_strategy(view, found.strategy)
     return found

@@ -214,7 +214,7 @@ class _Splitter:
     def _demand(self, value: SSAValue, use: Use) -> Sharding | None:
         """What a user that shares the working copy of a value says of the new axis."""
         op = use.operation
-        if not isinstance(op, ComputeOp) or (isinstance(op, train.TrainOp) and isinstance(value, BlockArgument)):
+        if not isinstance(op, ComputeOp) or (train.is_update(op) and isinstance(value, BlockArgument)):
             return None
         given = signature(op.rule(), self.batch.mesh, [self.found.choices[op]])
         return given.operands[use.index] if given is not None else None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .optimizers import adamw_, increment, sgd_
+    from .optimizers import adamw_, assign_, increment, sgd_
     from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
@@ -56,6 +56,7 @@ __all__ = [
     "Value",
     "accumulate",
     "adamw_",
+    "assign_",
     "attention",
     "attention_backward",
     "cross_entropy_backward",
@@ -101,6 +102,7 @@ _HOMES = {
     "Value": ".plan",
     "accumulate": ".parts",
     "adamw_": ".optimizers",
+    "assign_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
     "cross_entropy_backward": ".cross_entropy",

@@ -106,7 +106,8 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
             whole = tensor.detach().to(device).contiguous()
             dist.broadcast(whole, src=0)
             tensor.copy_(whole)
-    LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
+    if dist.get_rank() == 0:
+        LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
     return True
 
 
@@ -178,12 +179,14 @@ class GivenAlike:
         plan, rank: of this rank's stage, and its place there.
         plans: of all stages.
         steps: how many are compared.
+        what: one of them is called.
     """
 
     plan: Plan
     rank: int
     plans: Sequence[Plan]
     steps: int
+    what: str = "step"
     done: int = 0
 
     def verify(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None) -> None:
@@ -196,7 +199,7 @@ class GivenAlike:
         self.done += 1
         if self.done > self.steps or world_size() == 1:
             return
-        step = f"step {self.done}: the ranks were given different"
+        step = f"{self.what} {self.done}: the ranks were given different"
         rates = (tuple(lr) if len(lr) > 1 else lr[0]) if isinstance(lr, Sequence) else lr
         everyone = of_all_ranks((rates, self._rows(batch), _digests(batch)))
         by_rank = [rate for rate, _, _ in everyone]

@@ -17,14 +17,21 @@ Batch = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True)
 class LocalRows:
-    """This rank's rows of a batch, every item whole along its other dims."""
+    """
+    This rank's rows of a batch, every item whole along its other dims.
+
+    Args:
+        count: how many rows the global batch has; None for as many as the example.
+    """
 
     batch: Batch
+    count: int | None = None
 
     def pin_memory(self) -> LocalRows:
         """The same in pinned memory: what a DataLoader with ``pin_memory=True`` asks for."""
         items = items_of(self).items()
-        return LocalRows({k: item.pin_memory() if isinstance(item, torch.Tensor) else item for k, item in items})
+        pinned = {k: item.pin_memory() if isinstance(item, torch.Tensor) else item for k, item in items}
+        return LocalRows(pinned, self.count)
 
 
 def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:

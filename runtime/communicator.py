@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
-from .groups import TIMEOUT, Axes, Group, Layout, make_groups
+from .groups import TIMEOUT, Axes, Group, Handles, Layout, make_groups
 from .hierarchical import HIERARCHICAL, begin_hierarchical
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
@@ -65,6 +65,7 @@ class Communicator:
         device: where the tensors are.
         job: all meshes of the job, this one too, in the same order on every rank; None where this one has all ranks.
         channels: to the other stages, if there are any.
+        handles: process groups to use again, to which new ones are added; the same on every rank.
         timeout: of collectives along some of the axes; those along all have the one that the job was
             started with.
         checked: before each collective, compare it over all ranks (slow; to find mismatched programs).
@@ -81,6 +82,7 @@ class Communicator:
         *,
         job: Sequence[Layout] | None = None,
         channels: Channels | None = None,
+        handles: Handles | None = None,
         timeout: timedelta = TIMEOUT,
         checked: bool = False,
     ) -> None:
@@ -93,7 +95,7 @@ class Communicator:
             job = [Layout(mesh, tuple(range(world)), tuple(groups))]
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
-        self._groups = make_groups(job, timeout)
+        self._groups = make_groups(job, timeout, handles)
         self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
         """The rank in the mesh, which in a pipeline is not that in the job."""
         self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None

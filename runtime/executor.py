@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -14,40 +15,66 @@ from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
 from .host_memory import keep_freed_memory
 from .initialize import initialize
-from .plan import PlanError, Result, Spread, Value, part_sizes
-from .stages import Stage, my_stage
+from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
+from .stages import Stage, StepFunction, my_stage
+
+_LASTING = ("param", "state", "buffer", "step_count")
+"""The roles of what lasts from step to step."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """
+    A program of which one rank runs its stage, and where it finds what it works on.
+
+    Args:
+        plans: of all stages.
+        plan, function: of this rank's.
+        comm: connects this rank.
+        places: by input, its place among what the executor holds.
+    """
+
+    plans: tuple[Plan, ...]
+    plan: Plan
+    function: StepFunction
+    comm: Communicator
+    places: tuple[int, ...]
+
+    @staticmethod
+    def of(stages: Sequence[Stage], comm: Communicator, first: int = 0) -> Program:
+        """A program whose inputs have places of their own, from `first` on."""
+        plan, function = my_stage(stages)
+        places = tuple(range(first, first + len(plan.inputs)))
+        return Program(tuple(stage.plan for stage in stages), plan, function, comm, places)
+
+    @cached_property
+    def counted(self) -> frozenset[int]:
+        """The inputs whose next value the program gives."""
+        return frozenset(result.updates for result in self.plan.outputs if result.updates is not None)
 
 
 class Executor:
     """
-    One rank's run of a program.
+    One rank's run of a program, and of others of the same model that work on what it holds.
 
     Args:
         stages: of the program, one or more; this rank runs the one that it is a rank of.
         comm: connects this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step gave, whole, by name.
+    what else the last step gave, whole, by name. `main` is the program that `step` runs by default.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
         if comm.device.type == "cpu":
             keep_freed_memory()
-        self.plans = tuple(stage.plan for stage in stages)
-        self.plan, self._step_fn = plan, _ = my_stage(stages)
-        self.comm = comm
+        self.main = Program.of(stages, comm)
+        self.plans, self.plan, self.comm = self.main.plans, self.main.plan, comm
         self.results: dict[str, torch.Tensor] = {}
         self.metrics: dict[str, torch.Tensor] = {}
-        self._held: list[torch.Tensor | None] = [self._at_first(value) for value in plan.inputs]
-        self._index = {(value.role, value.name, value.state): i for i, value in enumerate(plan.inputs)}
-        self._batch = [i for i, value in enumerate(plan.inputs) if value.role == "batch"]
-        self._seeds = [i for i, value in enumerate(plan.inputs) if value.role == "seed"]
+        self._held: list[torch.Tensor | None] = [self._at_first(value) for value in self.plan.inputs]
+        self._index = {(value.role, value.name, value.state): i for i, value in enumerate(self.plan.inputs)}
         self._seed, self._steps = 0, 0
-        self._rates = [i for i, value in enumerate(plan.inputs) if value.role == "learning_rate"]
-        updated = {result.updates for result in plan.outputs}
-        self._counts = [
-            i for i, value in enumerate(plan.inputs) if value.role == "step_count" and i not in updated
-        ]
 
     def _at_first(self, value: Value) -> torch.Tensor | None:
         """What an input holds before the first step, where that takes no model."""
@@ -58,7 +85,7 @@ class Executor:
             return self._local(value, whole)
         if value.role in ("state", "step_count"):
             shape = value.local_shape(self.comm.mesh, self.comm.rank)
-            return torch.zeros(shape, dtype=value.torch_dtype, device=self.comm.device)
+            return torch.full(shape, value.value or 0, dtype=value.torch_dtype, device=self.comm.device)
         return None
 
     def _local(self, value: Spread, whole: torch.Tensor) -> torch.Tensor:
@@ -115,7 +142,30 @@ class Executor:
                 shape = value.local_shape(self.comm.mesh, self.comm.rank)
                 self._held[index] = make(value, shape).to(self.comm.device)
 
-    def step(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
+    def adopt(self, stages: Sequence[Stage], comm: Communicator) -> Program:
+        """
+        Another program of the same model: what lasts from step to step it shares with the first.
+
+        Raises:
+            PlanError: it keeps something in another place, or something else.
+        """
+        program = Program.of(stages, comm, len(self._held))
+        places = list(program.places)
+        for number, value in enumerate(program.plan.inputs):
+            if value.role not in _LASTING:
+                self._held.append(self._at_first(value))
+                places[number] = len(self._held) - 1
+                continue
+            place = self._index.get((value.role, value.name, value.state))
+            kept = self.plan.inputs[place] if place is not None else None
+            if place is None or kept is None or _part(kept, self.main) != _part(value, program):
+                raise PlanError(f"plan {program.plan.name!r} has {value}, the plan that is trained {kept}")
+            places[number] = place
+        return replace(program, places=tuple(places))
+
+    def step(
+        self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None, program: Program | None = None
+    ) -> torch.Tensor:
         """
         Run one training step.
 
@@ -124,6 +174,7 @@ class Executor:
                 it. What is not a tensor in it was fixed by the plan; floating-point tensors become what the plan has.
             lr: the learning rate of this step, of all groups of parameters or of each; None is the one that the
                 optimizer was made with.
+            program: one that was adopted; None is the first.
 
         Returns:
             The loss, a tensor of no dims, the same on every rank.
@@ -131,39 +182,67 @@ class Executor:
         Raises:
             PlanError: the batch does not fit the plan, or `initialize` was not called.
         """
-        arguments = list(self._held)
-        for index in self._batch:
-            arguments[index] = self._batch_part(self.plan.inputs[index], batch)
-        for index in self._rates:
-            arguments[index] = self._rate(self.plan.inputs[index], lr)
-        for index in self._seeds:
-            # Read as a number for every draw: in the memory of the host that waits for nothing.
-            arguments[index] = torch.tensor(step_seed(self._seed, self._steps))
-        for index in self._counts:
-            arguments[index] = self._held[index] = self.local(self.plan.inputs[index]) + 1
-        self._require_held(arguments)
-        with torch.no_grad():
-            outputs = self._step_fn(self.comm, *arguments)
-        self.comm.finish_transfers()
+        program = program or self.main
+        outputs = self._run(program, batch, lr)
         self._steps += 1
-        return self._take(outputs)
+        return self._take(program, outputs)
 
-    def _take(self, outputs: Any) -> torch.Tensor:
+    def forward(self, batch: Batch | LocalRows, program: Program) -> list[torch.Tensor]:
+        """
+        Run an adopted program that changes nothing: this rank's parts of what its stage gives, in the order of its
+        outputs.
+
+        Raises:
+            PlanError: as in `step`.
+        """
+        return self._run(program, batch, None)
+
+    def _run(
+        self, program: Program, batch: Batch | LocalRows, lr: float | Sequence[float] | None
+    ) -> list[torch.Tensor]:
+        arguments = [self._held[place] for place in program.places]
+        for index, value in enumerate(program.plan.inputs):
+            match value.role:
+                case "batch":
+                    arguments[index] = self._batch_part(value, batch)
+                case "learning_rate":
+                    arguments[index] = self._rate(value, lr)
+                case "seed":
+                    # Read as a number for every draw: in the memory of the host that waits for nothing.
+                    arguments[index] = torch.tensor(step_seed(self._seed, self._steps))
+                case "step_count" if index not in program.counted:
+                    counted = self.local(value) + 1
+                    arguments[index] = self._held[program.places[index]] = counted
+                case _ if arguments[index] is None:
+                    raise self._missing(value)
+                case _:
+                    pass
+        with torch.no_grad():
+            outputs = program.function(program.comm, *arguments)
+        program.comm.finish_transfers()
+        if outputs is None:
+            return []
+        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were run since `initialize`."""
+        return self._steps
+
+    def _take(self, program: Program, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Put the program's results where they belong, and return the loss."""
-        if isinstance(outputs, torch.Tensor):
-            outputs = (outputs,)
         loss: torch.Tensor | None = None
-        for result, tensor in zip(self.plan.outputs, outputs, strict=True):
+        for result, tensor in zip(program.plan.outputs, outputs, strict=True):
             if result.updates is not None:
-                self._held[result.updates] = tensor
+                self._held[program.places[result.updates]] = tensor
             elif result.role == "grad":
                 self.results[result.name] = tensor
             elif result.role == "metric":
                 self.metrics[result.name] = tensor
             elif result.role == "loss":
-                loss = tensor if result.spread.is_replicated else gather(result, tensor, self.comm)
+                loss = tensor if result.spread.is_replicated else gather(result, tensor, program.comm)
         if loss is None:
-            raise PlanError(f"plan {self.plan.name!r} has no output of role 'loss'")
+            raise PlanError(f"plan {program.plan.name!r} has no output of role 'loss'")
         return loss
 
     def _batch_part(self, value: Value, batch: Batch | LocalRows) -> torch.Tensor:
@@ -180,11 +259,6 @@ class Executor:
         if isinstance(lr, Sequence) and group >= len(lr):
             raise PlanError(f"step() was given {len(lr)} learning rates, and {value} is that of group {group}")
         return torch.tensor(lr[group] if isinstance(lr, Sequence) else lr, dtype=value.torch_dtype)
-
-    def _require_held(self, arguments: Sequence[torch.Tensor | None]) -> None:
-        for value, argument in zip(self.plan.inputs, arguments, strict=True):
-            if argument is None:
-                raise self._missing(value)
 
     def _missing(self, value: Value) -> PlanError:
         return PlanError(f"{value} has no value yet: call initialize() before the first step")
@@ -228,11 +302,21 @@ class Executor:
         return state
 
 
-def gather(value: Spread, local: torch.Tensor, comm: Communicator) -> torch.Tensor:
-    """The whole of a value of which each rank holds its part, in memory of its own on every rank."""
+def _part(value: Value, program: Program) -> tuple[object, ...]:
+    """What this rank holds of a value, and as what."""
+    return value.shape, value.dtype, value.slices(program.plan.mesh, program.comm.rank)
+
+
+def gather(value: Spread, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
+    """
+    The whole of a value of which each rank holds its part, in memory of its own on every rank.
+
+    Args:
+        rows: whether the first dim stays as it is split.
+    """
     whole = local.clone(memory_format=torch.contiguous_format)
     for dim, spread in enumerate(value.spread.dims):
-        if spread.axes:
+        if spread.axes and not (rows and dim == 0):
             whole = comm.all_gather(whole, dim, spread.axes, part_sizes(value, dim, comm.mesh))
     for reduction, axes in value.partial_axes().items():
         whole = comm.all_reduce(whole, axes, reduction)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from typing import TypeAlias
 
 import torch.distributed as dist
 
@@ -71,7 +72,11 @@ class Layout:
     groups: tuple[Axes, ...]
 
 
-def make_groups(job: Sequence[Layout], timeout: timedelta) -> dict[Axes, Group]:
+Handles: TypeAlias = "dict[tuple[int, ...], dist.ProcessGroup | None]"
+"""Process groups by their members."""
+
+
+def make_groups(job: Sequence[Layout], timeout: timedelta, handles: Handles | None = None) -> dict[Axes, Group]:
     """
     Make the process groups of all meshes of a job; those of this rank. Every rank must call this with the same
     arguments.
@@ -79,12 +84,15 @@ def make_groups(job: Sequence[Layout], timeout: timedelta) -> dict[Axes, Group]:
     Groups with the same members are made once, and the one of all ranks is torch's default group, which has
     the timeout that the job gave it.
 
+    Args:
+        handles: groups that are there, to which new ones are added; they have the timeout that they were made with.
+
     Raises:
         ValueError: a mesh has another number of ranks than it is given or the job has, or lacks an axis.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
-    handles: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+    handles = handles if handles is not None else {}
     groups: dict[Axes, Group] = {}
     for layout in job:
         if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
@@ -102,7 +110,7 @@ def make_groups(job: Sequence[Layout], timeout: timedelta) -> dict[Axes, Group]:
 
 
 def _handle(
-    handles: dict[tuple[int, ...], dist.ProcessGroup | None],
+    handles: Handles,
     ranks: tuple[int, ...],
     world: int,
     timeout: timedelta,

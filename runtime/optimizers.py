@@ -111,3 +111,8 @@ def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
     if isinstance(step, torch.Tensor):
         return step.to(device=param.device, dtype=torch.float32)
     return torch.tensor(float(step), device=param.device)
+
+
+def assign_(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The new value, in the memory of the old one."""
+    return old.copy_(new)

@@ -25,7 +25,7 @@ from .pieces import Sizes
 from .transfers import Transfer
 
 ValueRole = Literal["param", "state", "buffer", "constant", "step_count", "batch", "learning_rate", "seed"]
-ResultRole = Literal["loss", "grad", "metric", "param", "state", "buffer", "step_count"]
+ResultRole = Literal["loss", "grad", "metric", "output", "param", "state", "buffer", "step_count"]
 
 
 class PlanError(RuntimeError):
@@ -91,7 +91,7 @@ class Value(Spread):
         state: for a state of the optimizer, which: ``exp_avg`` of the parameter `name`, for example.
         tied: the other names of a tied parameter or shared buffer.
         persistent: False for a buffer that is no part of the state dict.
-        value: the numbers of a constant, in row-major order.
+        value: the numbers of a constant, in row-major order; what each element of a state is at first, zero by default.
     """
 
     role: ValueRole
@@ -107,9 +107,10 @@ class Result(Spread):
     An output of the program.
 
     Args:
-        role: what it is; a gradient is that of the parameter `name`.
+        role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number of those which
+            the model returns.
         updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
-            metrics, which are whole on every rank, and for gradients.
+            metrics, which are whole on every rank, and for gradients and outputs.
     """
 
     role: ResultRole
@@ -130,7 +131,7 @@ class Plan:
         step_spec: where model and example batch come from: a shipped model's name, or
             ``package.module:callable`` that returns an object with ``model`` and ``batch``.
         optimizer: its ``kind``, the ``lr`` that it was made with, and its other settings, or these of several
-            ``groups`` of parameters; None where the program updates nothing.
+            ``groups`` of parameters, and the names of their ``members``; None where the program updates nothing.
         versions: of the software that planned it.
         ranks: the ranks of the job that the mesh has, in the order of its own; by default the first ones.
         transfers: between the stages of a pipeline, at least those in which this one takes part.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .communicator import Communicator
-from .groups import TIMEOUT, Layout
+from .groups import TIMEOUT, Handles, Layout
 from .plan import Plan
 from .transfers import Channels, Lines
 
@@ -43,6 +43,7 @@ def connect(
     timeout: timedelta = TIMEOUT,
     checked: bool = False,
     lines: Lines | None = None,
+    handles: Handles | None = None,
     communicator: type[Communicator] = Communicator,
 ) -> Communicator:
     """
@@ -51,7 +52,7 @@ def connect(
     Args:
         timeout: of messages.
         checked: as in `Communicator`.
-        lines: to use again those of another program of the same job.
+        lines, handles: to use again those of other programs of the same job; new ones are added to the latter.
         communicator: what to make.
     """
     plan = my_stage(stages).plan
@@ -60,4 +61,5 @@ def connect(
         transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
         channels = Channels(transfers, lines or Lines(timeout), device)
     job = [Layout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
-    return communicator(plan.mesh, (), device, job=job, channels=channels, timeout=timeout, checked=checked)
+    made = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
+    return communicator(plan.mesh, (), device, **made)

@@ -12,6 +12,7 @@ waits for a living one, does not.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+
+LOG = logging.getLogger("shardwright")
 
 _GOODBYE, _END = 0, 1
 _FOR_EVER = timedelta(days=365)
@@ -62,7 +65,7 @@ class Watch:
             _exit()
 
     def _say(self, message: str) -> None:
-        print(f"{self._name}: {message}", file=sys.stderr, flush=True)
+        LOG.critical("%s: %s", self._name, message)
 
     def _tell(self, word: int) -> None:
         """Send a word to the rank that listens to this one, if that is still there."""

@@ -15,6 +15,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..ir.units import seconds_text
+
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
@@ -37,7 +39,7 @@ def plan_progress(phase: Callable[[str], None]) -> Iterator[None]:
     logger = logging.getLogger("shardwright.plan")
     handler, level = _Phases(phase), logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     try:
         yield
     finally:
@@ -47,7 +49,7 @@ def plan_progress(phase: Callable[[str], None]) -> Iterator[None]:
 
 class _Phases(logging.Handler):
     def __init__(self, phase: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.phase = phase
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -87,23 +89,6 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
 
 _WIDE = 10_000
 """Columns of what no terminal shows: no line wraps."""
-
-
-def seconds_text(seconds: float) -> str:
-    """A time as `1.25 s`, `3.1 ms` or `12 us`."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
-
-
-def bytes_text(count: float) -> str:
-    """A size as `1.5 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
 
 
 def bound_text(report: Mapping[str, Any]) -> str:

@@ -16,13 +16,14 @@ from rich.text import Text
 from ..api.files import UNDECIDED
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
+from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.alternatives import Alternative, Alternatives, Decided, NoSuchDecision, Question
 from ..passes.planning.records import Chosen
 from ..passes.planning.workbench import Refused, Workbench
 from ..passes.search.pins import PinError
 from ..passes.search.step_view import cluster_of_module
 from .cli_arguments import TOOL
-from .cli_console import bound_text, bytes_text, print_report, seconds_text, working
+from .cli_console import bound_text, print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .plan_folder import read_report

@@ -28,10 +28,11 @@ from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
+from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
-from .cli_console import bound_text, bytes_text, plan_progress, print_report, process_began, seconds_text, working
+from .cli_console import bound_text, plan_progress, print_report, process_began, working
 
 MOST_ROWS = 8
 """Of the largest parameters, and of the best candidates, so many are listed."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rich.table import Table
 from xdsl.ir import Operation
 
+from ..ir.units import bytes_text, seconds_text
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
 from ..passes.analysis.simulation.names import op_name
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
-from .cli_console import bytes_text, seconds_text
 
 MOST_ROWS = 8
 """Of the ops and collectives that take longest, so many are listed."""

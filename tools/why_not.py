@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.candidates import Family
 from ..passes.planning.summary import Tried
-from .cli_console import bytes_text, seconds_text
 
 Mesh = tuple[tuple[str, int], ...]
 

@@ -39,7 +39,12 @@ ONCE = Turns()
 
 _UPDATES = {
     name: OpSpec(name, (), "() -> ()", flops=flops, family="update")
-    for name, flops in (("train.adamw", "15*each"), ("train.sgd", "4*each"), ("train.increment", "each"))
+    for name, flops in (
+        ("train.adamw", "15*each"),
+        ("train.sgd", "4*each"),
+        ("train.increment", "each"),
+        ("train.assign", "0"),
+    )
 }
 _OPAQUE = OpSpec("", (), "() -> ()", family="opaque")
 

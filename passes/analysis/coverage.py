@@ -8,6 +8,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.aten import INFERRED, RULE, AtenOp, OpaqueOp
+from ...dialects.train import is_update
 
 
 def coverage(module: ModuleOp) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def coverage(module: ModuleOp) -> dict[str, Any]:
     uses: dict[str, Counter[str]] = {"replicated": Counter(), "inferred": Counter(), "registered": Counter()}
     count = 0
     for op in module.walk():
-        count += isinstance(op, AtenOp | OpaqueOp)
+        count += isinstance(op, AtenOp | OpaqueOp) and not is_update(op)
         if isinstance(op, OpaqueOp):
             uses[_source(op)][op.overload] += 1
     return {"tensor_ops": count, **{source: dict(sorted(found.items())) for source, found in uses.items()}}

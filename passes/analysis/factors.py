@@ -17,8 +17,9 @@ from functools import cached_property
 
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
-from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.ratios import segment_of
+from ...dialects.compute import ComputeOp, python_value, shape_of
+from ...dialects.placed import argument_attribute
+from ...dialects.ratios import PIECES, segment_of
 from ...ir.ratios import Ratios, Splits
 from ...ir.rules import Rule
 from ...ir.signatures import factor_splits
@@ -98,6 +99,11 @@ class Factors:
             for factor, slots in _led(rule).items():
                 root = self._find((values[slots[0][0]], slots[0][1]))
                 counts[root] = math.gcd(counts.get(root, 0), rule.sizes[factor])
+        for given in self.view.inputs:
+            if (pieces := argument_attribute(given.argument, PIECES)) is not None:
+                for dim, count in enumerate(python_value(pieces)):
+                    root = self._find((given.argument, dim))
+                    counts[root] = math.gcd(counts.get(root, 0), count)
         return counts
 
     def _find(self, place: Place) -> Place:

@@ -125,7 +125,7 @@ class Forms(ABC, Generic[Form]):
     def _serve(self, value: SSAValue, use: Use, demand: Sharding) -> None:
         home, user = self.home(value), use.operation
         in_backward = BACKWARD in user.attributes
-        updates = isinstance(user, train.TrainOp)
+        updates = train.is_update(user)
         working, again = None, False
         if not (updates and isinstance(value, BlockArgument)):
             working, again = self.working(value) or (None, False)
@@ -147,7 +147,7 @@ class Forms(ABC, Generic[Form]):
     def _place(self, value: SSAValue, user: Operation) -> Operation:
         """The op before which a form is made: its first user, but for what is there for updates alone."""
         made = value.op if isinstance(value, OpResult) else None
-        if made is None or not all(isinstance(use.operation, train.TrainOp) for use in value.uses):
+        if made is None or not all(train.is_update(use.operation) for use in value.uses):
             return user
         assert made.next_op is not None, "a step function returns"
         return made.next_op

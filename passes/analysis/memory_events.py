@@ -25,7 +25,7 @@ from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, Trans
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...dialects.train import AdamWOp, SgdOp
+from ...dialects.train import overwritten_by_update
 from ...ir.collectives import CollectiveKind, find_step
 from ...ir.sharding import largest_local_shape
 from .collective_memory import CollectiveMemory, collective_memory, is_permuted
@@ -181,9 +181,8 @@ def reused_operands(op: Operation, position: int) -> tuple[int | None, int | Non
     and the one that it may be written over.
     """
     match op:
-        case SgdOp() | AdamWOp():
-            # (param, grad, *states, step, lr) -> (param, *states)
-            return None, position + bool(position)
+        case _ if (written := overwritten_by_update(op)):
+            return None, next(operand for operand, result in written if result == position)
         case AccumulateOp():
             return None, 0
         case AtenOp() if op.spec.view:
@@ -196,7 +195,7 @@ def reused_operands(op: Operation, position: int) -> tuple[int | None, int | Non
 
 def writes_over_arguments(op: Operation) -> bool:
     """Whether an op may write over arguments too: an update of those that it replaces."""
-    return isinstance(op, SgdOp | AdamWOp)
+    return bool(overwritten_by_update(op))
 
 
 def _alike(op: AtenOp) -> bool:

@@ -78,8 +78,8 @@ def _gradients(func: FuncOp) -> Iterable[SSAValue[Attribute]]:
     """What updates take as gradients or the function returns as such, with what it is a form or a sum of."""
     pending: list[SSAValue[Attribute]] = []
     for op in func.walk():
-        if isinstance(op, train.SgdOp | train.AdamWOp):
-            pending.append(op.operands[1])
+        if train.is_update(op):
+            pending += [op.operands[at] for at in train.gradients_of(op) if _is_gradient(op.operands[at])]
         elif isinstance(op, ReturnOp):
             listed = func.res_attrs.data if func.res_attrs is not None else ()
             pending += [v for v, role in zip(op.arguments, listed, strict=False) if train.GRAD in role.data]
@@ -90,6 +90,12 @@ def _gradients(func: FuncOp) -> Iterable[SSAValue[Attribute]]:
             found.add(value)
             pending += _sources(value)
     return found
+
+
+def _is_gradient(value: SSAValue[Attribute]) -> bool:
+    """Whether what an update takes from outside is no argument in another form, nor of an update."""
+    origin = _origin(value)
+    return isinstance(origin, OpResult) and not train.is_update(origin.op)
 
 
 def _sources(value: OpResult) -> Iterable[SSAValue[Attribute]]:

@@ -111,7 +111,7 @@ class StageCosts:
         found = [0.0] * len(self.layers.names)
         known: dict[object, float] = {}
         for op in self.view.ops:
-            if op in self.layers.of and not isinstance(op, train.TrainOp):
+            if op in self.layers.of and not train.is_update(op):
                 key = op.use_key()
                 if key not in known:
                     known[key] = op_seconds(device, self._of_micro_batch(op))

@@ -144,7 +144,7 @@ def find_subject(views: Sequence[StepView], name: str) -> Subject:
     results = dict.fromkeys(
         result.name_hint for view in views for op in view.ops for result in op.outs if result.name_hint
     )
-    grads = {f"{parameter}{_GRAD}": update.args[1] for view in views for parameter, update in view.grads()}
+    grads = {f"{parameter}{_GRAD}": update.args[at] for view in views for parameter, update, at in view.grads()}
     for known, is_op in ((arguments, False), (results, True)):
         if found := frozenset([name] if name in known else fnmatch.filter(known, name)):
             return Subject(found, is_op)

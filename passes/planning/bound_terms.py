@@ -239,7 +239,7 @@ class _Order:
         """Whether an op surely runs before a cut."""
         if self.depends(cut, op):
             return True
-        stays = not isinstance(op, train.TrainOp) and not is_view(op)
+        stays = not train.is_update(op) and not is_view(op)
         return stays and cut in self._leaves and self.at[op] < self.at[cut]
 
     def begins_after(self, op: ComputeOp, cut: ComputeOp) -> bool:
@@ -248,14 +248,14 @@ class _Order:
             return True
         if cut not in self._leaves or is_view(op):
             return False
-        if isinstance(op, train.TrainOp):
+        if train.is_update(op):
             return True
         distance = self.at[op] - self.at[cut]
         return op in self.contracted and distance > (0 if op in self._leaves else WINDOW)
 
     def _is_leaf(self, op: ComputeOp) -> bool:
         """Whether only updates are made of what an op gives; what may be moved ahead as a number's origin is none."""
-        if isinstance(op, train.TrainOp) or is_view(op) or op not in self.contracted:
+        if train.is_update(op) or is_view(op) or op not in self.contracted:
             return False
         return _only_for_updates(op)
 
@@ -263,7 +263,7 @@ class _Order:
 def _only_for_updates(op: ComputeOp) -> bool:
     users = [use.operation for result in op.results for use in result.uses]
     return bool(users) and all(
-        isinstance(user, train.TrainOp) or (isinstance(user, ComputeOp) and is_view(user) and _only_for_updates(user))
+        train.is_update(user) or (isinstance(user, ComputeOp) and is_view(user) and _only_for_updates(user))
         for user in users
     )
 

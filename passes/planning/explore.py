@@ -419,7 +419,7 @@ class Explorer:
         self.notes.append(note)
         best = f"{self.best.seconds * 1e3:.4g} ms" if self.best is not None else "none yet"
         took = f"{note.seconds * 1e3:.4g} ms " if note.seconds is not None else ""
-        LOG.info("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
+        LOG.debug("%d candidates, best %s; %s: %s%s", len(self.notes), best, note.candidate.name, took, note.why)
 
 
 def _step(note: Note) -> float:

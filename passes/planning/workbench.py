@@ -105,7 +105,7 @@ class Workbench:
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
         if self.has_batch_norm:
-            run_passes(self.ctx, self.module, _decompositions(), verify_each=False)
+            run_passes(self.ctx, self.module, decompositions(), verify_each=False)
         if keep < 1:
             self.fused = module.clone()
             for each in (self.fused, self.module):
@@ -421,7 +421,7 @@ def _solved(problem: StrategyProblem, allowance: float) -> Solution:
     return solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
 
 
-def _decompositions() -> list[ModulePass]:
+def decompositions() -> list[ModulePass]:
     """What writes batch-norms as sums over the batch, so that it can be split."""
     return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
 

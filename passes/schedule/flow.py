@@ -13,7 +13,7 @@ from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
 from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
-from ...dialects.train import TrainOp
+from ...dialects.train import is_update
 from ..search.step_view import StepView
 from ..time.loop import communicates
 from .early import early_scalars_first, operands_first, sources
@@ -51,8 +51,9 @@ class Flow:
         inner = self.of(Role.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
         self.floating = self._floating()
-        self.body = [op for op in self.ops if op not in self.floating and not isinstance(op, TrainOp)]
-        self.updates = [op for op in self.ops if isinstance(op, TrainOp)]
+        updates = self._of_updates()
+        self.body = [op for op in self.ops if op not in self.floating and op not in updates]
+        self.updates = [op for op in self.ops if op not in self.floating and op in updates]
         self.position = {op: index for index, op in enumerate((*self.body, *self.updates))}
         self.end = len(self.position)
         self._work = list(accumulate((_computes(op) for op in self.position), initial=0))
@@ -105,6 +106,14 @@ class Flow:
         """Whether those who need the result of `op` are those who need its operand."""
         return op in self.floating or self.roles.get(op) is Role.ARGUMENTS
 
+    def _of_updates(self) -> set[Operation]:
+        """The optimizer's ops, and what needs their results."""
+        found: set[Operation] = set()
+        for op in self.ops:
+            if is_update(op) or not found.isdisjoint(sources(op)):
+                found.add(op)
+        return found
+
     def _floating(self) -> set[Operation]:
         """The collectives that serve results, the views of what any collective makes, and waits of other stages."""
         found: set[Operation] = {*self.of(Role.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
@@ -118,7 +127,7 @@ def _role(op: CollectiveOp) -> Role:
     if _from_arguments(op):
         return Role.ARGUMENTS
     served = list(_final_users(op.result, _moves_data))
-    serves_results = bool(served) and all(isinstance(user, TrainOp | ReturnOp) for user in served)
+    serves_results = bool(served) and all(is_update(user) or isinstance(user, ReturnOp) for user in served)
     return Role.RESULTS if serves_results else Role.INNER
 
 

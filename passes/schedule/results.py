@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, OpResult
 
 from ...dialects.spmd import CollectiveOp
-from ...dialects.train import TrainOp
+from ...dialects.train import updated_parameter
 from .buckets import Bucket, Traffic
 from .flow import Role
 
@@ -37,15 +37,19 @@ class _Planner:
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.flow = traffic, traffic.flow
         self.pending = self.flow.of(Role.RESULTS)
+        self._updates = {*self.flow.updates}
         self.buckets: list[Bucket] = []
-        self.updates = self.flow.updates
+        self.waiting: Sequence[Operation] = self.flow.updates
+        self.updates: list[Operation] = []
         self.starts: dict[Operation, int] = {}
         self.over: dict[Operation, int] = {}
 
     def run(self) -> ResultPlan:
-        """Plan what comes before the updates, then these, then what follows them."""
+        """Plan what comes before the updates, then these, then what follows them; some updates wait for others."""
         self._waves(len(self.flow.body) - 1)
-        self._order_updates()
+        while self.waiting:
+            self._order_updates()
+            self._waves(self.flow.end - 1)
         self._waves(self.flow.end - 1)
         return ResultPlan(tuple(self.buckets), tuple(self.updates))
 
@@ -69,19 +73,46 @@ class _Planner:
             self.over.update(dict.fromkeys(group, following))
 
     def _order_updates(self) -> None:
-        """Put the updates in the order in which the buckets of their gradients start; they follow the body."""
-        arrival = {
-            op: max((self.starts.get(other, self.flow.end) for other in self._predecessors(op)), default=-1)
-            for op in self.updates
-        }
-        self.updates = sorted(self.updates, key=arrival.__getitem__)
-        self.over.update({op: len(self.flow.body) + index for index, op in enumerate(self.updates)})
+        """
+        Put the updates that can be made in the order in which the buckets of their gradients start, after the body.
+
+        The ops of one parameter stay together: what its update makes of states alone would else be kept for all
+        parameters at once. What needs a collective that is still to be planned waits for it, with what only that needs.
+        """
+        arrival = self._arrivals() or dict.fromkeys(self.waiting, self.flow.end)
+        of_parameter: dict[str | None, int] = {}
+        for op, time in arrival.items():
+            name = updated_parameter(op)
+            of_parameter[name] = max(time, of_parameter.get(name, time))
+        named = {op: name for op in arrival if (name := updated_parameter(op)) is not None}
+        times = {op: of_parameter[named[op]] if op in named else time for op, time in arrival.items()}
+        ordered = sorted(arrival, key=times.__getitem__)
+        first = len(self.flow.body) + len(self.updates)
+        self.over.update({op: first + index for index, op in enumerate(ordered)})
+        self.updates += ordered
+        self.waiting = [op for op in self.waiting if op not in arrival]
+
+    def _arrivals(self) -> dict[Operation, int]:
+        """The updates that need not wait, in order, each with the start of the last bucket that it needs."""
+        arrival: dict[Operation, int] = {}
+        for op in self.waiting:
+            before = self._predecessors(op)
+            if all(other in arrival or other in self.over for other in before):
+                times = (arrival.get(other, self.starts.get(other, -1)) for other in before)
+                arrival[op] = max(times, default=-1)
+        waiting = set(self.waiting).difference(arrival)
+        for op in reversed(list(arrival)):
+            users = {use.operation for result in op.results for use in result.uses}
+            if users and users <= waiting:
+                del arrival[op]
+                waiting.add(op)
+        return arrival
 
     def _predecessors(self, op: Operation) -> set[Operation]:
         """The collectives and updates from which `op` has its operands, directly or through views."""
         found: set[Operation] = set()
         for source in (value.op for value in op.operands if isinstance(value, OpResult)):
-            if self.flow.roles.get(source) is Role.RESULTS or isinstance(source, TrainOp):
+            if self.flow.roles.get(source) is Role.RESULTS or source in self._updates:
                 found.add(source)
             elif source in self.flow.floating:
                 found |= self._predecessors(source)

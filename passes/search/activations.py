@@ -63,7 +63,7 @@ class Activations:
 
     def _is_forward(self, op: ComputeOp) -> bool:
         # What is made of batch and constants alone is kept, by all layers that use it.
-        return op in self.layers.of and BACKWARD not in op.attributes and not isinstance(op, train.TrainOp)
+        return op in self.layers.of and BACKWARD not in op.attributes and not train.is_update(op)
 
     def root(self, value: SSAValue) -> SSAValue:
         """What a value looks at, through views; itself where it has memory of its own."""

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-_UNITS = 10**9
+_UNITS = 10**8
 """What running all ops again counts: capacities are integers."""
 
-_MOST = 10 * _UNITS
-"""What keeping a value counts at most: more than running everything again."""
+_RANGE = 1e4
+"""
+By how much the lowest and the highest price are below and above that at which keeping everything costs what running
+everything again does.
+"""
 
 _ROUNDS = 24
-"""How often a price is halved between bounds, which are powers of ten apart at first."""
+"""How often the range of prices is halved."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,7 @@ def choose(ops: Sequence[ForwardOp], values: Sequence[Result], part: float) -> C
     limit = part * first.bytes
     if first.bytes <= limit or not first.bytes:
         return first
-    unit = sum(op.seconds for op in ops if op.seconds < inf) / first.bytes
-    low, high = unit * 1e-6, unit * 1e6
+    low, high = graph.price / _RANGE, graph.price * _RANGE
     best = graph.cut(high)
     if best.bytes > limit:
         return best
@@ -111,7 +113,10 @@ class _Graph:
         self.source, self.sink = count, count + 1
         total = sum(op.seconds for op in ops if op.seconds < inf)
         self.scale = _UNITS / total if total else 1.0
-        self.never = 2 * (_UNITS + count * _MOST)
+        everything = sum(value.bytes for value in values if value.bytes < inf)
+        self.price = total / everything if everything else 0.0
+        # More than any cut through arcs that may be cut, at any price; few enough that so many fit into 64 bits.
+        self.never = 2 * (round(_UNITS * (1 + _RANGE)) + count)
         arc = self.flow.add_arc_with_capacity
         self.keeping = {
             arc(number, len(ops) + value, 0): (number, value) for number, op in enumerate(ops) for value in op.results
@@ -129,7 +134,7 @@ class _Graph:
         """The choice of least cost at a price in seconds per byte."""
         for arc, (_, value) in self.keeping.items():
             size = self.values[value].bytes
-            capacity = self.never if size == inf else min(_MOST, round(size * price * self.scale))
+            capacity = self.never if size == inf else round(size * price * self.scale)
             self.flow.set_arc_capacity(arc, capacity)
         status = self.flow.solve(self.source, self.sink)
         assert status == self.flow.OPTIMAL, f"a maximum flow has the status {status}"

@@ -75,7 +75,7 @@ class _Finder:
 
     def run(self) -> Layers:
         self._anywhere()
-        located = [op for op in self.view.ops if not self._is_anywhere(op) and not isinstance(op, train.TrainOp)]
+        located = [op for op in self.view.ops if not self._is_anywhere(op) and not train.is_update(op)]
         forward = [op for op in located if BACKWARD not in op.attributes]
         again = [op for op in located if RECOMPUTED in op.attributes]
         for op in forward:
@@ -143,9 +143,11 @@ class _Finder:
                 users = (use.operation for use in given.argument.uses)
                 used = [self.layers.of[user] for user in users if user in self.layers.of]
                 self.layers.homes[given.argument] = min(used, default=0)
+        parameters = {given.name: given.argument for given in self.view.inputs if given.role == train.PARAM}
         for op in self.view.ops:
-            if isinstance(op, train.TrainOp) and not self._is_anywhere(op):
-                self.layers.of[op] = self.layers.homes[op.args[0]]
+            if train.is_update(op) and not self._is_anywhere(op):
+                name = train.updated_parameter(op)
+                self.layers.of[op] = self.layers.homes[parameters[name] if name is not None else op.args[0]]
                 for value in op.args:
                     if isinstance(value, BlockArgument) and value not in self.layers.anywhere:
                         self.layers.homes[value] = self.layers.of[op]

@@ -93,7 +93,7 @@ class Lifetimes:
             op
             for op in self.users(value)
             if isinstance(op, ComputeOp)
-            and not (isinstance(value, BlockArgument) and isinstance(op, train.TrainOp))
+            and not (isinstance(value, BlockArgument) and train.is_update(op))
         ]
         backward = [self.position[op] for op in users if BACKWARD in op.attributes]
         return [self.position[op] for op in users if BACKWARD not in op.attributes], backward

@@ -90,9 +90,17 @@ class Weights:
 
     def price(self, move: Move) -> Price:
         """The price of a change of a value's sharding; one of weight 0 forbids nothing either."""
-        if isinstance(move.value, BlockArgument) or isinstance(move.to, train.TrainOp):
+        if isinstance(move.value, BlockArgument) or _is_for_updates(move):
             return self.parameter_price
         return self.activation_price
+
+
+def _is_for_updates(move: Move) -> bool:
+    """Whether only updates need a value in its other form."""
+    if move.to is not None:
+        return train.is_update(move.to)
+    users = [use.operation for use in move.value.uses if isinstance(use.operation, ComputeOp)]
+    return move.why == "copy" and all(map(train.is_update, users))
 
 
 COMPLETION = Weights(contractions=1.0, others=0.0)

@@ -31,13 +31,13 @@ from typing import Any, NoReturn, TypeVar, cast
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from ...dialects import train
-from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
 from ..analysis.compute import is_contraction, spec_of
 from ..errors import fail
-from .propagate import Placement, Propagation, placement, propagate_batch
+from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
 from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
@@ -51,6 +51,8 @@ _SPLIT_ROLES: dict[str, frozenset[str]] = {
     "zero3": frozenset({train.STATE, train.PARAM}),
 }
 """The roles of arguments that presets of data parallelism split."""
+
+_CAST = "aten._to_copy"
 
 
 class PinError(ValueError):
@@ -140,7 +142,7 @@ class Constraints:
     arrivals: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     copies: dict[SSAValue, Limit] = field(default_factory=dict[SSAValue, Limit])
     ops: dict[int, OpLimit] = field(default_factory=dict[int, OpLimit])
-    regathered: set[int] = field(default_factory=set[int])
+    regathered: set[SSAValue] = field(default_factory=set[SSAValue])
     sources: dict[int, str] = field(default_factory=dict[int, str])
 
     def of_input(self, value: SSAValue) -> Limit:
@@ -235,10 +237,10 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
             _check(pin, given.name, shape_of(given.argument), view.mesh)
             constraints.arguments[given.argument.index] = limit
             matched = True
-    for name, update in view.grads():
+    for name, update, at in view.grads():
         if fnmatch.fnmatchcase(f"{name}.grad", pin.value):
-            _check(pin, f"{name}.grad", shape_of(update.args[1]), view.mesh)
-            constraints.ops[id(update)] = OpLimit(operands=((1, limit),))
+            _check(pin, f"{name}.grad", shape_of(update.args[at]), view.mesh)
+            constraints.ops[id(update)] = OpLimit(operands=((at, limit),))
             matched = True
     if not matched and not _matches_elsewhere(pin, view.whole):
         names = ", ".join(given.name for given in view.inputs[:4])
@@ -247,7 +249,7 @@ def _apply_value(pin: Pin, view: StepView, constraints: Constraints) -> None:
 
 def _matches_elsewhere(pin: Pin, whole: StepView) -> bool:
     """Whether the pin is one of values of another stage."""
-    names = (*(given.name for given in whole.inputs if given.role), *(f"{name}.grad" for name, _ in whole.grads()))
+    names = (*(given.name for given in whole.inputs if given.role), *(f"{name}.grad" for name, _, _ in whole.grads()))
     return any(fnmatch.fnmatchcase(name, pin.value) for name in names)
 
 
@@ -273,8 +275,13 @@ def _apply_preset(pin: Pin, view: StepView, constraints: Constraints) -> None:
 
 
 def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constraints, split: frozenset[str]) -> None:
-    """Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home."""
+    """
+    Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home.
+
+    Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that.
+    """
     batch, parts = ("S", 0), view.mesh.parts(axes)
+    narrowed: dict[ComputeOp, Placement] = {}
     for given in view.inputs:
         shape = shape_of(given.argument)
         dim = None
@@ -285,21 +292,38 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
         where: Placement = ("S", dim) if dim is not None else "R"
         _limit_axes(constraints.arguments, given.argument.index, axes, where)
         if given.role == train.PARAM:
-            _limit_axes(constraints.copies, given.argument, axes, "R")
-            if dim is not None:
-                constraints.regathered.add(given.argument.index)
+            casts = _narrowing_casts(given.argument, view) if dim is not None else []
+            narrowed |= dict.fromkeys(casts, where)
+            for used in [cast.outs[0] for cast in casts] or [given.argument]:
+                _limit_axes(constraints.copies, used, axes, "R")
+                if dim is not None:
+                    constraints.regathered.add(used)
     found: Propagation = propagate_batch(view, axes, batch)
     for transfer in view.arrivals:
         _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
+    updates = propagate_updates(view, axes, lambda shape: split_dim(shape, parts) if split else None)
     for op in view.ops:
         if isinstance(op, train.TrainOp):
             shape = shape_of(op.args[0])
             dim = split_dim(shape, parts) if split else None
             where = ("S", dim) if dim is not None else "R"
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
+        elif train.is_update(op):
+            placements = updates[op]
+        elif op in narrowed:
+            placements = (narrowed[op], narrowed[op])
         else:
             placements = found.ops[op]
         _limit_op(constraints, op, OpLimit(axes=tuple((axis, placements) for axis in axes)))
+
+
+def _narrowing_casts(parameter: SSAValue, view: StepView) -> list[ComputeOp]:
+    """The casts of a parameter to fewer bytes, where nothing else but its update uses it."""
+    uses = [use.operation for use in parameter.uses if not view.is_update_use(use) and view.has(use.operation)]
+    casts = [op for op in uses if isinstance(op, ComputeOp) and op.name == _CAST]
+    if len(casts) < len(uses) or any(element_bytes(op.outs[0]) >= element_bytes(parameter) for op in casts):
+        return []
+    return casts
 
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
@@ -362,7 +386,7 @@ def _contractions(value: SSAValue) -> Iterator[tuple[ComputeOp, int]]:
     """The contractions that have a value, perhaps through views, for an operand, and for which."""
     for use in value.uses:
         op = use.operation
-        if not isinstance(op, ComputeOp) or isinstance(op, train.TrainOp):
+        if not isinstance(op, ComputeOp) or train.is_update(op):
             continue
         if is_contraction(op):
             yield op, op.args.index(use.operation.operands[use.index])

@@ -8,7 +8,7 @@ through where it is linear, and otherwise runs whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
@@ -60,11 +60,39 @@ def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> 
         if isinstance(op, TransferOp):
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
-        elif isinstance(op, ComputeOp) and not isinstance(op, train.TrainOp):
+        elif isinstance(op, ComputeOp) and not train.is_update(op):
             options = _options(op.rule(), single)
             have = [current[value] for value in op.args]
             best = min(options, key=lambda option: _messages(have, option))
             found.ops[op] = best
+            current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
+    return found
+
+
+def propagate_updates(
+    view: StepView, axes: tuple[str, ...], dim_of: Callable[[tuple[int, ...]], int | None]
+) -> dict[ComputeOp, tuple[Placement, ...]]:
+    """
+    The placements, on `axes` taken as one, of the ops of updates that are not fused.
+
+    Args:
+        dim_of: along which dim parameters, states and gradients of a shape are split for their update, if they are.
+    """
+    single = Mesh((Axis("x", view.mesh.parts(axes)),))
+    current: dict[SSAValue, Placement] = {}
+    found: dict[ComputeOp, tuple[Placement, ...]] = {}
+
+    def have(value: SSAValue) -> Placement:
+        if value not in current:
+            dim = dim_of(shape_of(value))
+            current[value] = "R" if dim is None else ("S", dim)
+        return current[value]
+
+    for op in view.ops:
+        if train.is_update(op) and not isinstance(op, train.TrainOp):
+            given = [have(value) for value in op.args]
+            best = min(_options(op.rule(), single), key=lambda option: _messages(given, option))
+            found[op] = best
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return found
 

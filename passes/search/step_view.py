@@ -116,16 +116,17 @@ class StepView:
         return found
 
     def is_update_use(self, use: Use) -> bool:
-        """Whether a use of an argument is by the op that makes its new value."""
+        """Whether a use of an argument is by the ops that make its new value."""
         op = use.operation
-        return isinstance(op, train.TrainOp)
+        return train.is_update(op)
 
-    def grads(self) -> Iterator[tuple[str, train.TrainOp]]:
-        """Each parameter's name with the op that updates it."""
+    def grads(self) -> Iterator[tuple[str, ComputeOp, int]]:
+        """Each parameter's name with the ops of its update that take its gradient, and the operand by which they do."""
         names = {id(i.argument): i.name for i in self.inputs if i.role == train.PARAM}
         for op in self.ops:
-            if isinstance(op, train.SgdOp | train.AdamWOp) and id(op.args[0]) in names:
-                yield names[id(op.args[0])], op
+            name = names.get(id(op.args[0])) if isinstance(op, train.TrainOp) else train.updated_parameter(op)
+            if name is not None:
+                yield from ((name, op, at) for at in train.gradients_of(op))
 
 
 def _input(argument: BlockArgument, attributes: Mapping[str, Attribute]) -> Input:

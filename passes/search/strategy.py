@@ -240,7 +240,7 @@ class _Builder:
 
     def _copy(self, value: SSAValue, node: int, port: Port, forms: Port, shared: Sequence[Use]) -> None:
         """The decision on a working copy: its form, and whether it is kept for backward or made again."""
-        pinned = isinstance(value, BlockArgument) and value.index in self.constraints.regathered
+        pinned = value in self.constraints.regathered
         options = (False,)
         if (pinned or self.prices.at) and self.lifetimes.crosses(value):
             options = (True,) if pinned else (False, True)

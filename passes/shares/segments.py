@@ -10,7 +10,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from ...dialects.compute import ComputeOp
 from ...dialects.ratios import SEGMENT
 from ...dialects.step import BACKWARD
-from ...dialects.train import TrainOp
+from ...dialects.train import TrainOp, is_update
 from ..analysis.durations import ComputeSeconds, layer_of
 from ..search.step_view import StepView
 
@@ -25,7 +25,7 @@ def mark_segments(view: StepView, count: int | None, seconds: ComputeSeconds) ->
     """
     times: dict[str, float] = {}
     for op in view.ops:
-        if BACKWARD not in op.attributes and not isinstance(op, TrainOp) and (layer := block_of(layer_of(op))):
+        if BACKWARD not in op.attributes and not is_update(op) and (layer := block_of(layer_of(op))):
             times.setdefault(layer, 0.0)
     for op in view.ops:
         if (layer := block_of(layer_of(op))) in times and op.signature is not None:

@@ -121,7 +121,7 @@ class _Propagation:
             self._enter(op, None if op in self.before else self._linear(op))
             return set()
         choice = self._split(op)
-        if choice is None or isinstance(op, train.TrainOp):
+        if choice is None or train.is_update(op):
             return self._hoisted(split) | {op} if self._hoistable(split) else self._refuse_whole(op)
         late = [value for value in op.args if self.found.values[value].partial or value in self.late]
         if early := self.of_batch_alone.intersection(late):
@@ -136,6 +136,8 @@ class _Propagation:
         partial = {i: self.found.values[value].partial for i, value in enumerate(op.args)}
         sums = frozenset(i for i, axes in partial.items() if axes)
         added = all(kind is Reduction.SUM for axes in partial.values() for _, kind in axes)
+        if train.is_update(op):
+            return None
         if added and sums in op.rule().linear and self.late.isdisjoint(op.args):
             return Linear(sums)
         return None
@@ -212,7 +214,7 @@ class _Propagation:
 
     def _wanted(self, op: ComputeOp, uses: Mapping[SSAValue, list[Sharding | None]]) -> Choice:
         """The choice by which `op` gives all its users the parts that they demand."""
-        if op in self.before or isinstance(op, train.TrainOp) or not self.late.isdisjoint(op.outs):
+        if op in self.before or train.is_update(op) or not self.late.isdisjoint(op.outs):
             return None
         rule = op.rule()
         if any(self.found.values[value].partial for value in op.args):

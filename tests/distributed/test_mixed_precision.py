@@ -20,7 +20,8 @@ from torch import nn
 from shardwright.api.check import SEED, CheckCase, CheckResult, check_on_ranks, compile_case, imported
 from shardwright.api.comparison import Worst, largest, measure
 from shardwright.api.reference import EagerRun
-from shardwright.dialects.compute import ComputeOp, dtype_of
+from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of
+from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh
 
 STEPS = {"gpt2": recipe_steps.mixed_gpt2, "vit": recipe_steps.mixed_vit}
@@ -81,6 +82,18 @@ def test_a_program_is_as_near_as_another_order_of_sums(
     assert not result.message, result.message
     for worst in result.errors:
         assert worst.error <= MARGIN * reordered(name)[worst.kind], (str(result), reordered(name))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_split_weights_are_gathered_in_bfloat16(name: str):
+    """All matrices but those that ops in float32 use, tables of embeddings."""
+    given = case(name, "zero3")
+    module = compile_case(given, imported(given)).module
+    starts = [op for op in module.walk() if isinstance(op, StartOp) and op.kind.data == "all_gather"]
+    gathered = [value for op in starts for value in op.args if len(shape_of(value)) > 1]
+    wide = [value.name_hint or "" for value in gathered if dtype_of(value) == "float32"]
+    assert len(gathered) > 2 * len(wide)
+    assert not [name for name in wide if "attn" in name or "mlp" in name]
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -42,7 +42,13 @@ def cases() -> Iterator[tuple[str, CheckCase]]:
     yield "gpt2 on 4, zero3", case(recipe_steps.gpt2, "4", "zero3")
     yield "gpt2 on 2x2, hybrid", case(recipe_steps.gpt2, "2x2", HYBRID)
     yield "gpt2 on 2x2, searched", case(recipe_steps.gpt2, "2x2", None)
-    yield "vgg on 2, zero3", case(recipe_steps.vgg, "2", "zero3")
+    for pins in ("zero3", None):
+        yield f"vgg on 2, {pins or 'searched'}", case(recipe_steps.vgg, "2", pins)
+        for name in ("vit", "moe", "lora"):
+            yield f"{name} on 2, {pins or 'searched'}", case(getattr(recipe_steps, name), "2", pins)
+    yield "vgg on 2x2, searched", case(recipe_steps.vgg, "2x2", None)
+    yield "moe on 2x2, hybrid", case(recipe_steps.moe, "2x2", HYBRID)
+    yield "lora on 4, zero3", case(recipe_steps.lora, "4", "zero3")
     for name, pipeline in PIPELINES.items():
         yield f"gpt2 on 2, {name}", case(recipe_steps.gpt2, "2", None, pipeline)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +25,7 @@ class Checkpointed(nn.Module):
         return checkpoint(self.block, x, use_reentrant=self.reentrant)
 
 
-def checkpointed_model(make: partial[nn.Module]) -> nn.Module:
+def checkpointed_model(make: Callable[[], nn.Module]) -> nn.Module:
     """A model of blocks `h`, all of them checkpointed, in both of torch's ways."""
     model = make()
     blocks = model.h
@@ -36,4 +37,4 @@ def checkpointed_model(make: partial[nn.Module]) -> nn.Module:
 def gpt2() -> TrainingStep:
     """Next-token prediction in checkpointed blocks, gradients clipped."""
     step = recipe_steps.gpt2()
-    return replace(step, model=partial(checkpointed_model, step.model))
+    return replace(step, model=partial(checkpointed_model, step.build_model))

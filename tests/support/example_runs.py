@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+from split_cluster import split_cluster
+
+from shardwright.ir.cluster_file import cluster_toml
+from shardwright.ir.mesh import Mesh
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def launch_example(name: str) -> str:
-    """Run `examples/<name>.py` by torchrun on four processes, and return what it prints."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    ran = subprocess.run([*launch, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, timeout=170)
+def launch_example(name: str, *arguments: str, ranks: int = 4) -> str:
+    """Run `examples/<name>.py` by torchrun on some processes, and return what it prints."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [*launch, str(EXAMPLES / f"{name}.py"), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def load_example(name: str) -> ModuleType:
+    """The module that `examples/<name>.py` is."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_cluster(ranks: int, folder: Path) -> str:
+    """The file of a cluster on which splitting pays."""
+    path = folder / "cluster.toml"
+    path.write_text(cluster_toml(split_cluster(Mesh.of(gpu=ranks))))
+    return str(path)
 
 
 def assert_losses_agree(printed: str) -> None:

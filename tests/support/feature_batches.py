@@ -114,7 +114,7 @@ def added_item():
     planned(Scaled(), batch={"x": x, "labels": y})({"x": x, "labels": y, "mask": torch.rand(6, 3)})
 
 
-@refused("a batch that lacks an item", "no entry 'mask'")
+@refused("a batch that lacks an item", "was given no item 'mask'")
 def missing_item():
     x, y = batches()[0]
     planned(Scaled(), batch={"x": x, "mask": torch.rand(6, 3), "labels": y})({"x": x, "labels": y})
@@ -175,7 +175,7 @@ def gradient_of_later_inputs():
 
 @refused(
     "another length later",
-    r"batch entry '0' has shape \[6, 9, 8\].* expects the global batch, \[6, 7, 8\]",
+    r"given a batch of '0' \[6, 9, 8\].* is planned for '0' \[6, 7, 8\]",
     OTHER_SHAPE,
 )
 def another_length():
@@ -184,13 +184,13 @@ def another_length():
     planned(model, batch=first)(later)
 
 
-@refused("last partial batch", r"batch entry '0' has shape \[5, 4\].* expects the global batch, \[6, 4\]", OTHER_SHAPE)
+@refused("last partial batch", r"given a batch of '0' \[5, 4\].* is planned for '0' \[6, 4\]", OTHER_SHAPE)
 def partial_batch():
     x, y = batches()[0]
     planned(two_layers())((x[:5], y[:5]))
 
 
-@refused("another dtype later", r"dtype torch\.int32", OTHER_SHAPE)
+@refused("another dtype later", r"torch\.int32, expected 1 dims, torch\.int64")
 def another_dtype():
     x, y = batches()[0]
     planned(two_layers())((x, y.int()))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import time_steps
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from shardwright.api.training_step import TrainingStep
@@ -56,3 +59,34 @@ def mixed_gpt2() -> TrainingStep:
 def mixed_vit() -> TrainingStep:
     """Images, in bfloat16 where autocast has it."""
     return replace(time_steps.vit(), precision="bf16-mixed")
+
+
+def vit() -> TrainingStep:
+    """Images through attention, two groups, the norm of gradients clipped, metrics."""
+    return replace(time_steps.vit(), optimizer=by_groups, clip_norm=CLIP, metrics=metrics)
+
+
+def moe() -> TrainingStep:
+    """Tokens through experts that a router chooses, the norm of gradients clipped over all of them."""
+    return replace(training_step("mixtral-tiny"), optimizer=by_groups, clip_norm=CLIP)
+
+
+def lora() -> TrainingStep:
+    """GPT-2 of Hugging Face, frozen but for the adapters that the peft library puts in, with their dropout."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=2, n_embd=32, n_head=4, vocab_size=101, n_positions=32, bos_token_id=0, eos_token_id=0, use_cache=False
+    )
+
+    adapters = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)
+    model = get_peft_model(GPT2LMHeadModel(config), adapters)  # pyright: ignore[reportArgumentType]
+    tokens = torch.randint(101, (8, 16), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": tokens, "labels": tokens}
+    return TrainingStep(model, _next_token, partial(torch.optim.AdamW, lr=1e-2), batch, clip_norm=CLIP)
+
+
+def _next_token(output: Any, labels: torch.Tensor) -> torch.Tensor:
+    """The model's own loss is in float32, whatever its weights are in."""
+    return F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())

@@ -134,7 +134,7 @@ def test_the_root_loads_nothing_heavy():
 def test_the_root_names_what_it_offers():
     import shardwright
 
-    offered = "it offers ShareSampler, TrainingStep, __version__, check_rule, counter_random, from_hf, parallelize"
+    offered = "it offers LocalShard, ShareSampler, TrainingStep, __version__, check_rule, counter_random, from_hf, para"
     with pytest.raises(AttributeError, match=offered):
         _ = shardwright.parallelise  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -10,7 +10,7 @@ from ....dialects.compute import ComputeOp
 from ....dialects.pipe import FragmentOp, TransferOp
 from ....dialects.spmd import StartOp
 from ....dialects.step import BACKWARD
-from ....dialects.train import TrainOp
+from ....dialects.train import TrainOp, is_update
 from ..durations import layer_of
 
 
@@ -35,7 +35,7 @@ def verb(op: Operation) -> str:
 
 def category(op: Operation) -> str:
     """The pass of the step that an op belongs to; one that does not compute goes with what it works on."""
-    if isinstance(op, TrainOp):
+    if is_update(op):
         return "update"
     if BACKWARD in op.attributes:
         return "backward"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from split_cluster import split_cluster
+from xdsl.context import Context
 
 import shardwright as sw
 from shardwright.api.check import CheckCase, check_interpreted, imported
+from shardwright.api.compile import import_training_step
 from shardwright.api.steps import StepError, find_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.compute import ComputeOp
+from shardwright.dialects.step import CHECKPOINT, RECOMPUTED
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models.hf.tasks import HFError, class_for
 from shardwright.models.hf.tiny import TINY
+from shardwright.passes.recompute import RecomputePass
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -111,3 +116,16 @@ def test_a_plan_trains_as_one_device_does(name: str):
 def test_few_ops_are_replicated_for_want_of_a_rule(name: str):
     ops = [op for op in imported(CheckCase(f"hf:{name}", parse_mesh("2"))).walk() if isinstance(op, ComputeOp)]
     assert sum(isinstance(op, OpaqueOp) for op in ops) < 0.02 * len(ops)
+
+
+def test_checkpointing_of_the_model_is_honoured():
+    """Each layer is a region that is computed again, and nothing else changes."""
+    step = find_step("hf:llama-tiny")
+    model: Any = step.build_model()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    module = import_training_step(replace(step, model=model.train()))
+    regions = {op.attributes[CHECKPOINT] for op in module.walk() if CHECKPOINT in op.attributes}
+    assert len(regions) == model.config.num_hidden_layers
+    again = module.clone()
+    RecomputePass().apply(Context(), again)
+    assert any(RECOMPUTED in op.attributes for op in again.walk())

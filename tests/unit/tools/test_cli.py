@@ -11,12 +11,12 @@ from pair_cluster import PAIR_CLUSTER
 
 from shardwright import __version__
 from shardwright.ir.cluster_file import load_cluster, parse_cluster
+from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.runtime.profile.journal import Journal
 from shardwright.runtime.profile.session import Request
 from shardwright.runtime.spawn import RankError
 from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
-from shardwright.tools.cli_console import bytes_text, seconds_text
 
 
 @pytest.fixture

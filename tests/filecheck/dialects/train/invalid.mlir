@@ -26,3 +26,11 @@ func.func @update_from_partial_sums(%w: tensor<4xf32>, %g: tensor<4xf32>, %count
     : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>) -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+func.func @assign_of_another_shape(%w: tensor<4xf32>, %new: tensor<5xf32>) {
+  // expected-error@+1 {{operand 1 has shape [5], the op's rule}}
+  %w.new = train.assign %w, %new : (tensor<4xf32>, tensor<5xf32>) -> tensor<4xf32>
+  func.return
+}

@@ -35,3 +35,22 @@ func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, 
     : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>) -> tensor<4xf32>
   func.return %w.new : tensor<4xf32>
 }
+
+// An update of several ops: what is of one parameter says of which, what is of several says nothing.
+// CHECK-LABEL: func.func @captured
+func.func @captured(
+  %w: tensor<4xf32> {train.param = "w"},
+  // CHECK: %m: tensor<4xf32> {train.state = ["w", "sum"], train.initial = 1.000000e-01 : f64}
+  %m: tensor<4xf32> {train.state = ["w", "sum"], train.initial = 0.1 : f64},
+  %g: tensor<4xf32>,
+  %lr: tensor<f64> {train.learning_rate}
+) -> (tensor<4xf32> {train.updates = 0 : i64}, tensor<4xf32> {train.updates = 1 : i64}) {
+  // CHECK: aten.neg %lr {train.update}
+  %rate = aten.neg %lr {train.update} : (tensor<f64>) -> tensor<f64>
+  %sum = aten.add.Tensor %m, %g {train.update = "w"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %next = aten.mul.Tensor %w, %rate {train.update = "w"} : (tensor<4xf32>, tensor<f64>) -> tensor<4xf32>
+  // CHECK: train.assign %w, %next {train.update = "w"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %w.new = train.assign %w, %next {train.update = "w"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %m.new = train.assign %m, %sum {train.update = "w"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %w.new, %m.new : tensor<4xf32>, tensor<4xf32>
+}

@@ -1,5 +1,5 @@
 // RUN: opt-tool %s --pass-pipeline='recompute' | filecheck %s
-// RUN: opt-tool %s --pass-pipeline='recompute' --verify-numerics > /dev/null
+// RUN: opt-tool %s --pass-pipeline='recompute' --verify-numerics | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='recompute{keep=1.5}' 2>&1 | filecheck %s --check-prefix=PART
 // RUN: not opt-tool %s --pass-pipeline='recompute{keep=0.5}' 2>&1 | filecheck %s --check-prefix=CLUSTER
 

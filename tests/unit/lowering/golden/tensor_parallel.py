@@ -34,6 +34,7 @@ PLAN = rt.Plan(
 
 
 def step(comm, fc1_weight, x, step_count, lr):
+    # model, update
     step_count_new = rt.increment(step_count)
 
     # fc1  (models/mlp.py:12)
@@ -52,6 +53,8 @@ def step(comm, fc1_weight, x, step_count, lr):
     token = comm.start("all_reduce", (g,), axes=("dp",), donate=True)
     (g,) = comm.wait(token)
     del token
+
+    # model, update
     fc1_weight = rt.sgd_(fc1_weight, g, None, step_count_new, lr, momentum=0.0, weight_decay=0.01)
 
     return loss, fc1_weight, step_count_new

@@ -48,6 +48,7 @@ PLAN = rt.Plan(
 
 
 def step(comm, w, m, v, mean, mask, zeros, x, step_count, lr):
+    # model, update
     count = rt.increment(step_count)
 
     # scale  (model.py:3)
@@ -64,6 +65,8 @@ def step(comm, w, m, v, mean, mask, zeros, x, step_count, lr):
 
     # norm
     mean_new = aten.add.Tensor(mean, kept)
+
+    # model, update
     # still needed as it is: w
     w_new, m, v = rt.adamw_(w.clone(), g, m, v, count, lr, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.01)
     del kept, zeros

@@ -1,0 +1,84 @@
+"""What a batch may hold: tensors that can be computed on, and plain values, which are part of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..ir.not_supported import ARRAY, CHANGED_VALUE, CLOSURE, INPUT_GRADIENT, LAYOUT, NESTED, OTHER_ITEM
+from ..lowering.calling import Batch, batch_items
+from ..runtime.batches import LocalRows, items_of
+from ..runtime.plan import PlanError
+
+
+def item_refusal(item: object) -> str | None:
+    """What keeps an item out of a batch, and what to do; None where nothing does."""
+    if isinstance(item, torch.Tensor):
+        if item.layout != torch.strided or item.is_nested:
+            return f"is a tensor of layout {item.layout}; {LAYOUT.instead}"
+        return f"requires a gradient; {INPUT_GRADIENT.instead}" if item.requires_grad else None
+    if _holds_tensor(item):
+        return f"is a {type(item).__name__} that holds tensors; {NESTED.instead}"
+    if hasattr(item, "__array__") and getattr(item, "ndim", 0):
+        return f"is a {type(item).__name__}; {ARRAY.instead}"
+    return None
+
+
+def _holds_tensor(item: object) -> bool:
+    inside = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else ()
+    return any(isinstance(each, torch.Tensor) or _holds_tensor(each) for each in inside)
+
+
+@dataclass(frozen=True)
+class BatchValues:
+    """
+    What every batch has to have.
+
+    Args:
+        tensors: the names of items that are tensors.
+        values: the other items, which have one value for all steps.
+    """
+
+    tensors: frozenset[str]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchValues:
+        """Those of an example."""
+        items = batch_items(batch)
+        tensors = frozenset(name for name, item in items.items() if isinstance(item, torch.Tensor))
+        return cls(tensors, {name: item for name, item in items.items() if name not in tensors})
+
+    def verify(self, batch: object) -> None:
+        """
+        Check a batch, or a rank's rows of one; shapes and dtypes are checked where rows are taken.
+
+        Raises:
+            PlanError: an item is there, or has a value, as the example does not, or it cannot be computed on.
+        """
+        if not isinstance(batch, tuple | list | dict | LocalRows):
+            raise PlanError(f"step() was given a {type(batch).__name__}; {CLOSURE.instead}")
+        items = items_of(batch)
+        for name, item in items.items():
+            if name not in self.tensors and name not in self.values:
+                known = ", ".join(map(repr, (*self.tensors, *self.values)))
+                raise PlanError(f"the batch has an entry {name!r}, the example had {known}; {OTHER_ITEM.instead}")
+            if name in self.tensors and (refusal := item_refusal(item)) is not None:
+                raise PlanError(f"batch entry {name!r} {refusal}")
+        for name, value in self.values.items():
+            # The rows of a loader are tensors alone.
+            if not (_is_same(items.get(name), value) or (isinstance(batch, LocalRows) and name not in items)):
+                found = repr(items[name]) if name in items else "missing"
+                raise PlanError(
+                    f"batch entry {name!r} is {found}, and the step was planned for {value!r}; {CHANGED_VALUE.instead}"
+                )
+
+
+def _is_same(found: object, value: object) -> bool:
+    if found is value:
+        return True
+    same: object = type(found) is type(value) and found == value
+    return same is True

@@ -1,0 +1,119 @@
+"""`step.evaluate` and `step.predict`: the forward pass of what is trained, spread as it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from ..lowering.calling import Batch
+from ..runtime.batches import LocalRows
+from ..runtime.executor import Program, gather
+from ..runtime.plan import Plan, PlanError, Result
+from .variants import Variants
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """
+    What a batch comes to, the same on every rank.
+
+    Args:
+        loss: a tensor of no dims.
+        metrics: by name, whole.
+    """
+
+    loss: torch.Tensor
+    metrics: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class RowsOfOutput:
+    """
+    The part of an output that one rank has.
+
+    Args:
+        rows: of the batch; ranks that compute on the same rows have the same ones, and those of an earlier stage none.
+        output: as the model returns it, with these rows of each tensor that has rows.
+    """
+
+    rows: range
+    output: Any
+
+
+def evaluate(variants: Variants, batch: Batch | LocalRows) -> Evaluation:
+    """Loss and metrics of a batch; see `DistributedStep.evaluate`."""
+    program, _ = variants.forward("loss", batch)
+    outputs = variants.executor.forward(batch, program)
+    by_role = list(zip(program.plan.outputs, outputs, strict=True))
+    loss = next(tensor for result, tensor in by_role if result.role == "loss")
+    return Evaluation(loss, {result.name: tensor for result, tensor in by_role if result.role == "metric"})
+
+
+def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole", "rows"]) -> Any:
+    """What the model gives for a batch; see `DistributedStep.predict`."""
+    program, form = variants.forward("output", batch)
+    assert form is not None, "the program gives what the model returns"
+    mine = variants.executor.forward(batch, program)
+    made = dict(zip([result.name for result in program.plan.outputs], mine, strict=True))
+    owners = {result.name: (plan, result) for plan in program.plans for result in plan.outputs}
+    given = [_Output(program, *owners[str(number)], made.get(str(number))) for number in range(len(owners))]
+    if part == "whole":
+        return form.filled([each.whole() for each in given])
+    with_rows = [each for each in given if each.result.shape]
+    if len({each.result.shape[0] for each in with_rows}) != 1:
+        told = ", ".join(str(list(each.result.shape)) for each in given)
+        raise PlanError(f"predict(part='rows'): the model returns tensors of {told}, which have not the same rows")
+    rows = with_rows[0].rows
+    return RowsOfOutput(rows, form.filled([each.part(with_rows[0]) for each in given]))
+
+
+@dataclass(frozen=True)
+class _Output:
+    """
+    One tensor that the model returns.
+
+    Args:
+        owner: the plan of the stage that makes it.
+        mine: what this rank has of it; None where its stage does not make it.
+    """
+
+    program: Program
+    owner: Plan
+    result: Result
+    mine: torch.Tensor | None
+
+    @property
+    def rows(self) -> range:
+        """The rows that this rank has."""
+        if self.owner is not self.program.plan:
+            return range(0)
+        rows = self.result.slices(self.owner.mesh, self.program.comm.rank)[0]
+        return range(rows.start, rows.stop)
+
+    def whole(self) -> torch.Tensor:
+        """All of it, on every rank of the job; every rank must call this."""
+        if self.mine is not None:
+            whole = gather(self.result, self.mine, self.program.comm)
+        else:
+            whole = torch.empty(self.result.shape, dtype=self.result.torch_dtype, device=self.program.comm.device)
+        if len(self.program.plans) > 1:
+            dist.broadcast(whole, self.owner.ranks[0])
+        return whole
+
+    def part(self, like: _Output) -> torch.Tensor:
+        """
+        The rows that this rank has of another output, whole along all other dims; all of it where it has no rows. Every
+        rank must call this.
+        """
+        if not self.result.shape:
+            return self.whole()
+        if self.owner is not like.owner or self.result.spread.dims[0] != like.result.spread.dims[0]:
+            return self.whole()[like.rows.start : like.rows.stop]
+        if self.mine is not None:
+            return gather(self.result, self.mine, self.program.comm, rows=True)
+        shape = (0, *self.result.shape[1:])
+        return torch.zeros(shape, dtype=self.result.torch_dtype, device=self.program.comm.device)

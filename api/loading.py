@@ -1,0 +1,98 @@
+"""`step.loader`: a DataLoader of each rank's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ..lowering.calling import batch_items
+from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
+from ..runtime.executor import Executor, Program
+from ..runtime.plan import Plan, PlanError
+from ..runtime.sampler import ShareSampler
+from .variants import Variants
+
+
+def share_loader(
+    executor: Executor,
+    variants: Variants,
+    dataset: Dataset[Any],
+    seed: int | None,
+    *,
+    drop_last: bool,
+    options: Mapping[str, Any],
+) -> DataLoader[Any]:
+    """The loader of this rank; see `DistributedStep.loader`."""
+    length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
+    rows = _own_rows(executor.main)
+    left = 0 if drop_last else length % count
+    last = _last_rows(variants, left) if left else None
+    last = range(left) if left and rows is None else last
+    batches = ShareSampler(length, count, rows if rows is not None else range(count), seed, last)
+    given = dict(options)
+    collate = _Collate(executor.plan, given.pop("collate_fn", default_collate), rows is not None)
+    own_last = left if left and _own_rows(variants.with_rows(left)[0]) is not None else None
+    return _Loader(dataset, batches, collate, own_last, given)
+
+
+def _own_rows(program: Program) -> range | None:
+    """The rows that this rank computes on; None where the items of a batch are split differently."""
+    try:
+        return batch_rows(program.plan, program.comm.rank, program.plans)[1]
+    except PlanError:
+        return None
+
+
+def _last_rows(variants: Variants, left: int) -> range:
+    """The rows of a batch of what is left over that this rank loads."""
+    programs = variants.with_rows(left)
+    if len(programs) != 1:
+        raise PlanError(
+            f"the last batch of an epoch has {left} rows, and {len(programs)} shapes with so many are declared: "
+            "declare one, by parallelize(..., shapes=[batch]), or leave that batch out, by drop_last=True"
+        )
+    rows = _own_rows(programs[0])
+    return rows if rows is not None else range(left)
+
+
+class _Loader(DataLoader[Any]):
+    """
+    Says of the last batch of an epoch how many rows it has, where they are fewer.
+
+    Args:
+        last: how many, if they are marked as this rank's own; None where they are not.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batches: ShareSampler,
+        collate: Callable[..., Any],
+        last: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__(dataset, batch_sampler=batches, collate_fn=collate, **options)
+        self._last, self._whole = last, batches.length // batches.batch
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for number, batch in enumerate(super().__iter__()):
+            if number < self._whole or not isinstance(batch, LocalRows):
+                yield batch
+            else:
+                yield replace(batch, count=self._last) if self._last is not None else items_of(batch)
+
+
+@dataclass(frozen=True)
+class _Collate:
+    """Makes a batch for the step of samples: of a rank's own rows, of which there may be none, or of all."""
+
+    plan: Plan
+    of_samples: Callable[[list[Any]], Any]
+    is_own: bool
+
+    def __call__(self, samples: list[Any]) -> Any:
+        made: Any = self.of_samples(samples) if samples else no_rows(self.plan)
+        return LocalRows(batch_items(made)) if self.is_own else made

@@ -1,0 +1,55 @@
+"""What `parallelize` tells the logger ``shardwright`` of a plan, on rank 0."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..ir.units import bytes_text, seconds_text
+from ..runtime.plan import Plan
+
+LOG = logging.getLogger("shardwright")
+
+
+def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -> None:
+    """
+    What was planned, at level INFO; candidates and the seconds of passes at DEBUG; a plan that splits nothing warns.
+
+    Args:
+        report: what `plan.json` holds.
+        plans: of the stages.
+        seconds: that the user waited for it.
+    """
+    name = report["name"]
+    mesh = ", ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
+    chosen = report["chosen"] or "as pinned"
+    LOG.info("%s: planned in %s for %d ranks (%s): %s", name, seconds_text(seconds), report["ranks"], mesh, chosen)
+    LOG.info(
+        "%s: predicted step %s, of it %s waiting for communication; peak memory of a rank %s",
+        name,
+        seconds_text(report["predicted_step_s"]),
+        seconds_text(report["predicted_exposed_communication_s"]),
+        bytes_text(max(report["peak_bytes"])),
+    )
+    for each in report.get("measured", ()):
+        told = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
+        LOG.info("%s: measured %s: %s, predicted %s", name, each["plan"], *told)
+    for each in report["candidates"]:
+        LOG.debug("%s: candidate %s", name, each)
+    LOG.debug("%s: seconds of passes %s", name, report["pass_seconds"])
+    if splits_nothing(plans):
+        LOG.warning(
+            "%s: the plan splits nothing: each of %d ranks computes the whole step, for by the cluster description "
+            "communication costs more than it saves, or nothing can be split; pins=\"dp\" splits the batch regardless",
+            name,
+            report["ranks"],
+        )
+
+
+def splits_nothing(plans: Sequence[Plan]) -> bool:
+    """Whether every rank computes the same."""
+    if len(plans) > 1 or plans[0].mesh.device_count == 1:
+        return False
+    (plan,) = plans
+    return not plan.groups and not any(value.spread.split_axes for value in plan.inputs)

@@ -1,0 +1,278 @@
+"""
+Parameters and optimizer states as other tools of PyTorch take them: a `DTensor` where one can say how a value is split.
+
+A DTensor splits a dim into parts of one size, by the axes of its mesh in their order. A value that is split otherwise
+(shares of several sizes, axes in another order) is a `LocalShard`: the local part, and where it lies in the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, TypeAlias, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from ..ir.mesh import Mesh
+from ..runtime.agreement import SAMPLED, digest, of_all_ranks
+from ..runtime.executor import Executor
+from ..runtime.plan import Plan, PlanError, Spread, Value
+
+
+@dataclass(frozen=True)
+class LocalShard:
+    """
+    This rank's part of a value that is split as no `DTensor` can be.
+
+    Args:
+        local: the part, the step's own memory; empty where the rank has none.
+        shape: of the whole.
+        offsets: where the part begins in the whole, by dim.
+    """
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The part of the whole that `local` is: ``whole[shard.slices]``."""
+        sizes = zip(self.offsets, self.local.shape, strict=True)
+        return tuple(slice(start, start + size) for start, size in sizes)
+
+    def __create_write_items__(self, name: str, _: object) -> NoReturn:
+        """PlanError: torch.distributed.checkpoint asks this of what it saves, and would save the part of one rank."""
+        raise PlanError(
+            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: save "
+            'step.state_dict(), which is whole, or plan with ratios="even"'
+        )
+
+
+Sharded: TypeAlias = "torch.Tensor | LocalShard"
+"""A `DTensor` or a `LocalShard`; in a job without a process group the tensor itself."""
+
+
+def placements_of(value: Spread, mesh: Mesh) -> tuple[Placement, ...] | None:
+    """What a DTensor says of a value, by axis of the mesh; None where it cannot say it."""
+    found: dict[str, Placement] = {}
+    for dim, (size, spread) in enumerate(zip(value.shape, value.spread.dims, strict=True)):
+        is_even = spread.offsets is None and size % mesh.parts(spread.axes) == 0
+        if spread.axes and not (is_even and spread.axes == mesh.in_order(spread.axes)):
+            return None
+        found |= {axis: Shard(dim) for axis in spread.axes}
+    for axis, reduction in value.spread.partial:
+        found[axis] = Partial(reduction.value)
+    return tuple(found.get(axis.name, Replicate()) for axis in mesh.spatial)
+
+
+class ShardedState:
+    """
+    What a step holds on this rank, by single-device names.
+
+    Args:
+        executor: of the step.
+        given: the DeviceMesh that the user planned for, if one was given.
+    """
+
+    def __init__(self, executor: Executor, given: DeviceMesh | None = None) -> None:
+        self._executor = executor
+        self._given = given
+
+    @cached_property
+    def device_mesh(self) -> DeviceMesh | None:
+        """
+        The mesh of the plan, of this rank's stage in a pipeline; None without a process group.
+
+        It is the one that was given, where the plan is on its axes. Every rank must ask for it together.
+        """
+        if not dist.is_initialized():
+            return None
+        mine, kind = self._executor.plan, self._executor.comm.device.type
+        if self._given is not None and len(self._executor.plans) == 1 and _is_of(self._given, mine.mesh):
+            return self._given
+        # The groups of all stages are made by all ranks, in one order.
+        made = {plan.ranks: _device_mesh(plan.mesh, plan.ranks, kind) for plan in self._executor.plans}
+        return made[mine.ranks]
+
+    def sharded(self, value: Value) -> Sharded:
+        """One value that this rank's stage holds, without a copy."""
+        local, mesh = self._executor.local(value), self.device_mesh
+        if mesh is None:
+            return local
+        placements = placements_of(value, self._plan_mesh)
+        if placements is None:
+            offsets = tuple(each.start for each in self._slices(value))
+            return LocalShard(local, value.shape, offsets)
+        shape, stride = torch.Size(value.shape), torch.empty(value.shape, device="meta").stride()
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
+        """The parameters of this rank's stage by their first names, in the order of the model."""
+        for value in self._executor.plan.inputs:
+            if value.role == "param":
+                yield value.name, self.sharded(value)
+
+    def weights(self) -> dict[str, Sharded]:
+        """Parameters and persistent buffers of this rank's stage, by all of their names."""
+        found: dict[str, Sharded] = {}
+        for value in _weights(self._executor.plan.inputs):
+            found |= dict.fromkeys((value.name, *value.tied), self.sharded(value))
+        return found
+
+    def optimizer_state(self, rates: Sequence[float] = ()) -> dict[str, Any]:
+        """
+        In the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: ``state`` by parameter and
+        state, of this rank's stage, and ``param_groups``, of all stages, with names in the place of parameters.
+
+        Args:
+            rates: the learning rates of the groups; by default those that the optimizer was made with.
+        """
+        plan = self._executor.plan
+        state: dict[str, dict[str, Any]] = {}
+        for value in plan.inputs:
+            if value.role == "state":
+                state.setdefault(value.name, {})[value.state] = self.sharded(value)
+        count = next((value for value in plan.inputs if value.role == "step_count"), None)
+        if count is not None and (plan.optimizer or {}).get("kind") not in _UNCOUNTED:
+            for states in state.values():
+                # torch has one on the host for each parameter.
+                states[_STEP] = self._executor.local(count).to("cpu", torch.float32, copy=True)
+        return {"state": state, "param_groups": self._parameter_groups(rates)}
+
+    def _parameter_groups(self, rates: Sequence[float]) -> list[dict[str, Any]]:
+        plan = self._executor.plan
+        named = (value.name for each in self._executor.plans for value in _updated(each) if value.role == "param")
+        members = (plan.optimizer or {}).get("members", [list(dict.fromkeys(named))])
+        kind = (plan.optimizer or {}).get("kind", "")
+        groups = [_as_in_torch(kind, settings) for settings in plan.parameter_groups]
+        for group, rate in zip(groups, rates, strict=False):
+            group["lr"] = rate
+        return [{**group, "params": list(names)} for group, names in zip(groups, members, strict=True)]
+
+    def load_weights(self, state: Mapping[str, Sharded]) -> None:
+        """
+        Take parameters and persistent buffers from whole tensors, or from what `weights` gives.
+
+        Raises:
+            PlanError: one is missing, of another shape, or unknown, or ranks were given different ones; then nothing
+                was taken.
+        """
+        wanted = [(value, self._given_for(value, state)) for value in _weights(self._executor.plan.inputs)]
+        known = {name for plan in self._executor.plans for value in _weights(plan.inputs) for name in _names(value)}
+        if unknown := [name for name in state if name not in known]:
+            raise PlanError(
+                f"load_state_dict() was given {_listed(unknown)}, which the model does not have; give what "
+                "step.state_dict() or the module's state_dict() has"
+            )
+        _verify_alike({name: given for name, given in state.items() if _is_whole(given)})
+        with torch.no_grad():
+            for value, given in wanted:
+                self._executor.local(value).copy_(self._part(value, given))
+
+    def _given_for(self, value: Value, state: Mapping[str, Sharded]) -> Sharded:
+        """What is given for a value under one of its names, of the right form."""
+        given = next((state[name] for name in _names(value) if name in state), None)
+        if given is None:
+            raise PlanError(f"load_state_dict() was given no {value.name!r}; give all parameters and buffers")
+        if tuple(given.shape) != value.shape:
+            raise PlanError(
+                f"load_state_dict() was given {value.name!r} in shape {tuple(given.shape)}; expected {value.shape}"
+            )
+        if isinstance(given, LocalShard) and given.slices != self._slices(value):
+            raise PlanError(
+                f"load_state_dict() was given the part {given.slices} of {value.name!r}, and this rank has "
+                f"{self._slices(value)}: give whole tensors, or DTensors"
+            )
+        return given
+
+    def _slices(self, value: Value) -> tuple[slice, ...]:
+        return value.slices(self._executor.plan.mesh, self._executor.comm.rank)
+
+    def _part(self, value: Value, given: Sharded) -> torch.Tensor:
+        """This rank's part of what is given; what is split otherwise is gathered by all ranks that have it."""
+        if isinstance(given, LocalShard):
+            return given.local
+        if isinstance(given, DTensor):
+            if given.device_mesh == self.device_mesh and given.placements == placements_of(value, self._plan_mesh):
+                return given.to_local()
+            given = given.full_tensor()
+        return given[self._slices(value)]
+
+    @property
+    def _plan_mesh(self) -> Mesh:
+        return self._executor.plan.mesh
+
+
+_STEP = "step"
+"""What torch's optimizers call the count of updates."""
+
+_UNCOUNTED = ("sgd", "torch.optim.sgd.SGD")
+"""The optimizers of torch that count no updates, fused and captured."""
+
+
+def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
+    return isinstance(given, torch.Tensor) and not isinstance(given, DTensor)
+
+
+def _verify_alike(state: Mapping[str, torch.Tensor]) -> None:
+    """Check that no rank has another tensor under a name: where each takes its part, nobody would notice."""
+    first: dict[str, tuple[int, str]] = {}
+    for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
+        for name, numbers in found.items():
+            holder, expected = first.setdefault(name, (rank, numbers))
+            if numbers != expected:
+                raise PlanError(
+                    f"load_state_dict() was given another {name!r} on rank {rank} than on rank {holder}; give all "
+                    "ranks the same"
+                )
+
+
+def _names(value: Value) -> tuple[str, ...]:
+    return (value.name, *value.tied)
+
+
+def _weights(values: Iterable[Value]) -> Iterator[Value]:
+    """What a state dict has."""
+    return (each for each in values if each.role == "param" or (each.role == "buffer" and each.persistent))
+
+
+def _updated(plan: Plan) -> Iterator[Value]:
+    """The inputs of a step that it gives new values."""
+    return (plan.inputs[result.updates] for result in plan.outputs if result.updates is not None)
+
+
+def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group by torch's names, all that its optimizer has."""
+    found = {name: value for name, value in settings.items() if name not in ("kind", "beta1", "beta2")}
+    if "beta1" in settings:
+        found["betas"] = (settings["beta1"], settings["beta2"])
+    defaults = _CLASSES[kind]([torch.zeros(())]).defaults if kind in _CLASSES else {}
+    return {**defaults, **found}
+
+
+_CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+"""By kind of update."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    told = ", ".join(map(repr, names[:_MOST_NAMES]))
+    return told if len(names) <= _MOST_NAMES else f"{told} and {len(names) - _MOST_NAMES} more"
+
+
+_MOST_NAMES = 3
+
+
+def _is_of(given: DeviceMesh, mesh: Mesh) -> bool:
+    """Whether torch's mesh has the axes of a plan's."""
+    names = given.mesh_dim_names or tuple(f"a{dim}" for dim in range(given.mesh.ndim))
+    return [*zip(names, given.mesh.shape, strict=True)] == [(axis.name, axis.size) for axis in mesh.spatial]
+
+
+def _device_mesh(mesh: Mesh, ranks: Sequence[int], device: str) -> DeviceMesh:
+    shape = [axis.size for axis in mesh.spatial]
+    names = tuple(axis.name for axis in mesh.spatial)
+    return DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names)

@@ -1,0 +1,232 @@
+"""Programs beside that of training: the forward pass for evaluation, and steps for batches of other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from ..ir.garbage import collector_paused
+from ..ir.not_supported import OTHER_SHAPE
+from ..lowering.calling import Batch
+from ..lowering.capture import OutputForm, Returns, capture_forward
+from ..lowering.emit_python import emit_python
+from ..lowering.import_step import import_step
+from ..lowering.load_program import load_text
+from ..passes.errors import PassError
+from ..passes.pipeline import run_pipeline
+from ..passes.planning.homes import Homes
+from ..passes.verification import first_fault
+from ..runtime.agreement import verify_alike
+from ..runtime.batches import LocalRows
+from ..runtime.executor import Executor, Program
+from ..runtime.groups import Handles
+from ..runtime.plan import PlanError
+from ..runtime.stages import Stage, connect
+from ..runtime.transfers import Lines
+from .batch_form import BatchForm, Shapes, told
+from .compile import import_training_step, versions
+from .training_step import TrainingStep
+
+MOST = 64
+"""How many programs for evaluation and prediction a step holds at most."""
+
+_BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+_END = "check-order,check-memory,insert-frees"
+
+Made: TypeAlias = "tuple[str, OutputForm | None]"
+"""The text of a program, and the form of what the model returns where the program gives that."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """
+    Plans programs that keep everything where the plan of training keeps it.
+
+    Args:
+        homes: of that plan.
+        dtype: what every floating-point tensor becomes; None keeps each.
+        draws_independently: whether each rank draws its random numbers by itself.
+        probe: whether rules of unknown ops are inferred.
+    """
+
+    step: TrainingStep
+    homes: Homes
+    name: str
+    dtype: torch.dtype | None = None
+    draws_independently: bool = False
+    probe: bool = True
+
+    def forward(self, returns: Returns, batch: Batch) -> Made:
+        """The program of the forward pass in eval mode; CaptureError, PassError where there is none."""
+        step = self.step
+        options = {"metrics": step.metrics, "precision": step.precision, "dtype": self.dtype}
+        captured, form = capture_forward(step.model, step.loss, batch, returns=returns, **options)
+        module = import_step(captured, probe=self.probe)
+        with collector_paused():
+            self._begin(module)
+            self.homes.plan_forward(module)
+            return self._emitted(module), form
+
+    def training(self, batch: Batch) -> Made:
+        """The program of the step of another batch; CaptureError, PassError where there is none."""
+        module = import_training_step(replace(self.step, batch=batch), dtype=self.dtype, probe=self.probe)
+        with collector_paused():
+            self._begin(module)
+            return self._emitted(self.homes.plan_step(module)), None
+
+    def _begin(self, module: ModuleOp) -> None:
+        first = "draw-independently," if self.draws_independently else ""
+        run_pipeline(Context(), module, first + _BEGIN, verify_each=False)
+
+    def _emitted(self, module: ModuleOp) -> str:
+        run_pipeline(Context(), module, _END, verify_each=False)
+        if fault := first_fault(module):
+            raise PassError("plan", "invalid", fault.message, fault.op)
+        return emit_python(module, name=self.name, step_spec=None, versions=versions())
+
+
+@dataclass
+class Connections:
+    """
+    What the programs of a job use in common.
+
+    Args:
+        handles: process groups.
+        lines: between stages; None where there are none.
+    """
+
+    device: torch.device
+    handles: Handles = field(default_factory=dict[tuple[int, ...], Any])
+    lines: Lines | None = None
+
+    def connect(self, stages: Sequence[Stage]) -> Any:
+        """The communicator of a program; every rank must call this."""
+        if len(stages) > 1 and self.lines is None:
+            self.lines = Lines()
+        return connect(stages, self.device, lines=self.lines, handles=self.handles)
+
+
+@dataclass
+class Variants:
+    """
+    The programs of one step on one rank, made when they are first needed; every rank must ask for the same.
+
+    Args:
+        form: of batches.
+        planner: on rank 0.
+        most: how many programs of the forward pass there may be.
+    """
+
+    executor: Executor
+    form: BatchForm
+    connections: Connections
+    planner: Planner | None
+    most: int = MOST
+    opened: Callable[[], AbstractContextManager[Any]] = nullcontext
+    declared: dict[Shapes, Program] = field(default_factory=dict[Any, Program], init=False)
+    _forward: dict[Any, tuple[Program, OutputForm | None]] = field(default_factory=dict[Any, Any], init=False)
+
+    def declare(self, batch: Batch) -> None:
+        """Plan the step for a batch of another shape."""
+        shapes = self.form.shapes("parallelize(shapes=...)", batch)
+        if shapes == self._example or shapes in self.declared:
+            return
+        verify_alike("shapes", shapes)
+        like = self.form.like(shapes, self.form.plain(batch))
+        program, _ = self._made(f"the step for {told(shapes)}", lambda planner: planner.training(like))
+        self.declared[shapes] = program
+
+    def training(self, batch: Batch | LocalRows) -> Program | None:
+        """
+        The program that trains on a batch; None for that of the example.
+
+        Raises:
+            PlanError: there is none.
+        """
+        if isinstance(batch, LocalRows):
+            return self._of_rows(batch)
+        shapes = self.form.shapes("step()", batch)
+        if shapes == self._example:
+            return None
+        if (program := self.declared.get(shapes)) is None:
+            raise PlanError(self._undeclared(told(shapes)))
+        return program
+
+    def _of_rows(self, batch: LocalRows) -> Program | None:
+        if batch.count is None or batch.count == self.form.rows:
+            return None
+        found = self.with_rows(batch.count)
+        if len(found) != 1:
+            several = f"{len(found)} shapes with {batch.count} rows are declared: give step() the global batch"
+            raise PlanError(several if found else self._undeclared(f"{batch.count} rows"))
+        return found[0]
+
+    def with_rows(self, count: int) -> list[Program]:
+        """The programs of declared shapes that have as many rows."""
+        return [program for shapes, program in self.declared.items() if shapes[0][1][:1] == (count,)]
+
+    def _undeclared(self, given: str) -> str:
+        known = "; ".join(map(told, (self._example, *self.declared)))
+        return f"step() was given a batch of {given}, and is planned for {known}: {OTHER_SHAPE.instead}"
+
+    @property
+    def _example(self) -> Shapes:
+        return tuple((name, tuple(each.shape)) for name, each in self.form.tensors.items())
+
+    def forward(self, returns: Returns, batch: Batch | LocalRows) -> tuple[Program, OutputForm | None]:
+        """
+        The program of the forward pass for a batch.
+
+        Raises:
+            PlanError: there can be none, or there are too many already; on every rank.
+        """
+        call, of_model = ("evaluate()", False) if returns == "loss" else ("predict()", True)
+        if isinstance(batch, LocalRows) and batch.count not in (None, self.form.rows):
+            raise PlanError(f"{call} was given this rank's rows of a batch of {batch.count}: give it the global batch")
+        given = self.form.example if isinstance(batch, LocalRows) else batch
+        shapes = self.form.shapes(call, given, of_model=of_model)
+        plain = self.form.plain(given, of_model=of_model)
+        key = (returns, shapes, repr(plain))
+        if key not in self._forward:
+            if len(self._forward) >= self.most:
+                raise PlanError(
+                    f"{call} was given batches of more than {self.most} shapes, the latest {told(shapes)}: each needs "
+                    "a program; pad to a few lengths, or raise step.most_programs"
+                )
+            verify_alike(f"shapes of batches for {call}", key)
+            like = self.form.like(shapes, plain)
+            what = f"the forward pass for {told(shapes)}"
+            self._forward[key] = self._made(what, lambda planner: planner.forward(returns, like))
+        return self._forward[key]
+
+    def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[Program, OutputForm | None]:
+        """The program that rank 0 plans, on every rank."""
+        shared: list[Any] = [None]
+        if self.planner is not None:
+            devices = [self.connections.device] if self.connections.device.type == "cuda" else []
+            with torch.random.fork_rng(devices), self.opened():
+                shared = [_outcome(what, self.planner, plan)]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.broadcast_object_list(shared, src=0)
+        if isinstance(shared[0], PlanError):
+            raise shared[0]
+        text, form = shared[0]
+        stages = [Stage(*each) for each in load_text(text, f"<{what}>")]
+        return self.executor.adopt(stages, self.connections.connect(stages)), form
+
+
+def _outcome(what: str, planner: Planner, plan: Callable[[Planner], Made]) -> Made | PlanError:
+    """What came of planning; the other ranks wait for it, whatever it is."""
+    try:
+        return plan(planner)
+    except Exception as error:
+        failure = PlanError(f"{what}: {error}")
+        failure.__cause__ = error
+        return failure

@@ -1,0 +1,262 @@
+"""
+`DistributedTrainer`: Hugging Face's `Trainer`, whose training steps are a planned one.
+
+The loop is the Trainer's own: epochs, schedule, logs, callbacks, evaluation, saving of weights. Forward, backward,
+clipping and update are the step's. What the Trainer could do only with gradients or an optimizer of its own is refused
+by name. It needs accelerate, as the Trainer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate.data_loader import prepare_data_loader
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Trainer
+
+from ...api.distributed_step import DistributedStep
+from ...api.parallelize import parallelize
+
+Optimizers = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+
+
+class DistributedTrainer(Trainer):
+    """
+    A Trainer that trains by `shardwright.parallelize`, on all ranks of a torchrun job.
+
+    The global batch is, as ever, `per_device_train_batch_size` for every rank; each rank loads all of it, in the order
+    in which the Trainer loads it on one device. Weight decay, learning rate, `max_grad_norm` and ``bf16`` are those of
+    the arguments. The step is planned when training begins; `step` has it then.
+
+    Args:
+        parallelize: what `shardwright.parallelize` is asked for besides, such as ``{"cluster": "cluster.toml",
+            "micro_batches": 4}``.
+        options: of the Trainer.
+
+    Raises:
+        ValueError: the Trainer is asked for what a planned step does not do; the message says what to do.
+    """
+
+    step: DistributedStep | None = None
+
+    def __init__(self, *args: Any, parallelize: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._asked = dict(parallelize or {})
+        self._verify_arguments()
+
+    def _verify_arguments(self) -> None:
+        given = self.args
+        refused = {
+            "gradient_accumulation_steps": given.gradient_accumulation_steps > 1,
+            "fp16": given.fp16,
+            "fsdp": bool(given.fsdp),
+            "deepspeed": bool(given.deepspeed),
+            "torch_compile": given.torch_compile,
+            "label_smoothing_factor": given.label_smoothing_factor != 0,
+            "auto_find_batch_size": given.auto_find_batch_size,
+            "include_num_input_tokens_seen": given.include_num_input_tokens_seen != "no",
+            "save_only_model=False": given.save_strategy != "no" and not given.save_only_model,
+            "load_best_model_at_end": given.load_best_model_at_end,
+            "compute_loss": type(self).compute_loss is not Trainer.compute_loss,
+            "compute_loss_func": self.compute_loss_func is not None,
+            "optimizers": self.optimizer is not None,
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise ValueError(f"DistributedTrainer does not take {name}: {_INSTEAD.get(name, _LEFT_OUT)}")
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """As the Trainer's; ValueError where it is to resume, or has trained before."""
+        if resume_from_checkpoint:
+            raise ValueError(
+                "DistributedTrainer does not take resume_from_checkpoint: the states of the optimizer would be lost; "
+                "load the weights into the model to begin anew from them"
+            )
+        if self.step is not None:
+            raise ValueError("this DistributedTrainer has trained; make another, with a model of its weights")
+        return super().train(None, *args, **options)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Global batches, on every rank the same, in the order of one device."""
+        data, rows = self._training_data()
+        given = self.args
+        loader = DataLoader(
+            data,
+            rows,
+            sampler=self._get_train_sampler(data),
+            collate_fn=self._collator(),
+            num_workers=given.dataloader_num_workers,
+            drop_last=True,
+        )
+        return prepare_data_loader(
+            loader,
+            given.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            use_seedable_sampler=self.accelerator.use_seedable_sampler,
+            data_seed=given.data_seed,
+        )
+
+    def _training_data(self) -> tuple[Any, int]:
+        """The data set, and the rows of a global batch."""
+        data: Any = self.train_dataset
+        rows = self.args.train_batch_size * self.args.world_size
+        if data is None or not hasattr(data, "__len__"):
+            raise ValueError("DistributedTrainer takes a train_dataset with a length")
+        if len(data) % rows and not self.args.dataloader_drop_last:
+            raise ValueError(
+                f"the train_dataset has {len(data)} samples, and a global batch {rows}: the last batch of an epoch "
+                "would be another step; say dataloader_drop_last=True"
+            )
+        return data, rows
+
+    def _collator(self) -> Callable[[list[Any]], Any]:
+        return self._get_collator_with_removed_columns(self.data_collator, description="training")
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Plan the step; what is returned has the rates of its optimizer."""
+        if self.step is None:
+            data, rows = self._training_data()
+            with torch.random.fork_rng():
+                example = dict(self._collator()([data[index] for index in range(rows)]))
+            example |= self._count(self._get_num_items_in_batch([example], self.args.device))
+            asked = {"clip_norm": self.args.max_grad_norm or None, **self._asked}
+            asked |= {"precision": "bf16-mixed"} if self.args.bf16 else {}
+            trained: Any = self.model
+            trained.train()
+            self._flops = 6 * trained.num_parameters(exclude_embeddings=True) if _counts(trained) else 0
+            self.step = parallelize(trained, None, self._optimizers(trained), example, **asked)
+            self.optimizer = _Rates(self.step.optimizer)
+        assert self.optimizer is not None
+        return self.optimizer
+
+    def _optimizers(self, model: nn.Module) -> Optimizers:
+        """What makes the optimizer that the Trainer would make."""
+        kind, settings = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)  # pyright: ignore[reportArgumentType]
+        decayed, decay = set(self.get_decay_parameter_names(model)), self.args.weight_decay
+
+        def make(named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+            named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+            matrices = [parameter for name, parameter in named if name in decayed]
+            others = [parameter for name, parameter in named if name not in decayed]
+            groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+            return kind([group for group in groups if group["params"]], **settings)
+
+        return make
+
+    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+        """Keep accelerate from the module: what is trained is the step's, what is evaluated the module itself."""
+        return _Trained() if training and self.step is not None else model
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Train one step, the update included."""
+        assert self.step is not None, "create_optimizer has planned it"
+        return self.step({**inputs, **self._count(num_items_in_batch)})
+
+    def _count(self, items: Any) -> dict[str, Any]:
+        """What the Trainer hands to models that divide their loss by it: the count of labels in the global batch."""
+        if items is None or not self.model_accepts_loss_kwargs:
+            return {}
+        # The ranks' are added up, and each is given the whole batch.
+        ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
+        return {"num_items_in_batch": torch.as_tensor(items, dtype=torch.float32) / ranks}
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        return self._get_grad_norm(model)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm that the step has clipped by; None, which is not logged, where it does not clip."""
+        assert self.step is not None, "create_optimizer has planned it"
+        return self.step.metrics.get("grad_norm")
+
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
+        """Of this rank: the ranks' are added up, and each is given the whole batch."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        return self._flops * inputs[name].numel() // self.args.world_size if name in inputs else 0
+
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+        """As the Trainer's, by the trained weights."""
+        with self._trained_module():
+            return super().evaluate(*args, **options)
+
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's, by the trained weights."""
+        with self._trained_module():
+            return super().predict(*args, **options)
+
+    def save_model(self, *args: Any, **options: Any) -> None:
+        """As the Trainer's, the trained weights, whole; every rank must call it."""
+        with self._trained_module():
+            super().save_model(*args, **options)
+
+    @contextmanager
+    def _trained_module(self) -> Iterator[None]:
+        """Inside, the Trainer's module may be used and has the trained weights."""
+        if self.step is None:
+            yield
+            return
+        with self.step.module() as model:
+            mode = model.training
+            yield
+            model.train(mode)
+
+
+_LEFT_OUT = "a planned step would leave it out in silence"
+_INSTEAD = {
+    "gradient_accumulation_steps": "make per_device_train_batch_size as many times as large, and say "
+    'parallelize={"micro_batches": ...}',
+    "fp16": "use bf16=True",
+    "fsdp": "the plan decides what is sharded",
+    "deepspeed": "the plan decides what is sharded",
+    "save_only_model=False": "states of the optimizer are not saved with the weights; say save_only_model=True, or "
+    'save_strategy="no"',
+    "optimizers": "say optimizer_cls_and_kwargs, of which the step is planned",
+}
+
+
+def _counts(model: nn.Module) -> bool:
+    return hasattr(model, "num_parameters")
+
+
+class _Trained(nn.Module):
+    """Stands for what the step trains, where the Trainer wants a wrapped module: it is never called."""
+
+
+class _Rates(torch.optim.Optimizer):
+    """
+    What the Trainer and its scheduler take for the optimizer: its groups are those of ``step.optimizer``.
+
+    Args:
+        handle: of the step.
+    """
+
+    def __init__(self, handle: torch.optim.Optimizer | None) -> None:
+        assert handle is not None, "a step that trains has an optimizer"
+        self._handle = handle
+        super().__init__([torch.zeros(())], {})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of the handle, whatever is set."""
+        return self._handle.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None: ...
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Nothing: `DistributedTrainer.training_step` has updated the parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the states are the step's."""
+        return {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Nothing: accelerate hands back what it was given."""

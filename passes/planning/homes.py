@@ -1,0 +1,296 @@
+"""
+Where a plan keeps what lasts from step to step, and plans of other functions of the same model that keep it there too.
+
+The forward pass for evaluation, and the step for a batch of another shape, work on the very parameters, buffers and
+states that training holds. So their homes are given, and the meshes and the stages; all else is searched as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
+
+from ...dialects import train
+from ...dialects.compute import plain_attribute, python_value, shape_of
+from ...dialects.mesh_ops import ClusterOp, MeshOp
+from ...dialects.pipe import SCHEDULE
+from ...dialects.ratios import PIECES, RATIOS, ratios_of
+from ...dialects.staged import Stages
+from ...dialects.step import CHOSEN, ROOM, merge_argument_attributes, sharding_of
+from ...ir.cluster import Cluster
+from ...ir.mesh import AxisKind, Mesh
+from ...ir.ratios import Splits
+from ...ir.sharding import Sharding
+from ..accumulate import AccumulatePass
+from ..add_cluster import add_cluster
+from ..analysis.compute import local_bytes
+from ..analysis.factors import Factors
+from ..errors import PassError, fail
+from ..insert_resharding import InsertReshardingPass
+from ..overlap import OverlapPass
+from ..partition_stages import add_stages
+from ..pipeline import run_passes
+from ..plan_transfers import PlanTransfersPass
+from ..recompute import RecomputePass
+from ..schedule.pipelines import Policy
+from ..schedule_pipeline import SchedulePipelinePass
+from ..search.divide import divide
+from ..search.layers import Layers, find_layers
+from ..search.pins import Constraints, Limit
+from ..search.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from ..search_strategy import HEADROOM, search_within
+from ..select_collectives import SelectCollectivesPass
+from ..split_batch import SplitBatchPass
+from .workbench import AXIS, BATCH_NORMS, decompositions
+
+_KEPT = (train.PARAM, train.STATE, train.BUFFER)
+_ROUNDS = 8
+"""How often boundaries are compared with those of the plan: each round may divide more dims that are tied."""
+
+Key = tuple[str, str]
+"""The role of an argument, and its name."""
+
+
+@dataclass(frozen=True)
+class Homes:
+    """
+    Where a plan keeps what lasts.
+
+    Args:
+        cluster: of the whole plan, on its mesh.
+        stages: the clusters of its stages; none where it is no pipeline.
+        shardings: of parameters, states, buffers, and of batch items with their shapes.
+        at: the stage of each of these.
+        shapes: of the same.
+        ratios: the attribute of the step; None for even shares.
+        parts: into how many the batch is cut.
+        schedule: of a pipeline.
+        held: the bytes on a device that has most of parameters, states and buffers.
+        fused: whether batch-norms are single ops.
+        keep: what part of activations is kept at most (`recompute`).
+    """
+
+    cluster: Cluster
+    stages: tuple[Cluster, ...]
+    shardings: Mapping[Key, Sharding]
+    at: Mapping[Key, int]
+    shapes: Mapping[Key, tuple[int, ...]]
+    ratios: Attribute | None = None
+    parts: int = 1
+    schedule: Policy = "1f1b"
+    held: int = 0
+    fused: bool = True
+    keep: float = 1.0
+    _context: Context = field(default_factory=Context, repr=False, compare=False)
+
+    @staticmethod
+    def of(module: ModuleOp) -> Homes:
+        """Those of a finished plan."""
+        (func,) = step_functions(module)
+        stages, names = Stages(func), Stages(func).names
+        mesh = mesh_of_module(module)
+        whole = StepView(func, mesh)
+        given = [each for each in whole.inputs if each.role in (*_KEPT, train.BATCH)]
+        keyed = {_key(each, stages.of_value(each.argument)): each for each in given}
+        homes = {key: sharding_of(each.argument) for key, each in keyed.items()}
+        at = {key: stages.of_value(each.argument) or 0 for key, each in keyed.items()}
+        clusters = {op.mesh.data: op for op in module.ops if isinstance(op, ClusterOp)}
+        meshes = {op.sym_name.data: op.mesh for op in module.ops if isinstance(op, MeshOp)}
+        spatial = {name: Mesh(each.spatial, name) for name, each in meshes.items()}
+        times = [axis.size for axis in meshes[mesh.name].axes if axis.kind is AxisKind.TEMPORAL]
+        times += [axis.size for name in names for axis in meshes[name].axes if axis.kind is AxisKind.TEMPORAL]
+        by_name = {name: clusters[name].cluster(each) for name, each in spatial.items() if name in clusters}
+        held: dict[int, int] = {}
+        for key, each in keyed.items():
+            if each.role != train.BATCH:
+                here = spatial[names[at[key]] if names else mesh.name]
+                held[at[key]] = held.get(at[key], 0) + local_bytes(each.argument, homes[key], here)
+        return Homes(
+            by_name[mesh.name],
+            tuple(by_name[name] for name in names),
+            homes,
+            at,
+            {key: shape_of(each.argument) for key, each in keyed.items()},
+            func.attributes.get(RATIOS),
+            max(times, default=1),
+            _schedule(func),
+            max(held.values(), default=0),
+            any(op.name in BATCH_NORMS for op in func.walk()),
+            _kept_part(func),
+        )
+
+    def plan_forward(self, module: ModuleOp) -> None:
+        """
+        Plan the forward pass of the model: whole, through the same stages.
+
+        Raises:
+            PassError: it cannot be, or does not fit in memory.
+        """
+        self._place(module)
+        run_passes(self._context, module, self._finishing(1), verify_each=False)
+
+    def plan_step(self, module: ModuleOp) -> ModuleOp:
+        """
+        The plan of a step of another batch, in as many parts as that of the plan if its rows allow, else in fewer.
+
+        Args:
+            module: is used up.
+
+        Raises:
+            PassError: there is none.
+        """
+        if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
+            run_passes(self._context, module, decompositions(), verify_each=False)
+        add_cluster(module, self.cluster)
+        run_passes(self._context, module, [RecomputePass(self.keep)], verify_each=False)
+        self._place(module)
+        rows = _rows(StepView(step_functions(module)[0], self.cluster.mesh))
+        first: PassError | None = None
+        for parts in _parts(self.parts, rows):
+            made = module.clone()
+            try:
+                run_passes(self._context, made, self._finishing(parts), verify_each=False)
+                return made
+            except PassError as error:
+                first = first or error
+        assert first is not None
+        raise first
+
+    def _finishing(self, parts: int) -> list[ModulePass]:
+        """What makes a program of a strategy."""
+        cut: list[ModulePass] = [SplitBatchPass(parts, AXIS)] if parts > 1 else []
+        made: list[ModulePass] = [*cut, InsertReshardingPass(), SelectCollectivesPass()]
+        if cut and not self.stages:
+            made.append(AccumulatePass())
+        made.append(OverlapPass())
+        if cut and self.stages:
+            made.append(SchedulePipelinePass(self.schedule, AXIS))
+        return [*made, PlanTransfersPass()] if self.stages else made
+
+    def _place(self, module: ModuleOp) -> None:
+        """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""
+        try:
+            self._placed(module)
+        except DiagnosticException as error:
+            raise PassError("plan", "failed", str(error)) from error
+
+    def _placed(self, module: ModuleOp) -> None:
+        (func,) = step_functions(module)
+        add_cluster(module, self.cluster)
+        func.attributes.pop(ROOM, None)
+        if self.ratios is not None:
+            func.attributes[RATIOS] = self.ratios
+        if self.stages:
+            self._divide(func, module)
+        for view, cluster in step_views(module):
+            kept = [(each, key) for each in view.inputs if (key := _key(each, view.stage)) in self.shardings]
+            homes = {each.argument: self.shardings[key] for each, key in kept if self._is_alike(view, each, key)}
+            self._keep_boundaries(view, homes)
+            limits = {argument.index: Limit(sharding=home) for argument, home in homes.items()}
+            mine = sum(local_bytes(argument, home, view.mesh) for argument, home in homes.items())
+            room = (1.0 - HEADROOM) * cluster.memory - max(self.held - mine, 0)
+            search_within(view, cluster, Constraints(limits), room)
+
+    def _is_alike(self, view: StepView, given: Input, key: Key) -> bool:
+        """Whether an argument is one of the plan: an item of a batch may have another shape."""
+        if (found := self.shapes[key]) == shape_of(given.argument):
+            return True
+        if given.role != train.BATCH:
+            fail(view.func, f"{given.name} has the shape {list(shape_of(given.argument))}, in the plan {list(found)}")
+        return False
+
+    def _divide(self, func: FuncOp, module: ModuleOp) -> None:
+        """Divide the function into the stages of the plan."""
+        view = StepView(func, self.cluster.mesh)
+        layers = find_layers(view)
+        divide(view, layers, [each.mesh.name for each in self.stages], self._bounds(view, layers))
+        add_stages(module, list(self.stages))
+        stages = Stages(func)
+        for given in view.inputs:
+            if given.role in _KEPT and stages.of_value(given.argument) != self.at.get(_key(given)):
+                here, there = stages.of_value(given.argument), self.at.get(_key(given))
+                fail(
+                    func,
+                    f"{given.name} would be used first in stage {here}, and the plan keeps it in stage {there}: here"
+                    " the model runs its layers in another order",
+                )
+
+    def _bounds(self, view: StepView, layers: Layers) -> list[int]:
+        """By stage its first layer: a layer without anything to keep goes with the one before it."""
+        stage_of = {
+            layers.homes[each.argument]: self.at[_key(each)]
+            for each in sorted(view.inputs, key=lambda each: each.argument.index)
+            if each.role in _KEPT and each.argument in layers.homes
+        }
+        count, latest = len(layers.names), 0
+        reached: list[int] = []
+        for layer in range(count):
+            latest = max(latest, stage_of.get(layer, latest))
+            reached.append(latest)
+        firsts = (next((i for i, at in enumerate(reached) if at >= stage), count) for stage in range(len(self.stages)))
+        return [*firsts, count]
+
+    def _keep_boundaries(self, view: StepView, homes: Mapping[BlockArgument, Sharding]) -> None:
+        """
+        Let what the plan keeps be divided at its boundaries: fewer ops tie fewer dims together than the whole step did.
+        """
+        for _ in range(_ROUNDS):
+            factors = Factors(view, ratios_of(view.func, view.mesh))
+            wanted: dict[int, Mapping[str, Attribute | None]] = {}
+            for argument, home in homes.items():
+                splits = factors.of_value(argument)
+                if splits.sharding(home, view.mesh) != home:
+                    pieces = [_pieces(splits, dim, home, view.mesh) for dim in range(len(splits.sizes))]
+                    wanted[argument.index] = {PIECES: plain_attribute(pieces)}
+            if not wanted:
+                return
+            merge_argument_attributes(view.func, wanted)
+        fail(view.func, "cannot be divided as the plan divides what it keeps")
+
+
+def _key(given: Input, stage: int | None = None) -> Key:
+    """Items of a batch are at several stages, each with a home of its own."""
+    return given.role, f"{given.name} at {stage or 0}" if given.role == train.BATCH else given.name
+
+
+def _rows(view: StepView) -> int:
+    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _parts(wanted: int, rows: int) -> list[int]:
+    """Into how many parts rows may be cut, the number that is wanted first."""
+    fewer = [parts for parts in range(min(wanted, rows), 1, -1) if not rows % parts]
+    return list(dict.fromkeys([*([wanted] if wanted <= rows else []), *fewer, 1]))
+
+
+def _kept_part(func: FuncOp) -> float:
+    """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
+    return _chosen(func).get("keep", 1.0)
+
+
+def _schedule(func: FuncOp) -> Policy:
+    return _chosen(func).get("schedule") or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
+
+
+def _chosen(func: FuncOp) -> Mapping[str, Any]:
+    chosen = func.attributes.get(CHOSEN)
+    return python_value(chosen) if chosen is not None else {}
+
+
+def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:
+    """The largest number of pieces of a dim by which it is divided as at home."""
+    size, count, spread = splits.sizes[dim], splits.counts[dim], home.dims[dim]
+    for pieces in (each for each in range(count, 0, -1) if not count % each):
+        counts = (*splits.counts[:dim], pieces, *splits.counts[dim + 1 :])
+        if Splits(splits.sizes, counts, splits.ratios).dim(dim, spread.axes, mesh) == spread:
+            return pieces
+    return size

@@ -1,0 +1,96 @@
+"""
+Optimizers whose updates are captured from their own code train as on one device, at learning rates that change.
+
+By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases. Every
+optimizer is always run where it is split most, three of them in all ways; the rest with `pytest --thorough`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+
+import optimizer_steps
+import pytest
+import torch
+from launches import trained
+from split_cluster import split_cluster
+
+from shardwright.api.check import CheckCase, CheckResult
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.mesh import parse_mesh
+
+SCHEDULE = (0.5, 1.0, 0.7, 0.3)
+BEGIN = "decompose-mean,canonicalize,cse,dce"
+END = "check-memory,insert-frees"
+PIPELINES = {
+    "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
+    f"overlap,{END}",
+    "duplex": f"{BEGIN},search-strategy,split-batch{{parts=2 unrolled=true}},insert-resharding,select-collectives,"
+    f"duplex,overlap,{END}",
+    "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
+    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+}
+
+
+IN_ALL_WAYS = ("amsgrad", "adafactor", "muon")
+"""Element by element, with states of other shapes, and with products of matrices."""
+
+
+@cache
+def step_of(optimizer: str, clip_norm: float | None) -> Callable[[], TrainingStep]:
+    """The same function for the same step, which then is captured once."""
+    return partial(optimizer_steps.step, optimizer, clip_norm)
+
+
+def case(
+    optimizer: str, mesh: str, pins: str | None, pipeline: str | None = None, clip_norm: float | None = None
+) -> CheckCase:
+    parsed = parse_mesh(mesh)
+    step = step_of(optimizer, clip_norm)
+    cluster = split_cluster(parsed)
+    return CheckCase(step, parsed, pins, torch.float64, cluster=cluster, pipeline=pipeline, schedule=SCHEDULE)
+
+
+def cases() -> Iterator[tuple[str, CheckCase]]:
+    for optimizer in optimizer_steps.OPTIMIZERS:
+        for pins in ("dp", "zero3", "tp"):
+            yield f"{optimizer} on 2, {pins}", case(optimizer, "2", pins)
+    for optimizer in IN_ALL_WAYS:
+        yield f"{optimizer} on 2, zero1", case(optimizer, "2", "zero1")
+        yield f"{optimizer} on 2, searched", case(optimizer, "2", None)
+        yield f"{optimizer} on 2x2, searched", case(optimizer, "2x2", None)
+        yield f"{optimizer} on 4, zero3", case(optimizer, "4", "zero3")
+    yield "nadam on 2, zero3, clipped", case("nadam", "2", "zero3", clip_norm=0.05)
+    for name, pipeline in PIPELINES.items():
+        for optimizer in ("rmsprop in groups", "muon"):
+            yield f"{optimizer} on 2, {name}", case(optimizer, "2", None, pipeline, clip_norm=0.05)
+
+
+CASES = dict(cases())
+for _name in ("dampened sgd on 2, zero3", "adagrad on 2, tp", "muon on 2, dp"):
+    CASES[f"{_name}, float32"] = replace(CASES[_name], dtype=torch.float32)
+
+
+def is_quick(name: str) -> bool:
+    """Whether a case is always run."""
+    optimizer, _, way = name.partition(" on ")
+    return optimizer in IN_ALL_WAYS or way not in ("2, dp", "2, tp")
+
+
+NAMES = [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+    return trained(request, CASES)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_captured_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
+    result = results(name)
+    assert result.passed, str(result)
+    assert {"parameter", "gradient"} <= {worst.kind for worst in result.errors}

@@ -1,0 +1,46 @@
+"""The example of a loop that is watched: the curve of one device, a profile with its layers, a log with the plan."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from example_runs import EXAMPLES, load_example, write_cluster
+from torch import nn
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(200)
+def test_the_log_the_curve_and_the_profile(tmp_path: Path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    cluster, out = write_cluster(2, tmp_path), tmp_path / "out"
+    command = [*launch, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("shardwright INFO: Sequential: planned in ") == 1
+    assert not ran.stdout
+
+    example = load_example("watching")
+    model, data = example.network(), example.dataset()
+    optimizer = example.ADAMW(model.parameters())
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    rows = list(csv.DictReader((out / "metrics.csv").open()))
+    assert len(rows) == example.STEPS
+    for number, row in enumerate(rows):
+        inputs, labels = data[number * example.BATCH : (number + 1) * example.BATCH]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        assert float(row["loss"]) == pytest.approx(loss.item(), rel=1e-5)
+        assert float(row["lr"]) == pytest.approx(rates.get_last_lr()[0], rel=1e-6)
+        rates.step()
+
+    names = {event.get("name") for event in json.loads((out / "trace.json").read_text())["traceEvents"]}
+    layers = {f"{phase} {layer}" for phase in ("forward", "backward", "update") for layer in ("rise", "fall")}
+    assert layers <= names

@@ -1,0 +1,85 @@
+"""A step on the ranks of a job while a profiler is on, and what the logger is told of its plan."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from split_cluster import split_cluster
+from state_ranks import LOSS, adamw, batch, net, planned
+from torch.profiler import ProfilerActivity, profile
+
+import shardwright as sw
+from shardwright.ir.cluster import Link
+from shardwright.ir.mesh import Mesh
+
+PHASES = ("forward ", "backward ", "update ")
+STEPS = 3
+WATCHED = 1
+
+
+class _Kept(logging.Handler):
+    """Keeps what the library's logger is told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.told: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append((record.levelname, record.getMessage()))
+
+
+@contextmanager
+def kept_log() -> Iterator[list[tuple[str, str]]]:
+    """What the library's logger is told inside, with the levels."""
+    logger, kept = logging.getLogger("shardwright"), _Kept()
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(kept)
+    try:
+        yield kept.told
+    finally:
+        logger.removeHandler(kept)
+        logger.setLevel(level)
+
+
+def _range_of(event: Any) -> str:
+    """The innermost range of a layer that an event is in."""
+    parent = event.cpu_parent
+    while parent is not None and not parent.name.startswith(PHASES):
+        parent = parent.cpu_parent
+    return parent.name if parent is not None else ""
+
+
+def watched(**options: Any) -> dict[str, Any]:
+    """The losses of steps without a profiler, and with one on for the second; and what that has seen of it."""
+    plain, step = planned(**options), planned(**options)
+    expected = [plain(batch(number)).item() for number in range(STEPS)]
+    losses = [step(batch(number)).item() for number in range(WATCHED)]
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        losses.append(step(batch(WATCHED)).item())
+    losses += [step(batch(number)).item() for number in range(WATCHED + 1, STEPS)]
+    events: Any = profiler.events()
+    return {
+        "expected": expected,
+        "losses": losses,
+        "ranges": {event.name for event in events if event.name.startswith(PHASES)},
+        "products": {_range_of(event) for event in events if event.name in ("aten::mm", "aten::addmm")},
+        "is plain again": "by layer" not in step._executor.main.function.__code__.co_filename,
+    }
+
+
+def on_two() -> dict[str, Any]:
+    """What this rank has seen."""
+    with kept_log() as logged:
+        whole = watched(pins="zero3")
+    mesh = Mesh.of(gpu=dist.get_world_size())
+    slow = replace(split_cluster(mesh), links=(Link("gpu", 1.0, 1e-3),))
+    with kept_log() as alone:
+        sw.parallelize(net(), LOSS, adamw, batch(0), slow, algorithm="eliminate")
+    accumulated = watched(stages=1, micro_batches=2)
+    return {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
