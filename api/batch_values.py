@@ -59,8 +59,10 @@ class BatchValues:
         Raises:
             PlanError: an item is there, or has a value, as the example does not, or it cannot be computed on.
         """
-        if not isinstance(batch, tuple | list | dict | LocalRows):
+        if callable(batch):
             raise PlanError(f"step() was given a {type(batch).__name__}; {CLOSURE.instead}")
+        if not isinstance(batch, tuple | list | dict | LocalRows):
+            return  # `BatchForm` says what it should be.
         items = items_of(batch)
         for name, item in items.items():
             if name not in self.tensors and name not in self.values:

@@ -59,13 +59,13 @@ CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
 
 
 ON_MANY = ("gpt2-tiny", "vgg19-tiny")
-"""What is always run on eight ranks, where a case takes longest: attention and convolutions."""
+"""What is always run on four and eight ranks, where a case takes longest: attention and convolutions."""
 
 
 def is_quick(each: CheckCase) -> bool:
     """Whether a case is always run: AdamW in double precision, and searched plans in single precision on two ranks."""
-    if each.mesh.device_count == 8 and each.step not in ON_MANY:
-        return False
+    if each.mesh.device_count > 2 and each.step not in ON_MANY:
+        return each is HIERARCHICAL
     if each.optimizer == "sgd" and each.pins is None:
         return each.dtype == torch.float32 and each.mesh.device_count == 2
     return each.dtype == torch.float64

@@ -108,8 +108,9 @@ def test_the_recipe_follows_one_device(ranks: int, options: tuple[str, ...]):
 
 
 @pytest.mark.distributed
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_in_bfloat16_it_is_as_near_as_other_orders_of_sums(ranks: int):
     """Without dropout, whose numbers depend on how a batch is gone through on one device."""
     given = ("--cluster", "local-4") if ranks == 4 else ()

@@ -120,7 +120,7 @@ REFUSED = [
     ((X, Y[:3]), r"different numbers of rows: '0' has 4, '1' has 3"),
     ((X[:0], Y[:0]), "without rows"),
     ((X,), r"no item '1': found '0', expected '0' \[4, 3\], '1' \[4, 2\]"),
-    ((X, Y, Y), "an item '2', which the example batch lacks"),
+    ((X, Y, Y), "an (item|entry) '2', .*example"),
     ((X, "a"), "str as item '1', expected a tensor of 2 dims"),
     (X, r"given a Tensor, expected a tuple; write \(x,\)"),
 ]
