@@ -77,7 +77,7 @@ class BatchForm:
         expected = dict if isinstance(self.example, Mapping) else tuple
         is_mapping = isinstance(batch, Mapping)
         if (not is_mapping and not isinstance(batch, Sequence)) or isinstance(batch, str):
-            more = f"; write ({'x'},)" if isinstance(batch, torch.Tensor) and expected is tuple else ""
+            more = "; write (x,)" if isinstance(batch, torch.Tensor) and expected is tuple else ""
             raise PlanError(f"{call} was given a {type(batch).__name__}, expected a {expected.__name__}{more}")
         if isinstance(self.example, Mapping) and not is_mapping:
             raise PlanError(f"{call} was given a {type(batch).__name__}, expected a dict with {self._told()}")

@@ -15,7 +15,7 @@ from ..dialects import train
 from ..dialects.compute import ComputeOp
 from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED, argument_attribute
 from ..ir.mesh import Mesh
-from .analysis.compute import spec_of
+from .analysis.compute import is_cast, spec_of
 from .search.activations import Activations
 from .search.kept_values import choose
 from .search.step_view import StepView, cluster_of_module, step_functions
@@ -73,22 +73,22 @@ class RecomputePass(ModulePass):
     name = "recompute"
 
     keep: int | float = 1
-    """What part of the bytes that backward needs of forward may be kept at most; 1 for all but what is marked."""
+    """The fraction of the bytes that backward needs of forward that may be kept; 1 for all but what is marked."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         if not 0 <= self.keep <= 1:
-            raise PassFailedException(f"recompute: keep={self.keep}, expected a part from 0 to 1")
+            raise PassFailedException(f"recompute: keep={self.keep}, expected a fraction between 0 and 1")
         for func in step_functions(op):
             if self.keep == 1 and not any(CHECKPOINT in each.attributes for each in func.body.block.ops):
                 continue
             cluster = cluster_of_module(op) if self.keep < 1 else None
             found = Activations(StepView(func, cluster.mesh if cluster is not None else Mesh(())), cluster)
             chosen = choose(found.ops, found.values, self.keep)
-            _Again(func, {found.forward[number] for number in chosen.again}).run()
+            _Recomputer(func, {found.forward[number] for number in chosen.again}).run()
 
 
-class _Again:
+class _Recomputer:
     """Puts ops into backward that do again what ops of forward did; one use."""
 
     def __init__(self, func: FuncOp, again: set[ComputeOp]) -> None:
@@ -114,10 +114,10 @@ class _Again:
             if spec_of(op).view and operands[0] is op.operands[0] and not _looks_at_parameter(value):
                 self.values[value] = value
             else:
-                self._do_again(op, operands, user)
+                self._clone(op, operands, user)
         return self.values[value]
 
-    def _do_again(self, op: ComputeOp, operands: list[SSAValue], user: Operation) -> None:
+    def _clone(self, op: ComputeOp, operands: list[SSAValue], user: Operation) -> None:
         new = op.clone()
         new.operands = operands
         new.attributes.pop(CHECKPOINT, None)
@@ -135,7 +135,7 @@ def _looks_at_parameter(value: SSAValue) -> bool:
     gathered there.
     """
     while isinstance(value, OpResult) and isinstance(op := value.op, ComputeOp):
-        if not spec_of(op).view and op.name != "aten._to_copy":
+        if not spec_of(op).view and not is_cast(op):
             break
         value = op.args[0]
     return isinstance(value, BlockArgument) and argument_attribute(value, train.PARAM) is not None

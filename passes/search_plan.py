@@ -120,8 +120,8 @@ class SearchPlanPass(ModulePass):
     """Whether two parts of the batch take turns."""
 
     keep_activations: int | float | None = None
-    """What part of the bytes that backward needs of forward may be kept (`recompute`), 1 for all; by default less than
-    all where that makes a faster plan fit."""
+    """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default
+    less than all where that makes a faster plan fit."""
 
     ratios: Literal["auto", "even"] = "auto"
     """Whether devices that differ may have shares by their speed."""
@@ -218,7 +218,7 @@ class SearchPlanPass(ModulePass):
     def _fixed(self, cluster: Cluster) -> Fixed:
         duplex = {"auto": None, "yes": True, "no": False}[self.duplex]
         if (keep := self.keep_activations) is not None and not 0 <= keep <= 1:
-            raise ValueError(f"keep_activations={keep}, expected a part from 0 to 1")
+            raise ValueError(f"keep_activations={keep}, expected a fraction between 0 and 1")
         keep = float(keep) if keep is not None else None
         return Fixed(self._mesh(cluster), self.stages, self.micro_batches, duplex, keep)
 

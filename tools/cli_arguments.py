@@ -143,8 +143,8 @@ def _planning(add: _Add) -> None:
     add("--algorithm", choices=algorithms, help=f"of the search: {algorithm_help}")
     shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
     add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
-    keep_help = "what part of activations is kept for backward, 0 to 1; by default all, or what memory has room for"
-    add("--keep-activations", type=float, metavar="PART", help=keep_help)
+    keep_help = "fraction of activations that is kept for backward; by default all, or what memory has room for"
+    add("--keep-activations", type=float, metavar="FRACTION", help=keep_help)
 
 
 def _decisions(add: _Add) -> None:

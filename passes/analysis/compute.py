@@ -54,6 +54,11 @@ def spec_of(op: ComputeOp) -> OpSpec:
     return op.spec if isinstance(op, AtenOp) else _OPAQUE
 
 
+def is_cast(op: ComputeOp) -> bool:
+    """Whether an op only changes the dtype of its operand."""
+    return op.name == "aten._to_copy"
+
+
 def is_contraction(op: ComputeOp) -> bool:
     """Whether the op does many operations per element: products of matrices, attention, convolutions."""
     return spec_of(op).contracts

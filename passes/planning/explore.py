@@ -71,10 +71,10 @@ REFINED = 2
 """How many layouts are searched with more weights."""
 
 ROUNDS = 3
-"""How often it is asked how much of its activations a candidate can keep, once it is known what the least takes."""
+"""How many times the fraction of activations that a candidate keeps is interpolated between those that are known."""
 
 GRAIN = 0.05
-"""To what parts of activations the answer is rounded."""
+"""The fractions that are tried are multiples of this, the interpolated one rounded down."""
 
 
 class Explorer:

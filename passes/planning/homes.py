@@ -24,7 +24,7 @@ from ...dialects.mesh_ops import ClusterOp, MeshOp
 from ...dialects.pipe import SCHEDULE
 from ...dialects.ratios import PIECES, RATIOS, ratios_of
 from ...dialects.staged import Stages
-from ...dialects.step import CHOSEN, ROOM, merge_argument_attributes, sharding_of
+from ...dialects.step import CHOSEN, merge_argument_attributes, sharding_of
 from ...ir.cluster import Cluster
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.ratios import Splits
@@ -149,8 +149,6 @@ class Homes:
         """
         if not self.fused and any(op.name in BATCH_NORMS for op in module.walk()):
             run_passes(self._context, module, decompositions(), verify_each=False)
-        add_cluster(module, self.cluster)
-        run_passes(self._context, module, [RecomputePass(self.keep)], verify_each=False)
         self._place(module)
         rows = _rows(StepView(step_functions(module)[0], self.cluster.mesh))
         first: PassError | None = None
@@ -185,7 +183,7 @@ class Homes:
     def _placed(self, module: ModuleOp) -> None:
         (func,) = step_functions(module)
         add_cluster(module, self.cluster)
-        func.attributes.pop(ROOM, None)
+        RecomputePass(self.keep).apply(self._context, module)
         if self.ratios is not None:
             func.attributes[RATIOS] = self.ratios
         if self.stages:

@@ -24,7 +24,7 @@ from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ..analysis.compute import op_work, spec_of
 from ..analysis.stage_costs import whole_signature
-from .kept_values import ForwardOp, Result
+from .kept_values import ForwardOp, ForwardValue
 from .layers import find_layers
 from .step_view import StepView
 
@@ -58,7 +58,7 @@ class Activations:
         self.segment_of = self._segments()
         self._known: dict[object, float] = {}
         self._place = self._places()
-        self.values = [self._result(value) for value in self.made]
+        self.values = [self._value(value) for value in self.made]
         self.ops = [self._op(op) for op in self.forward]
 
     def _is_forward(self, op: ComputeOp) -> bool:
@@ -98,7 +98,7 @@ class Activations:
     def _is_use_in_forward(self, op: object) -> bool:
         return isinstance(op, ComputeOp) and self._is_forward(op)
 
-    def _goes_on(self, value: SSAValue) -> bool:
+    def _crosses_segments(self, value: SSAValue) -> bool:
         """Whether later segments take a value, or something that looks at it."""
         root = self.root(value)
         if root not in self.last_use:
@@ -106,14 +106,14 @@ class Activations:
         segment = self.segment_of.get(self.layers.of[_op_of(value)])
         return self.segment_of.get(self.last_use[root]) != segment
 
-    def _result(self, value: OpResult) -> Result:
+    def _value(self, value: OpResult) -> ForwardValue:
         op = _op_of(value)
         is_marked = self._region(op) > 0 and self._may_run_again(op) and not self._leaves_region(value)
         root = self.root(value)
         if root not in self.number:
-            return Result(0.0, value in self.needed)
+            return ForwardValue(0.0, value in self.needed)
         is_view = root is not value
-        return Result(inf if is_view or is_marked else float(value_bytes(value)), value in self.needed)
+        return ForwardValue(inf if is_view or is_marked else float(value_bytes(value)), value in self.needed)
 
     def _op(self, op: ComputeOp) -> ForwardOp:
         operands = tuple(self.number[value] for value in op.args if value in self.number)
@@ -126,7 +126,8 @@ class Activations:
         if not self._may_run_again(op):
             return inf
         is_last = self.layers.of[op] not in self.segment_of
-        if not self._region(op) and (is_last or any(map(self._goes_on, op.outs)) or self._takes_much_more(op)):
+        is_kept = is_last or any(map(self._crosses_segments, op.outs)) or self._needs_large_parameter(op)
+        if is_kept and not self._region(op):
             return inf
         return self._least_seconds(op) * (1.0 + _TILT * self._place[op])
 
@@ -153,7 +154,7 @@ class Activations:
             return False
         return not any(use.operation is self.view.terminator for result in op.outs for use in result.uses)
 
-    def _takes_much_more(self, op: ComputeOp) -> bool:
+    def _needs_large_parameter(self, op: ComputeOp) -> bool:
         """
         Whether an op takes a parameter that backward has no other use for, and that is larger than what a device has of
         the op's results: a table of embeddings, which may have to be gathered again.

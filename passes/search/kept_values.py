@@ -32,7 +32,7 @@ _ROUNDS = 24
 
 
 @dataclass(frozen=True)
-class Result:
+class ForwardValue:
     """
     A value that an op of forward gives.
 
@@ -62,7 +62,7 @@ class ForwardOp:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Cut:
     """
     What is run again, by number of op, and what is kept, by number of value.
 
@@ -77,7 +77,7 @@ class Choice:
     bytes: float
 
 
-def choose(ops: Sequence[ForwardOp], values: Sequence[Result], part: float) -> Choice:
+def choose(ops: Sequence[ForwardOp], values: Sequence[ForwardValue], part: float) -> Cut:
     """
     What is kept and run again so that the kept bytes are at most `part` of what they are where as little as possible is
     run again; at the least seconds of all choices that are best at one price. Where that cannot be, the least bytes.
@@ -104,7 +104,7 @@ def choose(ops: Sequence[ForwardOp], values: Sequence[Result], part: float) -> C
 class _Graph:
     """The arcs of the cut, whose capacities depend on the price of a byte."""
 
-    def __init__(self, ops: Sequence[ForwardOp], values: Sequence[Result]) -> None:
+    def __init__(self, ops: Sequence[ForwardOp], values: Sequence[ForwardValue]) -> None:
         from ortools.graph.python.max_flow import SimpleMaxFlow
 
         self.ops, self.values = ops, values
@@ -130,7 +130,7 @@ class _Graph:
             if value.is_needed:
                 arc(len(ops) + number, self.sink, self.never)
 
-    def cut(self, price: float) -> Choice:
+    def cut(self, price: float) -> Cut:
         """The choice of least cost at a price in seconds per byte."""
         for arc, (_, value) in self.keeping.items():
             size = self.values[value].bytes
@@ -144,4 +144,4 @@ class _Graph:
             value for number, value in self.keeping.values() if number not in far and len(self.ops) + value in far
         )
         seconds = sum(self.ops[number].seconds for number in again)
-        return Choice(again, kept, seconds, sum(self.values[value].bytes for value in kept))
+        return Cut(again, kept, seconds, sum(self.values[value].bytes for value in kept))

@@ -35,7 +35,7 @@ from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
-from ..analysis.compute import is_contraction, spec_of
+from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..errors import fail
 from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
 from .step_view import StepView, value_label
@@ -51,8 +51,6 @@ _SPLIT_ROLES: dict[str, frozenset[str]] = {
     "zero3": frozenset({train.STATE, train.PARAM}),
 }
 """The roles of arguments that presets of data parallelism split."""
-
-_CAST = "aten._to_copy"
 
 
 class PinError(ValueError):
@@ -320,7 +318,7 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
 def _narrowing_casts(parameter: SSAValue, view: StepView) -> list[ComputeOp]:
     """The casts of a parameter to fewer bytes, where nothing else but its update uses it."""
     uses = [use.operation for use in parameter.uses if not view.is_update_use(use) and view.has(use.operation)]
-    casts = [op for op in uses if isinstance(op, ComputeOp) and op.name == _CAST]
+    casts = [op for op in uses if isinstance(op, ComputeOp) and is_cast(op)]
     if len(casts) < len(uses) or any(element_bytes(op.outs[0]) >= element_bytes(parameter) for op in casts):
         return []
     return casts

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import hosts_cluster, split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, compile_case, imported
@@ -74,9 +74,7 @@ def is_quick(each: CheckCase) -> bool:
 NAMES = [name if is_quick(each) else pytest.param(name, marks=pytest.mark.thorough) for name, each in CASES.items()]
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -14,7 +14,7 @@ from functools import cache, partial
 import optimizer_steps
 import pytest
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult
@@ -82,9 +82,7 @@ def is_quick(name: str) -> bool:
 NAMES = [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -15,7 +15,7 @@ from dataclasses import replace
 import dropout_steps
 import pytest
 import torch
-from launches import trained
+from launches import results_of
 from odd_steps import larger_gpt2
 from split_cluster import split_cluster, unequal_cluster
 
@@ -76,9 +76,7 @@ CASES["dropout 2,2 1f1b float64"] = replace(
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import recipe_steps
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
@@ -58,9 +58,7 @@ CASES = dict(cases())
 CASES["gpt2 on 2, zero3, float32"] = replace(CASES["gpt2 on 2, zero3"], dtype=torch.float32, optimizer="sgd")
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -16,7 +16,7 @@ import dropout_steps
 import pytest
 import recipe_steps
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
@@ -68,9 +68,7 @@ def cases() -> Iterator[tuple[str, CheckCase]]:
 CASES = dict(cases())
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

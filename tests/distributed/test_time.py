@@ -14,7 +14,7 @@ import dropout_steps
 import pytest
 import time_steps
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted
@@ -80,9 +80,7 @@ CASES["bert with dropout, accumulation"] = replace(
 )
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

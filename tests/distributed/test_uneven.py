@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import mixed_cluster, split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
@@ -73,9 +73,7 @@ CASES = {str(each): each for each in on_ranks()}
 INTERPRETED = {str(each): each for each in interpreted()}
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import vocabulary_steps
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
@@ -66,9 +66,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from launches import trained
+from launches import results_of
 from split_cluster import split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult
@@ -30,9 +30,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
-    return trained(request, CASES)
+results = results_of(CASES)
 
 
 @pytest.mark.distributed

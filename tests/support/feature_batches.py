@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from features import SGD, Batch, batches, cross_entropy, planned, refused, trains_alike, two_layers, works
+from features import (
+    SGD,
+    Batch,
+    assert_same_weights,
+    batches,
+    cross_entropy,
+    planned,
+    refused,
+    train_plainly,
+    trains_alike,
+    two_layers,
+    works,
+)
 from torch import nn
 from transformers.utils.generic import ModelOutput
 
@@ -199,9 +212,11 @@ def another_dtype():
 @works("inputs in double precision, converted as .to() does")
 def double_inputs():
     model = two_layers()
-    step = planned(model)
+    plain, step = copy.deepcopy(model), planned(model)
     x, y = batches()[0]
+    train_plainly(plain, [(x, y)])
     step((x.double(), y))
+    assert_same_weights(step, plain)
 
 
 # What a model gives

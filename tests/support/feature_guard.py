@@ -8,7 +8,18 @@ import pickle
 
 import torch
 from feature_layers import Attention
-from features import SGD, batches, cross_entropy, planned, refused, trains_alike, two_layers, works
+from features import (
+    SGD,
+    assert_follows,
+    assert_same_weights,
+    batches,
+    cross_entropy,
+    planned,
+    refused,
+    trains_alike,
+    two_layers,
+    works,
+)
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -174,6 +185,7 @@ def averaged():
         with step.module() as trained:
             ours.update_parameters(trained)
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    assert_same_weights(step, plain)
 
 
 @refused("pickling the step", "state_dict", COPIED_STEP)
@@ -190,11 +202,11 @@ def copied_step():
 def two_steps():
     given = batches()
     first, second = two_layers(), two_layers()
+    plain, untrained = copy.deepcopy(first), copy.deepcopy(second)
     one, other = planned(first), planned(second)
-    before = other.state_dict()
-    one(given[0])
-    torch.testing.assert_close(other.state_dict(), before)
-    assert not torch.equal(one.state_dict()["0.weight"], other.state_dict()["0.weight"])
+    assert_follows(one, plain, given)
+    assert_same_weights(other, untrained)
+    assert_follows(other, untrained, given)
 
 
 @refused("one model in two steps", "asked for after parallelize", STALE)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
 import torch
-from features import batches, cross_entropy, planned, refused, trains_alike, two_layers, works
+from features import (
+    assert_same_weights,
+    batches,
+    cross_entropy,
+    planned,
+    refused,
+    train_plainly,
+    trains_alike,
+    two_layers,
+    works,
+)
 from torch import nn
 
 import shardwright as sw
@@ -250,5 +261,12 @@ def loss_item():
 
 @works("loss that is not a number")
 def nan_loss():
-    step = planned(two_layers(), lambda output, labels: cross_entropy(output, labels) * float("nan"))
-    assert torch.isnan(step(batches()[0]))
+    def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(output, labels) * float("nan")
+
+    model, given = two_layers(), batches()[:1]
+    plain = copy.deepcopy(model)
+    train_plainly(plain, given, loss)
+    step = planned(model, loss)
+    assert torch.isnan(step(given[0]))
+    assert_same_weights(step, plain, equal_nan=True)

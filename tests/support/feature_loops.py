@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from features import (
     SGD,
+    assert_follows,
     assert_same_weights,
     batches,
     cross_entropy,
     planned,
     refused,
+    train_plainly,
     trains_alike,
     two_layers,
     works,
@@ -74,7 +77,14 @@ def capturable():
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=0.01, capturable=True)
 
-    planned(two_layers(), optimizer=optimizer)(batches()[0])
+    model, given = two_layers(), batches()
+    plain = copy.deepcopy(model)
+    step = planned(model, optimizer=optimizer)
+    # torch itself has no capturable updates on a CPU.
+    train_plainly(plain, given, optimizer=partial(torch.optim.AdamW, lr=0.01))
+    for batch in given:
+        step(batch)
+    assert_same_weights(step, plain)
 
 
 @works("learning rate as a tensor")
@@ -283,11 +293,14 @@ def scaler():
 
 @works("what loops do with a loss")
 def loss_used():
-    step, total = planned(two_layers()), 0.0
-    for batch in batches():
+    model, given, total = two_layers(), batches(), 0.0
+    plain, step = copy.deepcopy(model), planned(model)
+    for batch in given:
         loss = step(batch)
         total += loss.item() + float(loss.detach()) + loss.detach().numpy()
         assert f"{loss:.4f}" == f"{loss.item():.4f}"
+    assert abs(total - 3 * sum(loss.item() for loss in train_plainly(plain, given))) < 1e-4
+    assert_same_weights(step, plain)
 
 
 @refused("step.optimizer.step() in the loop", r"step\(batch\) updates the parameters itself", OPTIMIZER_STEP)
@@ -299,10 +312,11 @@ def optimizer_step():
 
 @works("step.optimizer.zero_grad() in the loop")
 def optimizer_zero_grad():
-    step = planned(two_layers())
+    model = two_layers()
+    plain, step = copy.deepcopy(model), planned(model)
     assert step.optimizer is not None
     step.optimizer.zero_grad(set_to_none=True)
-    step(batches()[0])
+    assert_follows(step, plain, batches())
 
 
 @refused("model.zero_grad() in the loop", "the parameters of Sequential was asked for after parallelize", STALE)
@@ -360,10 +374,11 @@ def inference_around():
 
 @works("parallelize inside no_grad")
 def no_grad_around_parallelize():
-    given = batches()
+    given, model = batches(), two_layers()
+    plain = copy.deepcopy(model)
     with torch.no_grad():
-        step = planned(two_layers(), batch=given[0])
-    step(given[0])
+        step = planned(model, batch=given[0])
+    assert_follows(step, plain, given)
 
 
 @contextmanager
@@ -405,14 +420,12 @@ def moved():
 @works("evaluation inside step.module()")
 def evaluated():
     model = two_layers()
-    step = planned(model)
+    plain, step = copy.deepcopy(model), planned(model)
     x, y = batches()[0]
-    step((x, y))
+    assert_follows(step, plain, [(x, y)])
     with step.module() as trained, torch.no_grad():
         trained.eval()
         found = trained(x)
         trained.train()
-    plain = two_layers()
-    plain.load_state_dict(step.state_dict())
-    torch.testing.assert_close(found, plain(x).detach())
-    step((x, y))
+    torch.testing.assert_close(found, plain(x).detach(), rtol=1e-5, atol=1e-5)
+    assert_follows(step, plain, [(x, y)])

@@ -46,6 +46,9 @@ class Feature:
 
 FEATURES: dict[str, Feature] = {}
 
+COMPARED: list[DistributedStep] = []
+"""The steps whose weights were compared with those of plain PyTorch."""
+
 
 def works(name: str) -> Callable[[Script], Script]:
     """Register a script that compares what it trained with plain PyTorch."""
@@ -112,15 +115,8 @@ def trains_alike(
         The step.
     """
     given = batches() if given is None else given
-    plain, of_batch = copy.deepcopy(model), in_plain or partial(_loss, loss)
-    updates, expected = optimizer(plain.parameters()), []
-    for number, batch in enumerate(given):
-        with drawing() if drawing is nullcontext else drawing(step=number):
-            value = of_batch(plain, batch)
-        value.backward()
-        updates.step()
-        updates.zero_grad()
-        expected.append(value.detach())
+    plain = copy.deepcopy(model)
+    expected = train_plainly(plain, given, loss, optimizer, in_plain=in_plain, drawing=drawing)
     step = planned(model, loss, given[0], optimizer, **options)
     found = [step(batch).detach() for batch in given]
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
@@ -128,10 +124,40 @@ def trains_alike(
     return step
 
 
-def assert_same_weights(step: DistributedStep, plain: nn.Module, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(
-        step.state_dict(), {**plain.state_dict()}, rtol=tolerance, atol=tolerance, check_stride=False
-    )
+def train_plainly(
+    plain: nn.Module,
+    given: Sequence[Batch],
+    loss: Callable[..., Any] | None = cross_entropy,
+    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
+    *,
+    in_plain: Callable[[nn.Module, Any], torch.Tensor] | None = None,
+    drawing: Callable[..., Any] = nullcontext,
+) -> list[torch.Tensor]:
+    """Train a module in plain PyTorch; the losses. Arguments are those of `trains_alike`."""
+    of_batch, updates, losses = in_plain or partial(_loss, loss), optimizer(plain.parameters()), list[torch.Tensor]()
+    for number, batch in enumerate(given):
+        with drawing() if drawing is nullcontext else drawing(step=number):
+            value = of_batch(plain, batch)
+        value.backward()
+        updates.step()
+        updates.zero_grad()
+        losses.append(value.detach())
+    return losses
+
+
+def assert_follows(step: DistributedStep, plain: nn.Module, given: Sequence[Batch]) -> None:
+    """Train a step, and a module in plain PyTorch, on the same batches, and compare losses and weights."""
+    expected = train_plainly(plain, given)
+    torch.testing.assert_close([step(batch).detach() for batch in given], expected, rtol=1e-5, atol=1e-5)
+    assert_same_weights(step, plain)
+
+
+def assert_same_weights(
+    step: DistributedStep, plain: nn.Module, tolerance: float = 1e-5, *, equal_nan: bool = False
+) -> None:
+    COMPARED.append(step)
+    options: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "check_stride": False, "equal_nan": equal_nan}
+    torch.testing.assert_close(step.state_dict(), {**plain.state_dict()}, **options)
 
 
 def _loss(loss: Callable[..., Any] | None, model: nn.Module, batch: Any) -> torch.Tensor:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import pytest
 
 from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
 from shardwright.runtime.spawn import RankError
+
+
+def results_of(cases: Mapping[str, CheckCase]) -> Any:
+    """The fixture of a module whose tests take the results of cases by their names: `results = results_of(CASES)`."""
+
+    @pytest.fixture(scope="module")
+    def results(request: pytest.FixtureRequest) -> Callable[[str], CheckResult]:
+        return trained(request, cases)
+
+    return results
 
 
 def trained(request: pytest.FixtureRequest, cases: Mapping[str, CheckCase]) -> Callable[[str], CheckResult]:

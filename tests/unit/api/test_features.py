@@ -12,7 +12,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from features import FEATURES, Feature
+from features import COMPARED, FEATURES, Feature
 
 from shardwright.api.module_guard import StaleModuleError
 from shardwright.ir.not_supported import NOT_SUPPORTED, Refusal
@@ -39,8 +39,9 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.parametrize("feature", WORKING.values(), ids=WORKING)
 def test_a_script_trains_as_in_plain_pytorch(feature: Feature):
-    """The script compares."""
+    COMPARED.clear()
     feature.script()
+    assert COMPARED, "a script that works compares its weights with those of plain PyTorch"
 
 
 @pytest.mark.parametrize("feature", REFUSED.values(), ids=REFUSED)

@@ -22,7 +22,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.recompute import RecomputePass
 from shardwright.passes.search.activations import Activations
-from shardwright.passes.search.kept_values import ForwardOp, Result, choose
+from shardwright.passes.search.kept_values import ForwardOp, ForwardValue, choose
 from shardwright.passes.search.layers import find_layers
 from shardwright.passes.search.step_view import StepView, cluster_of_module, step_functions
 
@@ -32,7 +32,7 @@ class Graph:
     """Ops, each with one result of the same number."""
 
     ops: list[ForwardOp]
-    values: list[Result]
+    values: list[ForwardValue]
 
     def choices(self) -> list[tuple[float, float]]:
         """The seconds and bytes of every choice of what is kept that leaves backward with what it needs."""
@@ -58,7 +58,7 @@ SIZES = (1.0, 2.0, 4.0, 8.0)
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     count = draw(st.integers(1, 7))
-    ops, values = list[ForwardOp](), list[Result]()
+    ops, values = list[ForwardOp](), list[ForwardValue]()
     for number in range(count):
         operands = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set[int]()
         is_fixed = draw(st.booleans()) and draw(st.booleans())
@@ -66,7 +66,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         # A view, which takes no time, is not what is kept; what can neither be kept nor run again would be no choice.
         size = inf if seconds == 0.0 else draw(st.sampled_from(SIZES if is_fixed else (*SIZES, inf)))
         ops.append(ForwardOp(seconds, tuple(sorted(operands)), (number,)))
-        values.append(Result(size, draw(st.booleans())))
+        values.append(ForwardValue(size, draw(st.booleans())))
     return Graph(ops, values)
 
 

@@ -28,5 +28,5 @@ func.func @step(
   func.return %loss, %h : tensor<f32>, tensor<8x4xf32>
 }
 
-// PART: recompute: keep=1.5, expected a part from 0 to 1
+// PART: recompute: keep=1.5, expected a fraction between 0 and 1
 // CLUSTER: the module has no mesh; add one
