@@ -32,6 +32,7 @@ _COMBINE: dict[Reduction, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
     Reduction.MAX: torch.maximum,
     Reduction.MIN: torch.minimum,
 }
+_INCOMPLETE = "a collective over a temporal axis needs all of its parts; it has some"
 _REPLICA_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex128: 1e-9, torch.complex64: 1e-4}
 
 
@@ -194,7 +195,19 @@ def _slice(step: Step, spread: Spread) -> Parts:
 
 
 def _reduce_scatter(step: Step, spread: Spread) -> Parts:
-    return _slice(step, replace(spread, parts=_all_reduce(step, spread)))
+    """
+    Every device sums from the part after its own on, as round a ring: what looks at two sums of the same numbers that
+    are made in different ways finds them rounded differently, as on a cluster.
+    """
+    found = list(spread.parts)
+    for group in spread.mesh.groups(step.axes):
+        members = [part for rank in group if (part := spread.parts[rank]) is not None]
+        if members and len(members) < len(group):
+            raise ValueError(_INCOMPLETE)
+        for place, rank in enumerate(group if members else ()):
+            total = combine((*members[place + 1 :], *members[: place + 1]), step.reduction)
+            found[rank] = _own_part(step, total, spread, rank)
+    return tuple(found)
 
 
 def _all_to_all(step: Step, spread: Spread) -> Parts:
@@ -255,7 +268,7 @@ def _by_group(
             for rank in group:
                 results[rank] = result
         elif members:
-            raise ValueError("a collective over a temporal axis needs all of its parts; it has some")
+            raise ValueError(_INCOMPLETE)
     return tuple(results)
 
 

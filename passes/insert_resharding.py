@@ -24,7 +24,7 @@ from ..dialects.step import (
 )
 from ..ir.cluster import Cluster
 from ..ir.collectives import Step
-from ..ir.sharding import Sharding
+from ..ir.sharding import Reduction, Sharding
 from .analysis.forms import Forms
 from .analysis.resharding import ReshardCosts
 from .errors import fail
@@ -41,6 +41,9 @@ class InsertReshardingPass(ModulePass):
     collective, a change that takes several is a chain of them, the cheapest on this cluster. A resharding
     stands before its first user, or, where only updates use it, right after its value is made; users with the same
     demand share it, except that a working copy marked `spmd.regather` is made once for forward and again for backward.
+    A partial value is summed once: what is wanted in another form is made of the sum that is there, so that a comparison
+    of what two users make of it sees one number; ops between such a value and the comparison may not pass partial sums
+    on.
     Where the function is marked `spmd.frugal`, so is every form but homes and working copies, and a working copy takes
     the place of its value. What a transfer takes to another stage is no partial value. Results carry their
     `spmd.sharding`.
@@ -102,6 +105,8 @@ class _Inserter(Forms[SSAValue]):
 
     def run(self) -> None:
         """Insert them, and let every result say its sharding."""
+        for op in self.comparisons.ops:
+            _verify_whole_sums(op)
         super().run()
         listed = [(index, value) for index, value in enumerate(self.view.terminator.arguments) if self.view.has(value)]
         mesh = self.view.mesh.name
@@ -140,3 +145,15 @@ class _Inserter(Forms[SSAValue]):
 
     def give(self, use: Use, form: SSAValue) -> None:
         use.operation.operands[use.index] = form
+
+
+def _verify_whole_sums(op: ComputeOp) -> None:
+    """Fail where an op between a value and a comparison of what is made of it passes partial sums on."""
+    given = op.signature
+    shardings = () if given is None else (*given.operands, *given.results)
+    if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):
+        fail(
+            op,
+            f"passes partial sums on, {given}, but what is made of it is compared with other things made of the same"
+            " value, and sums before and after an op are rounded differently; give it a signature without partial sums",
+        )

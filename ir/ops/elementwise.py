@@ -78,7 +78,8 @@ def _binary_rows() -> Iterator[OpSpec]:
         "logical_and logical_or logical_xor bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor",
     ):
         yield from rows(names, "self other")
-    yield from rows("eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor", "self other", flops=_MASK)
+    compared = "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"
+    yield from rows(compared, "self other", flops=_MASK, decides=True)
     yield from rows("atan2 hypot logaddexp logaddexp2 xlogy.Tensor special_xlog1py", "self other", flops=_FUNCTION)
     yield from rows("special_zeta igamma igammac gcd lcm", "self other", flops=_SERIES)
     yield from rows("add.Tensor sub.Tensor rsub.Tensor", "self other", linear="self+other")

@@ -265,9 +265,9 @@ def indexing_rows() -> Iterator[OpSpec]:
     yield from rows("take", "self index", taken, linear="self", flops=_LOOK_UP, reads=_FOUND)
     # Where an element goes depends on how many before it are chosen: nothing may be split.
     yield from rows("masked_scatter", "self mask source", whole)
-    yield from rows("bucketize.Tensor", "self boundaries", looked_up)
-    yield from rows("isin.Tensor_Tensor", "elements test_elements", looked_up)
-    yield from rows("searchsorted.Tensor", "sorted_sequence self sorter", searched)
+    yield from rows("bucketize.Tensor", "self boundaries", looked_up, decides=True)
+    yield from rows("isin.Tensor_Tensor", "elements test_elements", looked_up, decides=True)
+    yield from rows("searchsorted.Tensor", "sorted_sequence self sorter", searched, decides=True)
     yield from rows("embedding", "weight indices", embedding, linear="weight", reads={"weight": "result0"})
     yield from rows(
         "embedding_dense_backward", "grad_output indices", embedding_backward, linear="grad_output"

@@ -60,6 +60,7 @@ class OpSpec:
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments
                that only a part has -> where it starts, and the shape of what it is a part of: `result0.start`,
                `operand0.start[1]`, `result0.whole`
+    decides    whether results jump where operands differ by rounding alone: comparisons of tensors, what sorts or picks
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     ordered    torch's kernel takes it for granted that its operands lie in memory in the order of their dims
@@ -75,6 +76,7 @@ class OpSpec:
     reads: Mapping[str, str] | None = None
     passes: float = 1.0
     localize: Mapping[str, str] | None = None
+    decides: bool = False
     view: bool = False
     results: int = 1
     ordered: bool = False

@@ -20,14 +20,17 @@ from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.pipe import TransferOp
 from ...dialects.ratios import ratios_of
 from ...dialects.step import BACKWARD
-from ...ir.collectives import Step
+from ...ir.collectives import CollectiveKind, Step
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
+from ..search.comparisons import find_comparisons
 from ..search.step_view import StepView
 from .factors import Factors
 from .resharding import ReshardCosts
 
 Form = TypeVar("Form", bound=Hashable)
+
+_SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
 
 
 class Forms(ABC, Generic[Form]):
@@ -44,6 +47,7 @@ class Forms(ABC, Generic[Form]):
         self.view, self.costs = view, costs
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.spatial = {axis.name for axis in view.mesh.spatial}
+        self.comparisons = find_comparisons(view)
         self.order = {op: i for i, op in enumerate(view.func.body.block.ops)}
 
     @abstractmethod
@@ -129,6 +133,8 @@ class Forms(ABC, Generic[Form]):
         working, again = None, False
         if not (updates and isinstance(value, BlockArgument)):
             working, again = self.working(value) or (None, False)
+        is_compared = value in self.comparisons.values
+        again = again and not is_compared
         through = working is not None and working != home and self._lives_on_as_copy(value, again)
         if demand == home and not through:
             return
@@ -137,7 +143,7 @@ class Forms(ABC, Generic[Form]):
         if working is not None and working != home:
             start = self._form(value, start, home, working, before, user, again and in_backward)
             source = working
-        apart = in_backward and (again or self.is_frugal)
+        apart = in_backward and (again or self.is_frugal) and not is_compared
         self.give(use, self._form(value, start, source, demand, before, user, apart))
 
     def _lives_on_as_copy(self, value: SSAValue, again: bool) -> bool:
@@ -168,15 +174,27 @@ class Forms(ABC, Generic[Form]):
         made = self._made[value]
         if (again, target) in made:
             return made[again, target]
+        if (reduced := self._reduced(value, source, target, again)) is not None:
+            start, source = made[again, reduced], reduced
         splits: Splits = self._splits[value]
         for step in self.costs.path(splits, element_bytes(value), source, target):
-            # Steps over time are shared with the other chains of the value.
-            over_time = not self.spatial.issuperset(step.axes)
-            if over_time and (again, step.target) in made:
+            # Steps over time, and sums, are shared with the other chains of the value.
+            is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
+            if is_shared and (again, step.target) in made:
                 start = made[again, step.target]
                 continue
             start = self.make(value, start, step, before, user, again)
-            if over_time:
+            if is_shared:
                 made[again, step.target] = start
         made[again, target] = start
         return start
+
+    def _reduced(self, value: SSAValue, source: Sharding, target: Sharding, again: bool) -> Sharding | None:
+        """
+        The form that is there already in which sums were made that lead from `source` to `target`.
+
+        Two sums of the same numbers may be rounded differently, and one is cheaper.
+        """
+        left, whole = set(target.partial_axes), set(source.partial_axes)
+        forms = (form for apart, form in self._made[value] if apart == again)
+        return next((form for form in forms if left <= set(form.partial_axes) < whole), None)

@@ -149,8 +149,11 @@ class Activations:
         return self._known[key]
 
     def _may_run_again(self, op: ComputeOp) -> bool:
-        """Not what draws other numbers where it is spread otherwise, is unknown, or gives an argument its new value."""
-        if isinstance(op, OpaqueOp) or INDEPENDENT in op.attributes:
+        """
+        Not what draws other numbers where it is spread otherwise, is unknown, or gives an argument its new value; nor
+        what decides by values that may be rounded in another way the second time.
+        """
+        if isinstance(op, OpaqueOp) or INDEPENDENT in op.attributes or spec_of(op).decides:
             return False
         return not any(use.operation is self.view.terminator for result in op.outs for use in result.uses)
 

@@ -20,6 +20,7 @@ from ...ir.mesh import Axis, Mesh
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
 from ...ir.signatures import choices, signature
+from .comparisons import find_comparisons
 from .step_view import StepView
 
 Placement = str | tuple[str, int | None]
@@ -55,13 +56,13 @@ def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> 
         shape = shape_of(given.argument)
         splits = given.role == train.BATCH and bool(shape) and shape[0] >= parts
         current[given.argument] = batch if splits else "R"
-    found = Propagation({}, {})
+    found, comparisons = Propagation({}, {}), find_comparisons(view)
     for op in view.func.body.block.ops:
         if isinstance(op, TransferOp):
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            options = _options(op.rule(), single)
+            options = _options(comparisons.rule(op), single)
             have = [current[value] for value in op.args]
             best = min(options, key=lambda option: _messages(have, option))
             found.ops[op] = best

@@ -34,6 +34,7 @@ from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
 from ..analysis.factors import Factors
 from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
+from .comparisons import find_comparisons
 from .memory import Lifetimes, Prices, owns_memory
 from .objective import Loop, Move, Price, Weights
 from .pins import Constraints
@@ -80,6 +81,7 @@ class _Builder:
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
         self.prices, self.lifetimes = prices, Lifetimes(view)
+        self.comparisons = find_comparisons(view)
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
         self.unary: list[Costs] = []
@@ -122,7 +124,7 @@ class _Builder:
         return self.decisions[node].states  # pyright: ignore[reportReturnType]
 
     def _op(self, op: ComputeOp) -> None:
-        rule = op.rule()
+        rule = self.comparisons.rule(op)
         turns = self.loop.turns_of(op) if self.loop is not None else ONCE
         limits, splits = self.constraints.of_op(op), self._op_splits(op)
         tables = self.tables

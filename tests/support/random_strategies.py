@@ -1,6 +1,7 @@
 """Strategies drawn at random: every op of a step is given one of its signatures, and what comes of it."""
 
 import random
+from collections.abc import Callable
 
 import torch
 from xdsl.context import Context
@@ -10,7 +11,8 @@ from shardwright.api.check import SEED, CheckCase, imported
 from shardwright.api.comparison import Worst, measure
 from shardwright.api.interpreted import InterpretedRun
 from shardwright.api.reference import EagerRun
-from shardwright.dialects.compute import SIGNATURE, ComputeOp
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.compute import SIGNATURE
 from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
@@ -18,25 +20,28 @@ from shardwright.ir.signatures import signatures
 from shardwright.ir.submesh import on_mesh
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.comparisons import find_comparisons
+from shardwright.passes.search.step_view import StepView, step_functions
 from shardwright.passes.verification import first_fault
 
 
 def with_random_signatures(module: ModuleOp, mesh: Mesh, seed: int) -> ModuleOp:
     """A copy of a module in which every op has a signature that `seed` draws."""
     chosen, drawn = module.clone(), random.Random(seed)
-    for op in chosen.walk():
-        if isinstance(op, ComputeOp):
-            found = drawn.choice(signatures(op.rule(), mesh))
-            op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
+    view = StepView(step_functions(chosen)[0], mesh)
+    comparisons = find_comparisons(view)
+    for op in view.ops:
+        found = drawn.choice(signatures(comparisons.rule(op), mesh))
+        op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
     assert first_fault(chosen) is None
     return chosen
 
 
 class RandomStrategies:
-    """Random strategies of a shipped step on a mesh, beside eager PyTorch in float64."""
+    """Random strategies of a step, by name a shipped one, on a mesh, beside eager PyTorch in float64."""
 
-    def __init__(self, name: str, mesh: Mesh) -> None:
-        self.case, self.mesh = CheckCase(name, mesh, dtype=torch.float64), mesh
+    def __init__(self, step: str | Callable[[], TrainingStep], mesh: Mesh) -> None:
+        self.case, self.mesh = CheckCase(step, mesh, dtype=torch.float64), mesh
         self.module = imported(self.case)
         add_cluster(self.module, on_mesh(find_cluster("local-4"), mesh))
         run_pipeline(Context(), self.module, "decompose-mean,canonicalize,cse,dce")

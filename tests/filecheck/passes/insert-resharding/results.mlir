@@ -15,7 +15,7 @@ func.func @step(%w: tensor<8x8xf32> {spmd.sharding = #rows}, %x: tensor<8x8xf32>
   // CHECK-NEXT: %a = aten.mm %x, %w
   %a = aten.mm %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {"gpu"}], [{"gpu"}, {}]) -> ([{}, {}], unreduced={"gpu"})>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   // CHECK-NEXT: %a.reduce_scatter = spmd.reshard %a to <@mesh, [{"gpu"}, {}]>
-  // CHECK-NEXT: %a.all_reduce = spmd.reshard %a to <@mesh, [{}, {}]>
-  // CHECK-NEXT: func.return %a.reduce_scatter, %a.all_reduce, %a
+  // CHECK-NEXT: %a.all_gather = spmd.reshard %a.reduce_scatter to <@mesh, [{}, {}]>
+  // CHECK-NEXT: func.return %a.reduce_scatter, %a.all_gather, %a
   func.return %a, %a, %a : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>
 }
