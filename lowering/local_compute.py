@@ -10,13 +10,20 @@ from xdsl.ir import SSAValue
 from ..dialects.compute import ComputeOp, dtype_of, shape_of
 from ..dialects.placed import parts_of
 from ..ir.mesh import Mesh
-from ..ir.sharding import Sharding
+from ..ir.sharding import Sharding, local_shape
 from ..ir.signatures import Signature
 from .calls import Call, call_of, differs_by_rank
 from .empty_shards import Constant, results_without_call
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import make_call, working_dtype
 from .local_values import Spread, active, check_shapes
+
+
+_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
+"""
+Ops whose types are those of GPUs: on CPUs torch keeps the statistics of narrow values narrow, and backward expects them
+so.
+"""
 
 
 def signature_of(op: ComputeOp) -> Signature:
@@ -53,7 +60,10 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
             if constants is not None:
                 made[key] = _filled(op, constants, parts, precision)
             else:
-                made[key] = _called(op, calls[rank], parts, rank, precision)
+                found = _called(op, calls[rank], parts, rank, precision)
+                made[key] = tuple(
+                    _typed(op, index, each, precision, (mesh, rank)) for index, each in enumerate(found)
+                )
         by_rank.append(made[key])
     return _spread(op, signature_of(op), by_rank, mesh)
 
@@ -80,7 +90,7 @@ def _spread(
 
 def _called(
     op: ComputeOp, call: Call, parts: Sequence[torch.Tensor], rank: int, precision: torch.dtype | None
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor | None, ...]:
     try:
         found = make_call(call, parts, precision)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
@@ -88,14 +98,19 @@ def _called(
         raise InterpreterError(op, f"on rank {rank}, of operands {shapes}, torch says: {error}") from error
     if len(found) != len(op.outs):
         raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(found)}")
-    return tuple(_typed(op, value, each, precision) for value, each in zip(op.outs, found, strict=True))
+    return found
 
 
-def _typed(op: ComputeOp, value: SSAValue, found: torch.Tensor | None, precision: torch.dtype | None) -> torch.Tensor:
-    """The result of the dtype that its type says; for one that the op was told not to compute, zeros."""
+def _typed(
+    op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
+) -> torch.Tensor:
+    """A result in the dtype that its type says; for one that the op was told not to compute, zeros."""
+    value = op.outs[index]
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:
-        return torch.zeros(shape_of(value), dtype=dtype)
+        return torch.zeros(local_shape(shape_of(value), signature_of(op).results[index], *place), dtype=dtype)
+    if op.name in _STATISTICS and found.is_floating_point():
+        return found
     if found.dtype != dtype and precision is None:
         raise InterpreterError(op, f"{value_text(value)} is of {dtype_of(value)}, torch gives {found.dtype}")
     return found.to(dtype)

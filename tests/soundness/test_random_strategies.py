@@ -13,7 +13,7 @@ from random_strategies import RandomStrategies, with_random_signatures
 from torch import nn
 from xdsl.context import Context
 
-from shardwright.api.check import TOLERANCES
+from shardwright.api.check import TOLERANCES, CheckCase, check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 from shardwright.lowering.interpreter import find_function, interpret
@@ -57,6 +57,34 @@ def test_what_is_compared_with_what_is_made_of_it_comes_from_one_sum():
     strategies = RandomStrategies(largest_step, parse_mesh("x=4"))
     worst = max((strategies.error(seed) for seed in range(24)), key=lambda each: each.error)
     assert worst.error <= TOLERANCES[strategies.case.dtype], worst
+
+
+class NormedInput(nn.Module):
+    """Normalises the batch itself, which has no gradient; gives its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(x)).square().mean()
+
+
+def normed_input_step() -> TrainingStep:
+    """A step of eight images."""
+    return TrainingStep(NormedInput, None, partial(torch.optim.SGD, lr=0.1), (torch.randn(8, 4, 4, 4),))
+
+
+def test_a_batch_norm_of_the_batch_is_split_in_every_way():
+    strategies = RandomStrategies(normed_input_step, parse_mesh("x=4"))
+    worst = max((strategies.error(seed) for seed in range(12)), key=lambda each: each.error)
+    assert worst.error <= TOLERANCES[strategies.case.dtype], worst
+
+
+def test_a_batch_norm_in_bfloat16_is_interpreted():
+    case = CheckCase(normed_input_step, parse_mesh("x=4"), dtype=torch.bfloat16, pins="dp", steps=2)
+    result = check_interpreted(case, tolerance=5e-2)
+    assert result.passed, result
 
 
 @pytest.mark.parametrize(
