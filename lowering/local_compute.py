@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from xdsl.ir import SSAValue
 
 from ..dialects.compute import ComputeOp, dtype_of, shape_of
 from ..dialects.placed import parts_of
@@ -17,7 +16,6 @@ from .empty_shards import Constant, results_without_call
 from .interpreter_errors import InterpreterError, value_text
 from .local_calls import make_call, working_dtype
 from .local_values import Spread, active, check_shapes
-
 
 _STATISTICS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
 """
