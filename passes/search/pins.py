@@ -343,29 +343,33 @@ def _tensor_parallel(axes: tuple[str, ...], view: StepView, constraints: Constra
             _limit_axes(constraints.arguments, given.argument.index, axes, "R")
         elif given.role == train.PARAM and (places := _matrix_splits(given.argument, axes, view)):
             _limit_axes(constraints.arguments, given.argument.index, axes, places)
-            _limit_use(constraints, given.argument, axes, places)
+            _limit_use(constraints, given.argument, axes, view.mesh)
     kept = {given.argument for given in view.whole.inputs if given.role == train.PARAM}
     for transfer in view.arrivals:
         if transfer.operand in kept and (places := _matrix_splits(transfer.result, axes, view)):
             _limit_axes(constraints.arrivals, transfer.result, axes, places)
-            _limit_use(constraints, transfer.result, axes, places)
+            _limit_use(constraints, transfer.result, axes, view.mesh)
 
 
 def _matrix_splits(value: SSAValue, axes: tuple[str, ...], view: StepView) -> frozenset[Placement]:
     """How a parameter may be split, if it is a matrix that a matrix product uses."""
-    shape, parts = shape_of(value), view.mesh.parts(axes)
-    if len(shape) < 2 or next(_contractions(value), None) is None:
+    if len(shape_of(value)) < 2 or next(_contractions(value), None) is None:
         return frozenset()
-    return frozenset[Placement](("S", i) for i, size in enumerate(shape) if size >= parts) or frozenset({"R"})
+    return _splits(value, view.mesh.parts(axes))
 
 
-def _limit_use(
-    constraints: Constraints, value: SSAValue, axes: tuple[str, ...], places: frozenset[Placement]
-) -> None:
-    """Let no contraction use a value in another way."""
-    _limit_axes(constraints.copies, value, axes, places)
-    limit = Limit(axes=tuple((axis, places) for axis in axes))
+def _splits(value: SSAValue, parts: int) -> frozenset[Placement]:
+    """Along which dims a value has an element for each part; whole, where it has none."""
+    dims = (i for i, size in enumerate(shape_of(value)) if size >= parts)
+    return frozenset[Placement](("S", i) for i in dims) or frozenset({"R"})
+
+
+def _limit_use(constraints: Constraints, value: SSAValue, axes: tuple[str, ...], mesh: Mesh) -> None:
+    """Let contractions use a value split, as it is or as views of it are."""
+    parts = mesh.parts(axes)
+    _limit_axes(constraints.copies, value, axes, _splits(value, parts))
     for op, index in _contractions(value):
+        limit = Limit(axes=tuple((axis, _splits(op.args[index], parts)) for axis in axes))
         _limit_op(constraints, op, OpLimit(operands=((index, limit),)))
 
 

@@ -1,19 +1,33 @@
 """Checks find plans that are right and plans that are wrong."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import odd_steps
 import pytest
 import torch
+import torch.nn.functional as F
 from split_cluster import split_cluster
+from torch import nn
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
 from shardwright.api.comparison import Worst
+from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import Mesh
 
 MESH = Mesh.of(dp=2, tp=2)
 CASE = CheckCase("mlp-tiny", MESH, None, torch.float64, "adamw", steps=2, cluster=split_cluster(MESH))
+
+
+@pytest.mark.parametrize(("features", "width", "ranks"), [(1, 16, 4), (3, 16, 4), (1, 3, 4)])
+def test_tensor_parallelism_splits_of_each_matrix_what_can_be_split(features: int, width: int, ranks: int):
+    def narrow() -> TrainingStep:
+        layers = partial(nn.Sequential, nn.Linear(12, width), nn.ReLU(), nn.Linear(width, features))
+        return TrainingStep(layers, F.mse_loss, torch.optim.SGD, (torch.randn(8, 12), torch.zeros(8, features)))
+
+    result = check_interpreted(CheckCase(narrow, Mesh.of(gpu=ranks), "tp", torch.float64, steps=2))
+    assert result.passed, result
 
 
 def test_a_right_plan_agrees_in_everything():
