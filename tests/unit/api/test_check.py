@@ -1,7 +1,6 @@
 """Checks find plans that are right and plans that are wrong."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 import odd_steps
@@ -22,8 +21,10 @@ CASE = CheckCase("mlp-tiny", MESH, None, torch.float64, "adamw", steps=2, cluste
 
 @pytest.mark.parametrize(("features", "width", "ranks"), [(1, 16, 4), (3, 16, 4), (1, 3, 4)])
 def test_tensor_parallelism_splits_of_each_matrix_what_can_be_split(features: int, width: int, ranks: int):
+    def layers() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, features))
+
     def narrow() -> TrainingStep:
-        layers = partial(nn.Sequential, nn.Linear(12, width), nn.ReLU(), nn.Linear(width, features))
         return TrainingStep(layers, F.mse_loss, torch.optim.SGD, (torch.randn(8, 12), torch.zeros(8, features)))
 
     result = check_interpreted(CheckCase(narrow, Mesh.of(gpu=ranks), "tp", torch.float64, steps=2))
