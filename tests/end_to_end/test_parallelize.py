@@ -68,8 +68,15 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
-@pytest.mark.parametrize("launcher", [(), (*TORCHRUN, "--nproc-per-node=2")], ids=["alone", "torchrun"])
-@pytest.mark.parametrize("model", ["factory", "module"])
+@pytest.mark.parametrize(
+    ("launcher", "model"),
+    [
+        pytest.param((), "factory", id="factory-alone"),
+        pytest.param((*TORCHRUN, "--nproc-per-node=2"), "module", id="module-torchrun"),
+        pytest.param((), "module", id="module-alone", marks=pytest.mark.thorough),
+        pytest.param((*TORCHRUN, "--nproc-per-node=2"), "factory", id="factory-torchrun", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_script_trains_as_on_one_device(folder: Path, launcher: tuple[str, ...], model: str):
     done = run(folder, *launcher, "train.py", "cluster.toml", model)
     assert done.returncode == 0, done.stderr
