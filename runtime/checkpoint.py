@@ -1,0 +1,408 @@
+"""
+Checkpoints: folders with what a step holds, under single-device names, written by all ranks and whole or not there.
+
+    runs/step-00000042/manifest.json     what is in the folder: sizes and SHA-256 of its files, and what is no tensor
+    runs/step-00000042/.metadata, *.distcp     tensors, by torch.distributed.checkpoint
+    runs/step-00000042/extra.pt          what the user adds, read with `weights_only`
+
+A checkpoint is written under another name, and renamed when every rank has written and flushed its files. Nothing that
+is read can name code: the pickle of torch.distributed.checkpoint is read by an unpickler that knows a few classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+LOG = logging.getLogger("shardwright")
+
+Returned = TypeVar("Returned")
+
+VERSION = 1
+"""Of the form of the manifest."""
+
+MANIFEST, EXTRA, _METADATA = "manifest.json", "extra.pt", ".metadata"
+_NAME = re.compile(r"step-(\d{8,})")
+_UNFINISHED = ".unfinished"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; the message names the file, and what to do."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """
+    This rank's part of a value.
+
+    Args:
+        local: the part, which is read and written in place; empty where the rank has none.
+        shape: of the whole.
+        offsets: where the part begins in the whole, by dim.
+    """
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """
+    What a checkpoint has besides tensors.
+
+    Args:
+        step: how many steps were made.
+        seed: from which the random numbers of steps are drawn.
+        rates: the learning rates, by group of parameters.
+        loaders: the positions of the loaders that the step made, in their order.
+    """
+
+    step: int
+    seed: int
+    rates: tuple[float, ...] = ()
+    loaders: tuple[Mapping[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """
+    The ranks that write or read together.
+
+    Args:
+        group: of gloo, which this alone uses; None without a process group.
+    """
+
+    group: dist.ProcessGroup | None
+    rank: int = 0
+    count: int = 1
+
+    @staticmethod
+    def connect() -> Ranks:
+        """All ranks of the job; every rank must call this."""
+        if not dist.is_initialized():
+            return Ranks(None)
+        return Ranks(dist.new_group(backend="gloo"), dist.get_rank(), dist.get_world_size())
+
+    def gather(self, mine: Returned) -> list[Returned]:
+        """By rank, what each gives."""
+        if self.group is None:
+            return [mine]
+        everyone: list[Any] = [None] * self.count
+        dist.all_gather_object(everyone, mine, group=self.group)
+        return everyone
+
+    def together(self, what: Callable[[], Returned]) -> list[Returned]:
+        """
+        Do something on every rank, and give all results.
+
+        Raises:
+            CheckpointError: on all ranks, where it failed on one.
+        """
+        try:
+            done: tuple[Any, str] = (what(), "")
+        except (OSError, CheckpointError, RuntimeError) as error:
+            done = (None, str(error) or type(error).__name__)
+        everyone = self.gather(done)
+        if failed := [(rank, message) for rank, (_, message) in enumerate(everyone) if message]:
+            rank, message = failed[0]
+            raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
+        return [result for result, _ in everyone]
+
+
+def write(
+    folder: Path, parts: Mapping[str, Part], notes: Notes, extra: object, keep: int | None, ranks: Ranks
+) -> Path:
+    """
+    Write a checkpoint; every rank must call this.
+
+    Args:
+        folder: on a disk that all ranks share.
+        parts: by name; what several ranks hold alike is written once.
+        extra: what `torch.load(weights_only=True)` can read: numbers, strings, tensors, and lists and dicts of them.
+        keep: how many checkpoints stay, the newest; None: all.
+
+    Raises:
+        CheckpointError: on all ranks; then no checkpoint of this step is there.
+    """
+    name = f"step-{notes.step:08d}"
+    unfinished = folder / f".{name}{_UNFINISHED}"
+    is_first = ranks.rank == 0
+
+    def begin() -> None:
+        if is_first:
+            for left in folder.glob(f".*{_UNFINISHED}"):
+                shutil.rmtree(left)
+            unfinished.mkdir(parents=True)
+
+    def tensors() -> dict[str, list[Any]]:
+        writer = dcp.FileSystemWriter(unfinished, sync_files=True)
+        with _alone_without_warning():
+            dcp.save(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
+        mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
+        if is_first:
+            _write_file(unfinished / EXTRA, lambda path: torch.save(extra, path))
+            torch.load(unfinished / EXTRA, weights_only=True)
+            mine += [unfinished / EXTRA, unfinished / _METADATA]
+        return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
+
+    def commit(files: Mapping[str, list[Any]]) -> None:
+        if not is_first:
+            return
+        told = {"version": VERSION, "step": notes.step, "seed": notes.seed, "rates": notes.rates}
+        manifest = {**told, "loaders": notes.loaders, "files": files, "sha256": ""}
+        manifest["sha256"] = _text_digest(manifest)
+        text = json.dumps(manifest, indent=1)
+        _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+        _flush(unfinished)
+        unfinished.rename(folder / name)
+        _flush(folder)
+        for old in checkpoints(folder)[keep:] if keep is not None else ():
+            shutil.rmtree(folder / old)
+
+    ranks.together(begin)
+    written = ranks.together(tensors)
+    ranks.together(lambda: commit({name: entry for each in written for name, entry in each.items()}))
+    return folder / name
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """The names of the checkpoints in a folder, the newest first."""
+    found = (path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder.is_dir() else ()
+    return sorted(found, key=lambda name: int(name.removeprefix("step-")), reverse=True)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A checkpoint whose files are as they were written."""
+
+    path: Path
+    notes: Notes
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    extra: Any = field(repr=False)
+
+
+def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
+    """
+    The newest checkpoint of which no file is missing or changed; every rank must call this.
+
+    Raises:
+        CheckpointError: there are checkpoints, and none is whole.
+    """
+    (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [])
+    faults: list[str] = []
+    for name in names:
+        found = ranks.gather(_fault(folder / name, ranks))
+        fault = next(filter(None, found), "")
+        if not fault:
+            return _whole(folder / name)
+        faults.append(f"{folder / name}: {fault}")
+        if ranks.rank == 0:
+            LOG.warning("%s; going back to the checkpoint before it", faults[-1])
+    if faults:
+        raise CheckpointError(f"no checkpoint is whole: {'; '.join(faults)}")
+    return None
+
+
+def read(whole: Whole, parts: Mapping[str, Part], ranks: Ranks) -> None:
+    """
+    Read this rank's parts, which may lie otherwise than those that were written; every rank must call this.
+
+    Raises:
+        CheckpointError: on all ranks; the parts may have been changed.
+    """
+
+    def tensors() -> None:
+        with _alone_without_warning():
+            reader, is_alone = _Reader(whole.path), ranks.group is None
+            dcp.load(_boxes(parts), storage_reader=reader, process_group=ranks.group, no_dist=is_alone)
+
+    ranks.together(tensors)
+
+
+def _whole(path: Path) -> Whole:
+    manifest = _manifest(path)
+    notes = Notes(
+        manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"])
+    )
+    described = _Reader(path).read_metadata().state_dict_metadata
+    tensors = {
+        name: (tuple(each.size), each.properties.dtype)
+        for name, each in described.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    return Whole(path, notes, tensors, torch.load(path / EXTRA, weights_only=True))
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest; CheckpointError where it is not as it was written."""
+    try:
+        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if found["sha256"] != _text_digest({**found, "sha256": ""}):
+            raise CheckpointError(f"{MANIFEST} was changed after it was written")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
+    if found["version"] != VERSION:
+        raise CheckpointError(f"{MANIFEST} has version {found['version']}, this software reads {VERSION}")
+    return found
+
+
+def _fault(path: Path, ranks: Ranks) -> str:
+    """What is wrong with a checkpoint, as far as this rank looks; empty where nothing is."""
+    try:
+        files = sorted(_manifest(path)["files"].items())
+        for name, (size, digest) in files[ranks.rank :: ranks.count]:
+            file = path / Path(name).name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != size:
+                return f"{name} has {file.stat().st_size} bytes, {size} were written"
+            if _digest(file) != digest:
+                return f"{name} is not what was written: its SHA-256 differs"
+    except (CheckpointError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _text_digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _write_file(path: Path, make: Callable[[Path], object]) -> None:
+    """Write a file, and have it on the disk."""
+    make(path)
+    _flush(path)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _alone_without_warning() -> Iterator[None]:
+    """torch.distributed.checkpoint warns where there is no process group, which is as it should be."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+class _Box(torch.Tensor):
+    """A part as torch.distributed.checkpoint asks for it: where it lies, and what it holds."""
+
+    part: Part
+
+    def size(self, dim: int | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of the whole: it is compared with what was written."""
+        whole = torch.Size(_sizes(self.part.shape))
+        return whole if dim is None else whole[dim]
+
+    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
+        if not self.part.local.numel():
+            return []
+        (chunk,) = self.__create_chunk_list__()
+        properties = TensorProperties.create_from_tensor(self.part.local)
+        described = TensorWriteData(chunk, properties, torch.Size(_sizes(self.part.shape)))
+        return [WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=described)]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        if not self.part.local.numel():
+            return []
+        sizes = _sizes(tuple(self.part.local.shape))
+        return [ChunkStorageMetadata(torch.Size(self.part.offsets or (0,)), torch.Size(sizes))]
+
+    def __get_tensor_shard__(self, _: MetadataIndex) -> torch.Tensor:
+        return self.part.local.view(_sizes(tuple(self.part.local.shape)))
+
+
+def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of one dim at least: a number is written as a vector of one."""
+    return shape or (1,)
+
+
+def _boxes(parts: Mapping[str, Part]) -> dict[str, Any]:
+    boxes: dict[str, Any] = {}
+    for name, part in parts.items():
+        box = part.local.detach().as_subclass(_Box)
+        box.part = part
+        boxes[name] = box
+    return boxes
+
+
+class _Reader(dcp.FileSystemReader):
+    """Reads the description of the files without what a pickle can do besides."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """
+        The description.
+
+        Raises:
+            CheckpointError: it names something that no description has.
+        """
+        with (Path(self.path) / _METADATA).open("rb") as file:
+            found = _Unpickler(file).load()
+        if not isinstance(found, Metadata):
+            raise CheckpointError(f"{self.path}/{_METADATA} is no description of a checkpoint")
+        assert found.storage_meta is not None
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _KNOWN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise CheckpointError(f"{_METADATA} names {module}.{name}, which no checkpoint has")
+
+
+_DESCRIBED = (
+    "Metadata",
+    "MetadataIndex",
+    "TensorStorageMetadata",
+    "TensorProperties",
+    "ChunkStorageMetadata",
+    "StorageMeta",
+    "_MEM_FORMAT_ENCODING",
+)
+_KNOWN: Sequence[tuple[str, str]] = (
+    *(("torch.distributed.checkpoint.metadata", name) for name in _DESCRIBED),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+)
+"""What the description of a checkpoint of ours is made of."""
