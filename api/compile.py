@@ -36,6 +36,7 @@ from ..passes.planning.summary import read_plan
 from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
+from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.verification import first_fault
 from .files import UNDECIDED, write_atomically
 from .training_step import TrainingStep
@@ -200,6 +201,8 @@ def import_training_step(
         dtype=dtype,
     )
     module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    if step.reduce_dtype is not None:
+        SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module

@@ -7,14 +7,24 @@ global size. It says nothing about a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..lowering.calling import LABELS, PRECISIONS, Batch, Precision, batch_items, compute_loss, compute_step
+from ..lowering.calling import (
+    LABELS,
+    PRECISIONS,
+    REDUCE_DTYPES,
+    Batch,
+    Precision,
+    ReduceDtype,
+    batch_items,
+    compute_loss,
+    compute_step,
+)
 from ..lowering.refusals import first_refusal
 from .batch_values import item_refusal
 
@@ -42,6 +52,8 @@ class TrainingStep:
             batch.
         precision: ``bf16-mixed``: what ``torch.autocast`` to bfloat16 makes of model and loss. Parameters, states and
             updates stay in float32.
+        reduce_dtype: in which dtype gradients are reduced over devices that are made in bfloat16 and updated in
+            float32, ``float32`` or ``bfloat16``; None leaves it to the search, and presets reduce in float32.
 
     Raises:
         TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
@@ -55,15 +67,15 @@ class TrainingStep:
     clip_value: float | None = None
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None
     precision: Precision | None = None
+    reduce_dtype: ReduceDtype | None = None
 
     def __post_init__(self) -> None:
         _check_model(self.model)
         _check_loss(self.loss)
         _check_optimizer(self.optimizer)
         _check_batch(self.batch, with_labels=self.loss is not None)
-        if self.precision is not None and self.precision not in PRECISIONS:
-            expected = ", ".join(map(repr, PRECISIONS))
-            raise ValueError(f"TrainingStep.precision is {self.precision!r}; expected {expected}, or None")
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"TrainingStep.{name} is {limit}; expected a number above 0, or None for no clipping")
@@ -92,6 +104,12 @@ class TrainingStep:
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
         """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
         return compute_loss(model, self.loss, self.batch if batch is None else batch)
+
+
+def _check_choice(field: str, given: str | None, choices: Sequence[str]) -> None:
+    if given is not None and given not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ValueError(f"TrainingStep.{field} is {given!r}; expected {expected}, or None")
 
 
 def _check_model(model: object) -> None:

@@ -52,6 +52,10 @@ FORWARD = "train.forward"
 """On a function: it is the forward pass of a model alone, in eval mode."""
 
 
+REDUCE_DTYPE = "train.reduce_dtype"
+"""On a function: the dtype in which gradients are reduced over devices that are cast on their way to the updates."""
+
+
 UPDATE = "train.update"
 """
 On an op that is not fused: it belongs to the optimizer's update, of the parameter of this name, or of several of them.

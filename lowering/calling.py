@@ -38,6 +38,10 @@ Precision: TypeAlias = Literal["bf16-mixed"]
 PRECISIONS: tuple[Precision, ...] = ("bf16-mixed",)
 """Of mixed precision: parameters, states and updates stay as they are, and most of forward and backward is narrower."""
 
+ReduceDtype: TypeAlias = Literal["float32", "bfloat16"]
+REDUCE_DTYPES: tuple[ReduceDtype, ...] = ("float32", "bfloat16")
+"""In which gradients may be reduced over devices, in mixed precision."""
+
 NAMED = "named_parameters"
 """What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
 

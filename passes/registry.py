@@ -20,6 +20,7 @@ _HOMES: dict[str, str] = {
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
+    "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
     "search-plan": "search_plan:SearchPlanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",

@@ -8,8 +8,9 @@ through where it is linear, and otherwise runs whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from xdsl.ir import SSAValue
 
@@ -42,11 +43,19 @@ def placement(sharding: Sharding, axis: str) -> Placement:
     return "P" if axis in sharding.partial_axes else "R"
 
 
-def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> Propagation:
+def propagate_batch(
+    view: StepView,
+    axes: tuple[str, ...],
+    batch: Placement,
+    chosen: Mapping[ComputeOp, tuple[Placement, ...]] = MappingProxyType({}),
+) -> Propagation:
     """
     The placements, on `axes` taken as one, of every op that is not an update.
 
     What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole.
+
+    Args:
+        chosen: those of some ops, which are decided.
     """
     parts = view.mesh.parts(axes)
     single = Mesh((Axis("x", parts),))
@@ -61,32 +70,28 @@ def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> 
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            options = _options(op.rule(), single)
             have = [current[value] for value in op.args]
-            best = min(options, key=lambda option: _messages(have, option))
+            best = chosen.get(op) or min(_options(op.rule(), single), key=lambda option: _messages(have, option))
             found.ops[op] = best
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return found
 
 
 def propagate_updates(
-    view: StepView, axes: tuple[str, ...], dim_of: Callable[[tuple[int, ...]], int | None]
+    view: StepView, axes: tuple[str, ...], updated: Callable[[SSAValue], Placement]
 ) -> dict[ComputeOp, tuple[Placement, ...]]:
     """
     The placements, on `axes` taken as one, of the ops of updates that are not fused.
 
     Args:
-        dim_of: along which dim parameters, states and gradients of a shape are split for their update, if they are.
+        updated: where a parameter, state or gradient is for its update.
     """
     single = Mesh((Axis("x", view.mesh.parts(axes)),))
     current: dict[SSAValue, Placement] = {}
     found: dict[ComputeOp, tuple[Placement, ...]] = {}
 
     def have(value: SSAValue) -> Placement:
-        if value not in current:
-            dim = dim_of(shape_of(value))
-            current[value] = "R" if dim is None else ("S", dim)
-        return current[value]
+        return current.setdefault(value, updated(value))
 
     for op in view.ops:
         if train.is_update(op) and not isinstance(op, train.TrainOp):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.lowering.calling import ReduceDtype
 from shardwright.models.registry import training_step
 
 CLIP = 0.1
@@ -59,6 +60,11 @@ def mixed_gpt2() -> TrainingStep:
 def mixed_vit() -> TrainingStep:
     """Images, in bfloat16 where autocast has it."""
     return replace(time_steps.vit(), precision="bf16-mixed")
+
+
+def reducing_in(make: Callable[[], TrainingStep], reduce_dtype: ReduceDtype | None) -> TrainingStep:
+    """A step whose gradients are reduced over devices in a dtype."""
+    return replace(make(), reduce_dtype=reduce_dtype)
 
 
 def vit() -> TrainingStep:
