@@ -11,7 +11,7 @@ from .diagnostics import Diagnostic, DiagnosticError
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
-_REDUCE_DTYPES = ("float32", "bfloat16")
+_REDUCE_DTYPES = ("float32", "bfloat16", "float16")
 _STEP = (
     "a shipped model (mlp, gpt2-small, mlp-tiny, ...), hf:TYPE or hf:TYPE?setting=value of Hugging Face, or "
     "package.module:callable returning a TrainingStep"

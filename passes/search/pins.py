@@ -38,7 +38,7 @@ from ...ir.signatures import Signature
 from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..errors import fail
 from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
-from .reductions import reductions_of
+from .reductions import gradient_values, reductions_of
 from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
@@ -307,7 +307,8 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
         return ("S", dim) if dim is not None else "R"
 
     reduced = {cast: (updated(cast.outs[0]),) * 2 for cast in reductions_of(view.func).reduced}
-    found: Propagation = propagate_batch(view, axes, batch, reduced)
+    complete = {value: updated(value) for value in gradient_values(view.func)}
+    found: Propagation = propagate_batch(view, axes, batch, reduced, complete)
     for transfer in view.arrivals:
         _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
     updates = propagate_updates(view, axes, updated)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from xdsl.ir import SSAValue
@@ -48,14 +49,17 @@ def propagate_batch(
     axes: tuple[str, ...],
     batch: Placement,
     chosen: Mapping[ComputeOp, tuple[Placement, ...]] = MappingProxyType({}),
+    complete: Mapping[SSAValue, Placement] = MappingProxyType({}),
 ) -> Propagation:
     """
     The placements, on `axes` taken as one, of every op that is not an update.
 
-    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole.
+    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole. A
+    partial value that was reduced for one op is reduced for those after it.
 
     Args:
         chosen: those of some ops, which are decided.
+        complete: where some values are best, once they are reduced.
     """
     parts = view.mesh.parts(axes)
     single = Mesh((Axis("x", parts),))
@@ -71,8 +75,10 @@ def propagate_batch(
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
             have = [current[value] for value in op.args]
-            best = chosen.get(op) or min(_options(op.rule(), single), key=lambda option: _messages(have, option))
+            cost = partial(_cost, op.args, have, complete)
+            best = chosen.get(op) or min(_options(op.rule(), single), key=cost)
             found.ops[op] = best
+            current |= {value: b for value, a, b in zip(op.args, have, best, strict=False) if a == "P" != b}
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return found
 
@@ -112,6 +118,17 @@ def _options(rule: Rule, single: Mesh) -> list[tuple[Placement, ...]]:
         listed = [tuple(placement(s, "x") for s in (*f.operands, *f.results)) for f in found if f is not None]
         _OPTIONS[key] = (rule, listed)
     return _OPTIONS[key][1]
+
+
+def _cost(
+    values: Sequence[SSAValue],
+    have: Sequence[Placement],
+    complete: Mapping[SSAValue, Placement],
+    option: tuple[Placement, ...],
+) -> int:
+    """How many values must be sent for, counting those twice that others will need elsewhere."""
+    sent = {(value, b) for value, a, b in zip(values, have, option, strict=False) if a not in ("R", b)}
+    return sum(1 + (complete.get(value, b) != b) for value, b in sent)
 
 
 def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:

@@ -56,7 +56,12 @@ def reductions_of(func: FuncOp) -> Reductions:
 
 def widening_casts(func: FuncOp) -> list[ComputeOp]:
     """The casts of gradients to more bytes, on the way from where they are made to the updates; in program order."""
-    found: dict[ComputeOp, None] = {}
+    values = gradient_values(func)
+    return [op for op in func.body.block.ops if isinstance(op, ComputeOp) and _widens(op) and op.outs[0] in values]
+
+
+def gradient_values(func: FuncOp) -> set[SSAValue]:
+    """The gradients that updates take, and those that they are made of element by element, back to a widening cast."""
     seen = set[SSAValue]()
     pending = [op.operands[at] for op in func.body.block.ops for at in train.gradients_of(op)]
     while pending:
@@ -67,11 +72,9 @@ def widening_casts(func: FuncOp) -> list[ComputeOp]:
         seen.add(value)
         if isinstance(op, TransferOp):
             pending.append(op.operand)
-        elif isinstance(op, ComputeOp) and _widens(op):
-            found[op] = None
-        elif isinstance(op, ComputeOp) and _keeps_elements(op):
+        elif isinstance(op, ComputeOp) and _keeps_elements(op) and not _widens(op):
             pending += [each for each in op.args if _elements(each) == _elements(value)]
-    return [op for op in func.body.block.ops if isinstance(op, ComputeOp) and op in found]
+    return seen
 
 
 def _widens(op: ComputeOp) -> bool:
