@@ -3,10 +3,10 @@ An optimizing compiler for distributed training.
 
 `parallelize` turns a single-device PyTorch training step into the program that trains the same model on a
 cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
-each rank its rows of every batch; a `LocalShard` is a rank's part of a tensor that is split unevenly; `register_rule`
-says how a custom op may be split, and `check_rule` whether that is true; under `counter_random` eager PyTorch draws the
-random numbers of a plan. All are imported on first use, so that `opt-tool`, which works on IR files, starts without
-torch.
+each rank its rows of every batch; `LossScaling` has the settings of float16; a `LocalShard` is a rank's part of a
+tensor that is split unevenly; `register_rule` says how a custom op may be split, and `check_rule` whether that is
+true; under `counter_random` eager PyTorch draws the random numbers of a plan. All are imported on first use, so that
+`opt-tool`, which works on IR files, starts without torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .api.counter_random import counter_random
     from .api.parallelize import parallelize
     from .api.sharded_state import LocalShard
-    from .api.training_step import TrainingStep
+    from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
     from .runtime.sampler import ShareSampler
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LocalShard",
+    "LossScaling",
     "ShareSampler",
     "TrainingStep",
     "__version__",
@@ -40,6 +41,7 @@ __all__ = [
 
 _HOMES = {
     "LocalShard": ".api.sharded_state",
+    "LossScaling": ".api.training_step",
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",
     "check_rule": ".api.check_rule",

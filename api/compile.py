@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
@@ -33,12 +33,14 @@ from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.planning.summary import read_plan
+from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
+from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.verification import first_fault
 from .files import UNDECIDED, write_atomically
-from .training_step import TrainingStep
+from .training_step import LossScaling, TrainingStep
 
 PIPELINE = (
     "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{recompute},{plan},check-order,check-memory,insert-frees"
@@ -200,6 +202,10 @@ def import_training_step(
         dtype=dtype,
     )
     module = import_step(captured, batch=batch_items(step.batch), gradients=gradients, probe=probe)
+    if step.reduce_dtype is not None:
+        SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
+    if step.precision == "fp16-mixed":
+        ScaleLossPass(**asdict(step.loss_scaling or LossScaling())).apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module

@@ -215,6 +215,11 @@ class DistributedStep:
         return dict(self._executor.metrics)
 
     @property
+    def loss_scale(self) -> float | None:
+        """What the loss of the next step will be scaled by; None where it is not scaled."""
+        return self._executor.loss_scale
+
+    @property
     def rank(self) -> int:
         """Of this process in the job."""
         return dist.get_rank() if dist.is_initialized() else 0

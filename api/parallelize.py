@@ -23,7 +23,7 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch, Precision
+from ..lowering.calling import Batch, Precision, ReduceDtype
 from ..lowering.load_program import load_text
 from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, share_random_state, share_weights, verify_alike, verify_replicas
@@ -39,7 +39,7 @@ from .distributed_step import DistributedStep
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
 from .plan_log import log_plan
-from .training_step import TrainingStep
+from .training_step import LossScaling, TrainingStep
 from .variants import Connections, Planner, Variants
 
 
@@ -69,6 +69,8 @@ def parallelize(
     clip_value: float | None = None,
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
     precision: Precision | None = None,
+    reduce_dtype: ReduceDtype | None = None,
+    loss_scaling: LossScaling | None = None,
     shapes: Sequence[Batch] = (),
 ) -> DistributedStep:
     """
@@ -80,8 +82,8 @@ def parallelize(
     predicted to take, is told to the logger ``shardwright`` on rank 0.
 
     Args:
-        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision: as in `TrainingStep`. Of
-            a model function's weights each rank makes only its parts.
+        model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling: as
+            in `TrainingStep`. Of a model function's weights each rank makes only its parts.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
         pins: a pin file, or the name of a preset.
@@ -113,7 +115,8 @@ def parallelize(
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
             given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
-    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision)
+    kept = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
+    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)

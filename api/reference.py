@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,10 @@ from torch import nn
 
 from ..lowering.calling import Batch, batch_items, build_optimizer
 from ..passes.clip_gradients import NORM
+from ..passes.scale_loss import SCALE
 from .comparison import StepValues
 from .counter_random import counter_random
-from .training_step import TrainingStep
+from .training_step import LossScaling, TrainingStep
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
@@ -43,6 +44,7 @@ class EagerRun:
         self.model = model.to(dtype) if dtype is not None else model
         self._step, self._seed, self._steps = step, seed, 0
         self._optimizer = build_optimizer(step.optimizer, dict(self.model.named_parameters()))
+        self._scaler = _scaler(step)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
@@ -53,9 +55,13 @@ class EagerRun:
         with counter_random(self._seed, self._steps):
             loss, measured = self._step.compute(self.model, batch)
         self._steps += 1
-        loss.backward()
+        self._scaler.scale(loss).backward()
+        self._scaler.unscale_(self._optimizer)
         measured |= self._clip()
-        self._optimizer.step()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        if self._scaler.is_enabled():
+            measured[SCALE] = torch.tensor(self._scaler.get_scale())
         values = {("loss", "loss"): loss.detach(), **{("metric", name): value for name, value in measured.items()}}
         for name, parameter in self.model.named_parameters():
             values["parameter", name] = parameter.detach()
@@ -78,6 +84,12 @@ class EagerRun:
             return {}
         norm = nn.utils.clip_grad_norm_(parameters, self._step.clip_norm)
         return {NORM: norm}
+
+
+def _scaler(step: TrainingStep) -> torch.amp.GradScaler:
+    """What scales the loss of a step, if anything does."""
+    settings = asdict(step.loss_scaling or LossScaling())
+    return torch.amp.GradScaler("cpu", **settings, enabled=step.precision == "fp16-mixed")
 
 
 def with_optimizer(step: TrainingStep, name: str | None) -> TrainingStep:

@@ -134,7 +134,7 @@ class ShardedState:
         plan = self._executor.plan
         state: dict[str, dict[str, Any]] = {}
         for value in plan.inputs:
-            if value.role == "state":
+            if value.role == "state" and value.name:
                 state.setdefault(value.name, {})[value.state] = self.sharded(value)
         count = next((value for value in plan.inputs if value.role == "step_count"), None)
         if count is not None and (plan.optimizer or {}).get("kind") not in _UNCOUNTED:

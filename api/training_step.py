@@ -7,16 +7,56 @@ global size. It says nothing about a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from xdsl.utils.exceptions import PassFailedException
 
-from ..lowering.calling import LABELS, PRECISIONS, Batch, Precision, batch_items, compute_loss, compute_step
+from ..ir.not_supported import FP8
+from ..lowering.calling import (
+    LABELS,
+    PRECISIONS,
+    REDUCE_DTYPES,
+    Batch,
+    Precision,
+    ReduceDtype,
+    batch_items,
+    compute_loss,
+    compute_step,
+)
 from ..lowering.refusals import first_refusal
+from ..passes.scale_loss import ScaleLossPass
 from .batch_values import item_refusal
+
+
+@dataclass(frozen=True)
+class LossScaling:
+    """
+    How the loss is scaled in ``fp16-mixed``, as by ``torch.amp.GradScaler``.
+
+    Args:
+        init_scale: the first scale.
+        growth_factor: what the scale is multiplied by after `growth_interval` steps in a row without an overflow.
+        backoff_factor: what it is multiplied by after a step with one, which is skipped.
+        growth_interval: in steps.
+
+    Raises:
+        ValueError: a setting that cannot be; the message says what was expected.
+    """
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+
+    def __post_init__(self) -> None:
+        try:
+            ScaleLossPass(**asdict(self)).check()
+        except PassFailedException as error:
+            raise ValueError(str(error).replace(ScaleLossPass.name, "LossScaling")) from error
 
 
 @dataclass(frozen=True)
@@ -41,7 +81,10 @@ class TrainingStep:
             name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``: each is that of the global
             batch.
         precision: ``bf16-mixed``: what ``torch.autocast`` to bfloat16 makes of model and loss. Parameters, states and
-            updates stay in float32.
+            updates stay in float32. ``fp16-mixed``: the same to float16, with the loss scaled as `loss_scaling` says.
+        reduce_dtype: in which dtype gradients are reduced over devices that are made in a narrow dtype and updated in
+            float32, ``float32`` or the narrow one; None leaves it to the search, and presets reduce in float32.
+        loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
 
     Raises:
         TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
@@ -55,15 +98,23 @@ class TrainingStep:
     clip_value: float | None = None
     metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None
     precision: Precision | None = None
+    reduce_dtype: ReduceDtype | None = None
+    loss_scaling: LossScaling | None = None
 
     def __post_init__(self) -> None:
         _check_model(self.model)
         _check_loss(self.loss)
         _check_optimizer(self.optimizer)
         _check_batch(self.batch, with_labels=self.loss is not None)
-        if self.precision is not None and self.precision not in PRECISIONS:
-            expected = ", ".join(map(repr, PRECISIONS))
-            raise ValueError(f"TrainingStep.precision is {self.precision!r}; expected {expected}, or None")
+        if self.precision == "fp8-mixed":
+            raise ValueError(f"TrainingStep.precision is 'fp8-mixed', and no product is in float8; {FP8.instead}")
+        _check_choice("precision", self.precision, tuple(PRECISIONS))
+        _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
+        if self.loss_scaling is not None and self.precision != "fp16-mixed":
+            raise ValueError(
+                f"TrainingStep.loss_scaling is given, and precision is {self.precision!r}; the loss is scaled with "
+                "precision='fp16-mixed' alone"
+            )
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"TrainingStep.{name} is {limit}; expected a number above 0, or None for no clipping")
@@ -92,6 +143,12 @@ class TrainingStep:
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
         """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""
         return compute_loss(model, self.loss, self.batch if batch is None else batch)
+
+
+def _check_choice(field: str, given: str | None, choices: Sequence[str]) -> None:
+    if given is not None and given not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ValueError(f"TrainingStep.{field} is {given!r}; expected {expected}, or None")
 
 
 def _check_model(model: object) -> None:

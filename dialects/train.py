@@ -48,8 +48,16 @@ of the tensors that the model returns.
 """
 
 
+LOSS_GRADIENT = "train.loss_gradient"
+"""On an op: it is the one that backward begins with, the gradient of the loss, 1."""
+
+
 FORWARD = "train.forward"
 """On a function: it is the forward pass of a model alone, in eval mode."""
+
+
+REDUCE_DTYPE = "train.reduce_dtype"
+"""On a function: the dtype in which gradients are reduced over devices that are cast on their way to the updates."""
 
 
 UPDATE = "train.update"
@@ -61,8 +69,16 @@ INITIAL = "train.initial"
 """On an argument that is a state: what its elements are before the first step; zero where it is not there."""
 
 
+FOUND_INF = "found_inf"
+"""The last operand of an update that may be skipped: a number, above 0 where all is to stay as it was."""
+
+
 class TrainOp(ComputeOp):
-    """The base of the updates: every tensor is spread like the first result, scalars are replicated."""
+    """
+    The base of the updates: every tensor is spread like the first result, scalars are replicated.
+
+    One more operand than `OPERANDS` is FOUND_INF.
+    """
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
 
@@ -76,7 +92,8 @@ class TrainOp(ComputeOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The operands' names, less those that are absent."""
-        return tuple(name for name in self.OPERANDS if name not in self.absent())
+        names = tuple(name for name in self.OPERANDS if name not in self.absent())
+        return (*names, FOUND_INF) if len(self.args) == len(names) + 1 else names
 
     def rule(self) -> Rule:
         """Element by element in the parameter."""
@@ -86,6 +103,8 @@ class TrainOp(ComputeOp):
         names = self.operand_names()
         if len(names) != len(self.args):
             raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")
+        if FOUND_INF in names and shape_of(self.args[-1]):
+            raise VerifyException(f"'{self.name}' has ({', '.join(names)}), and found_inf is no tensor of no dims")
         super().verify_()
 
 
@@ -155,7 +174,9 @@ def gradients_of(op: Operation) -> list[int]:
         return [1]
     if not is_update(op):
         return []
-    return [index for index, value in enumerate(op.operands) if _comes_from_outside(value)]
+    skips = isinstance(op, TrainOp) and FOUND_INF in op.operand_names()
+    given = op.operands[:-1] if skips else op.operands
+    return [index for index, value in enumerate(given) if _comes_from_outside(value)]
 
 
 def _comes_from_outside(value: SSAValue) -> bool:

@@ -68,7 +68,8 @@ SHARED_MEMORY = Refusal(
 )
 HALF = Refusal(
     "`parallelize(dtype=torch.float16)`",
-    'use precision="bf16-mixed" or dtype=torch.bfloat16, which need no loss scaling',
+    'use precision="fp16-mixed", which keeps weights in float32 and scales the loss; or "bf16-mixed", or'
+    " dtype=torch.bfloat16",
 )
 
 SPARSE_GRADIENT = Refusal(
@@ -177,6 +178,9 @@ OTHER_SETTING = Refusal(
     "only lr may change while it runs; parallelize again",
 )
 
+FP8 = Refusal(
+    'products in float8: `precision="fp8-mixed"`', 'use precision="bf16-mixed"'
+)
 AUTOCAST = Refusal("`torch.autocast` around `parallelize` or `step(batch)`", 'parallelize(precision="bf16-mixed")')
 CUDA_AUTOCAST = Refusal(
     '`torch.autocast("cuda")` in the model, on a machine with CUDA',
@@ -188,7 +192,8 @@ NO_GRAD = Refusal(
 )
 BACKWARD = Refusal(
     "`backward()` of the loss of a step: gradient accumulation by the loop, `GradScaler`",
-    "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates",
+    "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates, and"
+    ' precision="fp16-mixed" scales the loss',
 )
 CLOSURE = Refusal(
     "`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself"
@@ -258,6 +263,7 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
     "Batches": (NESTED, ARRAY, LAYOUT, INPUT_GRADIENT, CHANGED_VALUE, OTHER_ITEM, OTHER_SHAPE),
     "Optimizers": (OTHER_OPTIMIZER, LEFT_OUT, OTHER_SETTING),
     "The loop": (
+        FP8,
         AUTOCAST,
         NO_GRAD,
         BACKWARD,

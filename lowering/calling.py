@@ -34,9 +34,13 @@ from ..ir.not_supported import LOSS_BY_ROW
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
 
-Precision: TypeAlias = Literal["bf16-mixed"]
-PRECISIONS: tuple[Precision, ...] = ("bf16-mixed",)
-"""Of mixed precision: parameters, states and updates stay as they are, and most of forward and backward is narrower."""
+Precision: TypeAlias = Literal["bf16-mixed", "fp16-mixed"]
+PRECISIONS: Mapping[Precision, torch.dtype] = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+"""Of mixed precision, by the dtype of most of forward and backward: parameters, states and updates stay as they are."""
+
+ReduceDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+REDUCE_DTYPES: tuple[ReduceDtype, ...] = ("float32", "bfloat16", "float16")
+"""In which gradients may be reduced over devices, in mixed precision."""
 
 NAMED = "named_parameters"
 """What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
@@ -78,7 +82,8 @@ def compute_step(
 
     Args:
         metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
-        precision: ``bf16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16; None as the tensors are.
+        precision: ``bf16-mixed`` or ``fp16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16 or float16;
+            None as the tensors are.
 
     Raises:
         CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
@@ -107,7 +112,7 @@ def without_labels(batch: Batch, example: Batch) -> Batch:
 
 def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
     """
-    Autocast of a precision: its table says which ops compute in bfloat16. Of the CPU, where steps are captured.
+    Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.
 
     Casts are not kept from one use to the next: equal ones are merged in the IR.
     """
@@ -115,7 +120,7 @@ def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
         return nullcontext()
     if precision not in PRECISIONS:
         raise CallError(f"precision is {precision!r}; expected one of {', '.join(map(repr, PRECISIONS))}, or None")
-    return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
+    return torch.autocast("cpu", PRECISIONS[precision], cache_enabled=False)
 
 
 def _computed(

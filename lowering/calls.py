@@ -22,7 +22,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, shape_of
-from ..dialects.train import TrainOp
+from ..dialects.train import FOUND_INF, TrainOp
 from ..ir.mesh import Mesh
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
@@ -313,4 +313,6 @@ def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
     settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
     if "beta1" in settings:
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
+    if FOUND_INF in places:
+        settings[FOUND_INF] = places[FOUND_INF]
     return Call(_UPDATES[op.name], tuple(places.get(name) for name in op.OPERANDS), tuple(settings.items()))

@@ -18,7 +18,7 @@ from torch._prims_common import get_computation_dtype
 from ..ir.not_supported import CONTROL_FLOW, RANDOM_OP, SPARSE_GRADIENT
 from . import grouped_ops, random_ops
 from .attention_ops import attention, attention_backward
-from .captured import ORIGIN, CaptureError, Origin
+from .captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
 from .random_draws import DRAWS, arguments_by_name
 
 aten = torch.ops.aten
@@ -196,6 +196,7 @@ def replace_tangent(graph: torch.fx.Graph, tangent: torch.fx.Node, number: float
         )
     origin = first_use.meta.get(ORIGIN, Origin("", "", 0, "backward", ""))
     constant.meta = {"val": value, ORIGIN: replace(origin, name=_joined(origin.layer, "full_grad"))}
+    constant.meta[LOSS_GRADIENT] = number == 1.0
     tangent.replace_all_uses_with(constant)
     graph.erase_node(tangent)
 

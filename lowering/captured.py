@@ -13,6 +13,9 @@ InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
 OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
 Phase = Literal["forward", "backward", "update"]
 
+LOSS_GRADIENT = "loss_gradient"
+"""The key of ``meta`` that is true of the node which backward begins with, the gradient of the loss."""
+
 ORIGIN = "shardwright"
 """The key of a node's `meta` that holds its `Origin`."""
 

@@ -22,11 +22,12 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from ..dialects import train
 from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
 from ..dialects.step import BACKWARD, CHECKPOINT
 from ..ir.not_supported import STRIDES
-from .captured import ORIGIN, CaptureError, Origin
+from .captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
 
@@ -61,6 +62,8 @@ class NodeImporter:
         op = self._op(node, bound, operands)
         if origin.phase == "backward":
             op.attributes[BACKWARD] = UnitAttr()
+        if node.meta.get(LOSS_GRADIENT):
+            op.attributes[train.LOSS_GRADIENT] = UnitAttr()
         if origin.region:
             op.attributes[CHECKPOINT] = IntegerAttr(origin.region, i64)
         self._place(op, origin, node)

@@ -20,6 +20,8 @@ _HOMES: dict[str, str] = {
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
+    "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
+    "scale-loss": "scale_loss:ScaleLossPass",
     "search-plan": "search_plan:SearchPlanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",

@@ -18,6 +18,9 @@ from .initialize import initialize
 from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
 from .stages import Stage, StepFunction, my_stage
 
+LOSS_SCALE = "loss_scale"
+"""The name of the state of a step, and of the metric, that its loss is scaled by."""
+
 _LASTING = ("param", "state", "buffer", "step_count")
 """The roles of what lasts from step to step."""
 
@@ -223,6 +226,14 @@ class Executor:
         if outputs is None:
             return []
         return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss of the next step will be scaled by, where it is, the same on every rank."""
+        if LOSS_SCALE in self.metrics:
+            return self.metrics[LOSS_SCALE].item()
+        states = (value for plan in self.plans for value in plan.inputs if value.role == "state" and not value.name)
+        return next((float(value.value) for value in states if value.state == LOSS_SCALE), None)
 
     @property
     def steps(self) -> int:

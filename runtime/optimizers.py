@@ -7,6 +7,8 @@ or a number), `lr` is the learning rate of this one (likewise).
 
 The fused kernels read memory in order whatever the strides are. Parameters and states are contiguous, for the
 executor makes them so; a gradient need not be (that of a transposed weight is a view) and is copied if it is not.
+
+Where `found_inf`, a tensor of no dims, is 1, everything stays as it is.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ def adamw_(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.01,
+    found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`torch.optim.AdamW`: the parameter and its two averages, updated."""
     if param.numel():
@@ -44,6 +47,7 @@ def adamw_(
             eps=eps,
             amsgrad=False,
             maximize=False,
+            found_inf=found_inf,
         )
     return param, exp_avg, exp_avg_sq
 
@@ -63,6 +67,7 @@ def sgd_(
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    found_inf: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """
     `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
@@ -79,6 +84,8 @@ def sgd_(
         raise ValueError(f"SGD with dampening {dampening} needs the step, for the first is not dampened")
     is_first = bool(dampening) and step is not None and int(step) == 1
     if param.dtype in _NARROW and param.device.type == "cpu":
+        if found_inf is not None and found_inf > 0:
+            return param if momentum_buffer is None else (param, momentum_buffer)
         if weight_decay:
             grad = grad.add(param, alpha=weight_decay)
         if momentum and momentum_buffer is not None:
@@ -97,13 +104,14 @@ def sgd_(
             nesterov=nesterov,
             maximize=False,
             is_first_step=is_first,
+            found_inf=found_inf,
         )
     return param if momentum_buffer is None else (param, momentum_buffer)
 
 
-def increment(step: torch.Tensor) -> torch.Tensor:
+def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """The count of this update, from that of the last."""
-    return step + 1
+    return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
 
 
 def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
@@ -113,6 +121,6 @@ def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:
     return torch.tensor(float(step), device=param.device)
 
 
-def assign_(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+def assign_(old: torch.Tensor, new: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """The new value, in the memory of the old one."""
-    return old.copy_(new)
+    return old.copy_(new if found_inf is None else torch.where(found_inf > 0, old, new))

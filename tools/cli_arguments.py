@@ -11,6 +11,7 @@ from .diagnostics import Diagnostic, DiagnosticError
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
+_REDUCE_DTYPES = ("float32", "bfloat16", "float16")
 _STEP = (
     "a shipped model (mlp, gpt2-small, mlp-tiny, ...), hf:TYPE or hf:TYPE?setting=value of Hugging Face, or "
     "package.module:callable returning a TrainingStep"
@@ -175,6 +176,8 @@ def _probe(add: _Add) -> None:
 
 def _dtype(add: _Add) -> None:
     add("--dtype", choices=_DTYPES, help="what every floating-point tensor becomes; by default each keeps its own")
+    reduce_help = "in mixed precision, in which dtype gradients are reduced over devices; by default the search decides"
+    add("--reduce-dtype", choices=_REDUCE_DTYPES, help=reduce_help)
 
 
 def _positive(text: str) -> int:

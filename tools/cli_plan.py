@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..api.files import write_atomically
 from ..api.finalists import compile_finalists, measured_here
 from ..api.pin_file import pin_file
 from ..api.steps import find_step
+from ..api.training_step import TrainingStep
 from ..dialects import train
 from ..dialects.compute import python_value, shape_of
 from ..dialects.step import sharding_of
@@ -56,7 +58,7 @@ def import_command(options: Namespace) -> int:
     """Write the IR of a step."""
     cluster = find_cluster(options.cluster) if options.cluster else None
     with working(f"importing {options.step}"):
-        step = find_step(options.step)
+        step = _step(options, options.step)
         module = import_training_step(
             step, dtype=dtype_of(options.dtype), gradients=options.gradients, probe=options.probe
         )
@@ -107,12 +109,19 @@ def planned(
             processes=getattr(options, "processes", None) or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
+        step = _step(options, spec)
         name, most = spec.rpartition(":")[2], getattr(options, "measure", 1)
         if most > 1:
-            found = compile_finalists(find_step(spec), cluster, asked, most, name=name, step_spec=spec, observe=phase)
+            found = compile_finalists(step, cluster, asked, most, name=name, step_spec=spec, observe=phase)
             phase(f"running {len(found)} plans on {found[0].report['ranks']} processes")
             return measured_here(found, spec)
-        return compile_step(find_step(spec), cluster, asked, name=name, step_spec=spec, observe=phase)
+        return compile_step(step, cluster, asked, name=name, step_spec=spec, observe=phase)
+
+
+def _step(options: Namespace, spec: str) -> TrainingStep:
+    """The step that a command line names, with what else it says of it."""
+    step, dtype = find_step(spec), getattr(options, "reduce_dtype", None)
+    return step if dtype is None else replace(step, reduce_dtype=dtype)
 
 
 def measured_table(measured: Sequence[Mapping[str, Any]]) -> Table:

@@ -39,7 +39,7 @@ def _unary_rows() -> Iterator[OpSpec]:
     for names in (
         "reciprocal abs sign sgn frac trunc floor ceil round round.decimals nan_to_num",
         "relu hardtanh leaky_relu hardswish hardsigmoid threshold hardshrink softshrink clamp clamp_min clamp_max",
-        "logical_not bitwise_not isnan isinf isposinf isneginf signbit",
+        "logical_not bitwise_not isnan isinf isfinite isposinf isneginf signbit",
         "add.Scalar sub.Scalar rsub.Scalar fmod.Scalar remainder.Scalar floor_divide.Scalar div.Scalar_mode",
         "copysign.Scalar bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar __lshift__.Scalar __rshift__.Scalar",
         "bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar",

@@ -210,7 +210,7 @@ _LEFT_OUT = "a planned step would leave it out in silence"
 _INSTEAD = {
     "gradient_accumulation_steps": "make per_device_train_batch_size as many times as large, and say "
     'parallelize={"micro_batches": ...}',
-    "fp16": "use bf16=True",
+    "fp16": 'use bf16=True, or say parallelize={"precision": "fp16-mixed"}',
     "fsdp": "the plan decides what is sharded",
     "deepspeed": "the plan decides what is sharded",
     "save_only_model=False": "states of the optimizer are not saved with the weights; say save_only_model=True, or "

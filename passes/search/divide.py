@@ -165,7 +165,7 @@ class _Divider:
         more: list[tuple[SSAValue, dict[str, Attribute]]] = []
         for index, (value, roles) in enumerate(zip(terminator.arguments, attributes, strict=True)):
             target = self.view.updated.get(index)
-            stages = list(self.stages) if self.view.is_for_all(index) else self.wanted.get(value, [self._home(value)])
+            stages = list(self.stages) if self.view.is_for_all(index) else self._stages_of(value, target)
             first, *others = stages
             values.append(self._value(value, first, terminator))
             for stage in others:
@@ -179,6 +179,11 @@ class _Divider:
         if any(attributes):
             self.func.res_attrs = ArrayAttr([DictionaryAttr(a) for a in (*attributes, *(a for _, a in more))])
         self._retype([value.type for value in terminator.operands])
+
+    def _stages_of(self, value: SSAValue, target: int | None) -> list[int]:
+        """The stages that give a value: those that have the argument which it replaces."""
+        copies = self.wanted.get(self._original(target)) if target is not None else None
+        return self.wanted.get(value) or copies or [self._home(value)]
 
     def _original(self, index: int) -> SSAValue:
         return self.block.args[index]

@@ -8,6 +8,7 @@ of a pipeline: an op is in its own layer or, where a module is used again, in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import OpaqueOp
-from ...dialects.compute import INDEPENDENT, ComputeOp
+from ...dialects.compute import INDEPENDENT, ComputeOp, shape_of
 from ...dialects.step import BACKWARD, RECOMPUTED
 from ..analysis.durations import layer_of
 from .step_view import StepView
@@ -66,7 +67,7 @@ def block_of(module: str) -> str:
 
 
 class _Finder:
-    """Finds layers in three sweeps: forward, backward, and what is kept or updated. One use."""
+    """Finds layers in four sweeps: forward, backward, what comes after that, and what is kept or updated. One use."""
 
     def __init__(self, view: StepView) -> None:
         self.view = view
@@ -76,7 +77,8 @@ class _Finder:
     def run(self) -> Layers:
         self._anywhere()
         located = [op for op in self.view.ops if not self._is_anywhere(op) and not train.is_update(op)]
-        forward = [op for op in located if BACKWARD not in op.attributes]
+        after = _after_backward(located)
+        forward = [op for op in located if BACKWARD not in op.attributes and op not in after]
         again = [op for op in located if RECOMPUTED in op.attributes]
         for op in forward:
             if block := block_of(layer_of(op)):
@@ -90,6 +92,8 @@ class _Finder:
         for op in located:
             if BACKWARD in op.attributes and op not in self.layers.of:
                 self._backward(op)
+        for op in after:
+            self._after(op)
         self._keep()
         names = tuple(self.numbers) or ("step",)
         return Layers(names, self.layers.of, self.layers.homes, self.layers.anywhere)
@@ -133,6 +137,12 @@ class _Finder:
         latest = max(own) if own else len(self.numbers) - 1
         self.layers.of[op] = min([latest, *reached])
 
+    def _after(self, op: ComputeOp) -> None:
+        """What is made of gradients before the updates, a norm or a clipped one, is where its largest operand is."""
+        placed = [value for value in op.args if self.layers.of_value(value) is not None]
+        largest = max(placed, key=lambda value: math.prod(shape_of(value)))
+        self.layers.of[op] = self.layers.of_operands([largest])[0]
+
     def _is_gradient(self, op: Operation) -> bool:
         return BACKWARD in op.attributes and RECOMPUTED not in op.attributes
 
@@ -147,7 +157,22 @@ class _Finder:
         for op in self.view.ops:
             if train.is_update(op) and not self._is_anywhere(op):
                 name = train.updated_parameter(op)
-                self.layers.of[op] = self.layers.homes[parameters[name] if name is not None else op.args[0]]
+                kept = parameters[name] if name is not None else op.args[0]
+                # A count that anyone can have is made where it becomes known whether the updates are.
+                at = self.layers.homes.get(kept)
+                self.layers.of[op] = at if at is not None else max(self.layers.of_operands(op.args))
                 for value in op.args:
                     if isinstance(value, BlockArgument) and value not in self.layers.anywhere:
                         self.layers.homes[value] = self.layers.of[op]
+
+
+def _after_backward(ops: Sequence[ComputeOp]) -> dict[ComputeOp, None]:
+    """The ops that are not of backward and depend on what it makes, in order."""
+    made, found = set[SSAValue](), dict[ComputeOp, None]()
+    for op in ops:
+        if BACKWARD in op.attributes:
+            made.update(op.outs)
+        elif not made.isdisjoint(op.args):
+            made.update(op.outs)
+            found[op] = None
+    return found

@@ -26,12 +26,19 @@ class Price:
         pricing: how collectives are priced.
         turns: in how many parts of the batch it does, one after the other.
         beside: whether that travels beside compute.
+        reduces: whether a partial value may be reduced; if not, that costs infinity whatever the weight.
     """
 
     weight: float
     pricing: Pricing
     turns: int = 1
     beside: bool = False
+    reduces: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether any change of a sharding costs anything."""
+        return bool(self.weight) or not self.reduces
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Weights:
         return self.contractions if is_contraction(op) else self.others
 
     def price(self, move: Move) -> Price:
-        """The price of a change of a value's sharding; one of weight 0 forbids nothing either."""
+        """The price of a change of a value's sharding."""
         if isinstance(move.value, BlockArgument) or _is_for_updates(move):
             return self.parameter_price
         return self.activation_price

@@ -38,6 +38,7 @@ from ...ir.signatures import Signature
 from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..errors import fail
 from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
+from .reductions import gradient_values, reductions_of
 from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
@@ -120,13 +121,14 @@ class Limit:
 class OpLimit:
     """
     What an op's signature must be: per axis all its placements, the sharding of single operands, per axis the splits
-    that its values may not have, and the whole of it where given.
+    that its values may not have, the whole of it where given, and whether operands may be partial values.
     """
 
     axes: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
     operands: tuple[tuple[int, Limit], ...] = ()
     never: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
     signature: Signature | None = None
+    takes_partial: bool = True
 
 
 _FREE = Limit()
@@ -163,6 +165,8 @@ class Constraints:
             return limit is None or _obeys(given, cast(Limit, limit))
         if not isinstance(limit, OpLimit):
             return True
+        if not limit.takes_partial and any(sharding.partial for sharding in given.operands):
+            return False
         for axis, wanted in limit.axes:
             if tuple(placement(s, axis) for s in (*given.operands, *given.results)) != wanted:
                 return False
@@ -276,7 +280,8 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
     """
     Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home.
 
-    Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that.
+    Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that. Gradients are
+    reduced after they are cast to a wider one, unless the step says otherwise.
     """
     batch, parts = ("S", 0), view.mesh.parts(axes)
     narrowed: dict[ComputeOp, Placement] = {}
@@ -296,15 +301,20 @@ def _data_parallel(axes: tuple[str, ...], view: StepView, constraints: Constrain
                 _limit_axes(constraints.copies, used, axes, "R")
                 if dim is not None:
                     constraints.regathered.add(used)
-    found: Propagation = propagate_batch(view, axes, batch)
+
+    def updated(value: SSAValue) -> Placement:
+        dim = split_dim(shape_of(value), parts) if split else None
+        return ("S", dim) if dim is not None else "R"
+
+    reduced = {cast: (updated(cast.outs[0]),) * 2 for cast in reductions_of(view.func).reduced}
+    complete = {value: updated(value) for value in gradient_values(view.func)}
+    found: Propagation = propagate_batch(view, axes, batch, reduced, complete)
     for transfer in view.arrivals:
         _limit_axes(constraints.arrivals, transfer.result, axes, found.arrivals[transfer.result])
-    updates = propagate_updates(view, axes, lambda shape: split_dim(shape, parts) if split else None)
+    updates = propagate_updates(view, axes, updated)
     for op in view.ops:
         if isinstance(op, train.TrainOp):
-            shape = shape_of(op.args[0])
-            dim = split_dim(shape, parts) if split else None
-            where = ("S", dim) if dim is not None else "R"
+            shape, where = shape_of(op.args[0]), updated(op.args[0])
             placements = tuple(where if shape_of(v) == shape else "R" for v in (*op.args, *op.outs))
         elif train.is_update(op):
             placements = updates[op]

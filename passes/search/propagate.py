@@ -8,8 +8,10 @@ through where it is linear, and otherwise runs whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from xdsl.ir import SSAValue
 
@@ -43,11 +45,22 @@ def placement(sharding: Sharding, axis: str) -> Placement:
     return "P" if axis in sharding.partial_axes else "R"
 
 
-def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> Propagation:
+def propagate_batch(
+    view: StepView,
+    axes: tuple[str, ...],
+    batch: Placement,
+    chosen: Mapping[ComputeOp, tuple[Placement, ...]] = MappingProxyType({}),
+    complete: Mapping[SSAValue, Placement] = MappingProxyType({}),
+) -> Propagation:
     """
     The placements, on `axes` taken as one, of every op that is not an update.
 
-    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole.
+    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole. A
+    partial value that was reduced for one op is reduced for those after it.
+
+    Args:
+        chosen: those of some ops, which are decided.
+        complete: where some values are best, once they are reduced.
     """
     parts = view.mesh.parts(axes)
     single = Mesh((Axis("x", parts),))
@@ -62,32 +75,30 @@ def propagate_batch(view: StepView, axes: tuple[str, ...], batch: Placement) -> 
             there = current.get(op.operand, "R")
             current[op.result] = found.arrivals[op.result] = "R" if there == "P" else there
         elif isinstance(op, ComputeOp) and not train.is_update(op):
-            options = _options(comparisons.rule(op), single)
             have = [current[value] for value in op.args]
-            best = min(options, key=lambda option: _messages(have, option))
+            cost = partial(_cost, op.args, have, complete)
+            best = chosen.get(op) or min(_options(comparisons.rule(op), single), key=cost)
             found.ops[op] = best
+            current |= {value: b for value, a, b in zip(op.args, have, best, strict=False) if a == "P" != b}
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return found
 
 
 def propagate_updates(
-    view: StepView, axes: tuple[str, ...], dim_of: Callable[[tuple[int, ...]], int | None]
+    view: StepView, axes: tuple[str, ...], updated: Callable[[SSAValue], Placement]
 ) -> dict[ComputeOp, tuple[Placement, ...]]:
     """
     The placements, on `axes` taken as one, of the ops of updates that are not fused.
 
     Args:
-        dim_of: along which dim parameters, states and gradients of a shape are split for their update, if they are.
+        updated: where a parameter, state or gradient is for its update.
     """
     single = Mesh((Axis("x", view.mesh.parts(axes)),))
     current: dict[SSAValue, Placement] = {}
     found: dict[ComputeOp, tuple[Placement, ...]] = {}
 
     def have(value: SSAValue) -> Placement:
-        if value not in current:
-            dim = dim_of(shape_of(value))
-            current[value] = "R" if dim is None else ("S", dim)
-        return current[value]
+        return current.setdefault(value, updated(value))
 
     for op in view.ops:
         if train.is_update(op) and not isinstance(op, train.TrainOp):
@@ -108,6 +119,17 @@ def _options(rule: Rule, single: Mesh) -> list[tuple[Placement, ...]]:
         listed = [tuple(placement(s, "x") for s in (*f.operands, *f.results)) for f in found if f is not None]
         _OPTIONS[key] = (rule, listed)
     return _OPTIONS[key][1]
+
+
+def _cost(
+    values: Sequence[SSAValue],
+    have: Sequence[Placement],
+    complete: Mapping[SSAValue, Placement],
+    option: tuple[Placement, ...],
+) -> int:
+    """How many values must be sent for, counting those twice that others will need elsewhere."""
+    sent = {(value, b) for value, a, b in zip(values, have, option, strict=False) if a not in ("R", b)}
+    return sum(1 + (complete.get(value, b) != b) for value, b in sent)
 
 
 def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:

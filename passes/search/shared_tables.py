@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from ...dialects.compute import element_bytes
@@ -69,10 +70,18 @@ class Tables:
             small = costs.matrix(splits, element_bytes(value) / price.turns, distinct_s, distinct_t)
             table = small[np.ix_(positions(distinct_s, sources), positions(distinct_t, targets))]
             table = np.ascontiguousarray(price.weight * price.turns * table)
+            if not price.reduces:
+                table[_reducing(sources, targets)] = np.inf
             table.flags.writeable = False
             self.tables[key] = table
         table = self.tables[key]
         return table if table.any() else None
+
+
+def _reducing(sources: Sequence[Sharding], targets: Sequence[Sharding]) -> NDArray[np.bool_]:
+    """By source and target, whether going from one to the other sums over some axis."""
+    over = [[not set(source.partial_axes).issubset(target.partial_axes) for target in targets] for source in sources]
+    return np.array(over, dtype=np.bool_).reshape(len(sources), len(targets))
 
 
 def positions(distinct: Sequence[Sharding], port: Port) -> list[int]:

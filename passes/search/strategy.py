@@ -37,8 +37,9 @@ from ..analysis.step_prices import Pricing
 from .comparisons import find_comparisons
 from .memory import Lifetimes, Prices, owns_memory
 from .objective import Loop, Move, Price, Weights
-from .pins import Constraints
+from .pins import Constraints, OpLimit
 from .problem import Costs, Edge, Problem
+from .reductions import reductions_of
 from .shared_tables import Port, Tables
 from .step_view import StepView
 from .strategy_problem import Decision, StrategyProblem, Traffic
@@ -80,7 +81,7 @@ class _Builder:
         factors: Factors | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
-        self.prices, self.lifetimes = prices, Lifetimes(view)
+        self.prices, self.lifetimes, self.reductions = prices, Lifetimes(view), reductions_of(view.func)
         self.comparisons = find_comparisons(view)
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
@@ -126,7 +127,7 @@ class _Builder:
     def _op(self, op: ComputeOp) -> None:
         rule = self.comparisons.rule(op)
         turns = self.loop.turns_of(op) if self.loop is not None else ONCE
-        limits, splits = self.constraints.of_op(op), self._op_splits(op)
+        limits, splits = self._limits(op), self._op_splits(op)
         tables = self.tables
         every = self._signatures(op, rule, splits, turns)
         key = (id(rule), splits, limits, turns)
@@ -146,6 +147,11 @@ class _Builder:
             tables.unary[cost_key] = costs
         seconds = self._seconds(op, states, turns)
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
+
+    def _limits(self, op: ComputeOp) -> OpLimit | None:
+        """The limit on an op's signature, if there is one."""
+        limits = self.constraints.of_op(op)
+        return replace(limits or OpLimit(), takes_partial=False) if op in self.reductions.reduced else limits
 
     def _signatures(
         self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns
@@ -259,7 +265,7 @@ class _Builder:
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
         move = Move(value, "copy", users=len(shared))
         price = self._price(move)
-        table = self._copy_table(value, port, forms, options, held, kept, price) if price.weight or held else None
+        table = self._copy_table(value, port, forms, options, held, kept, price) if price.counts or held else None
         if table is not None:
             seconds = partial(self._copy_seconds, value, port, forms, options, _plain(price))
             self._join(node, copy, table, move, price, port, states, seconds)
@@ -325,7 +331,7 @@ class _Builder:
 
     def _edge(self, move: Move, u: int, sources: Port, v: int, targets: Port) -> None:
         price = self._price(move)
-        table = self._table(move.value, sources, targets, price) if price.weight else None
+        table = self._table(move.value, sources, targets, price) if price.counts else None
         if table is not None and u != v:
             self._join(u, v, table, move, price, sources, targets)
 
@@ -350,6 +356,8 @@ class _Builder:
     def _price(self, move: Move) -> Price:
         """The price of a change of a value's sharding."""
         price = self.weights.price(move)
+        if move.value in self.reductions.unreduced:
+            price = replace(price, reduces=False)
         if price.beside or self.loop is None:
             return price
         return replace(price, turns=self.loop.parts_of(move.value))
@@ -368,7 +376,7 @@ class _Builder:
             elif self.view.is_for_all(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
                 price = self._price(Move(value, "loss"))
-                table = self._table(value, port, whole, price) if price.weight else None
+                table = self._table(value, port, whole, price) if price.counts else None
                 if table is not None:
                     self._charge(node, table[:, 0])
 
@@ -390,4 +398,4 @@ class _Builder:
 
 def _plain(price: Price) -> Price:
     """The price at which seconds count as they are, in full buckets where they travel in any."""
-    return replace(price, weight=1.0, pricing=Pricing(bucketed=price.beside))
+    return replace(price, weight=1.0, pricing=Pricing(bucketed=price.beside), reduces=True)

@@ -114,7 +114,7 @@ def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: 
             tables.unary[key] = after.of_op(decision.subject) * seconds
         unary[node] = tables.unary[key]
     scale = after.activations / before.activations
-    ends = {node: scale * costs for node, costs in problem.ends.items()}
+    ends = {node: np.where(np.isinf(costs), costs, scale * costs) for node, costs in problem.ends.items()}
     for node, costs in ends.items():
         unary[node] = unary[node] + costs
     known: dict[tuple[int, bool], Costs] = {}
@@ -123,7 +123,7 @@ def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: 
         # Equal changes share their table, before and after.
         key = (id(edge.table), traffic.price.beside)
         if key not in known:
-            price = replace(after.price(traffic.move), turns=traffic.price.turns)
+            price = replace(after.price(traffic.move), turns=traffic.price.turns, reduces=traffic.price.reduces)
             table = tables.table(traffic.move.value, traffic.splits, traffic.sources, traffic.targets, price)
             known[key] = table if table is not None else np.zeros_like(edge.table)
         edges.append(Edge(edge.u, edge.v, known[key]))

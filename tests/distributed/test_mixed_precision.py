@@ -23,9 +23,18 @@ from shardwright.api.reference import EagerRun
 from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of
 from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh
+from shardwright.lowering.calling import ReduceDtype
 
 STEPS = {"gpt2": recipe_steps.mixed_gpt2, "vit": recipe_steps.mixed_vit}
 PINS = ("dp", "zero3", "tp", None)
+PLANS: tuple[tuple[str, str | None, ReduceDtype | None], ...] = (
+    *((name, pins, None) for name in STEPS for pins in PINS),
+    ("vit", "dp", "bfloat16"),
+    ("vit", "zero3", "bfloat16"),
+    ("vit", None, "float32"),
+)
+"""Steps, pins, and the dtype in which gradients are reduced, where it is not left to the search and the presets."""
+
 MARGIN = 3.0
 """How many times as far as other orders lead a program may be: its order is one more."""
 
@@ -33,9 +42,10 @@ PARTS = (2, 4, 8)
 """Into how many parts a batch is cut: the furthest that one of these orders leads is less a matter of luck than one."""
 
 
-def case(name: str, pins: str | None) -> CheckCase:
+def case(name: str, pins: str | None, reduce_dtype: ReduceDtype | None = None) -> CheckCase:
     mesh = parse_mesh("2")
-    return CheckCase(STEPS[name], mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh))
+    make = partial(recipe_steps.reducing_in, STEPS[name], reduce_dtype)
+    return CheckCase(make, mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh))
 
 
 def in_parts(make: Callable[[], nn.Module], parts: int) -> nn.Module:
@@ -67,18 +77,19 @@ def reordered(name: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[tuple[str, str | None], CheckResult]:
-    keys = [(name, pins) for name in STEPS for pins in PINS]
-    return dict(zip(keys, check_on_ranks([case(*key) for key in keys], 2, tolerance=1.0), strict=True))
+def results() -> dict[tuple[str, str | None, ReduceDtype | None], CheckResult]:
+    return dict(zip(PLANS, check_on_ranks([case(*plan) for plan in PLANS], 2, tolerance=1.0), strict=True))
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("pins", PINS)
+@pytest.mark.parametrize(("name", "pins", "reduce_dtype"), PLANS)
 def test_a_program_is_as_near_as_another_order_of_sums(
-    name: str, pins: str | None, results: dict[tuple[str, str | None], CheckResult]
+    name: str,
+    pins: str | None,
+    reduce_dtype: ReduceDtype | None,
+    results: dict[tuple[str, str | None, ReduceDtype | None], CheckResult],
 ):
-    result = results[name, pins]
+    result = results[name, pins, reduce_dtype]
     assert not result.message, result.message
     for worst in result.errors:
         assert worst.error <= MARGIN * reordered(name)[worst.kind], (str(result), reordered(name))

@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from features import planned, refused, trains_alike, works
+from features import cross_entropy, planned, refused, trains_alike, two_layers, works
 from torch import nn
 from torch.utils import checkpoint as checkpointing
 from torch.utils.checkpoint import checkpoint
 
+import shardwright as sw
 from shardwright.ir.not_supported import (
     CHECKPOINT_POLICY,
     CONTROL_FLOW,
     COUNTED,
     CUDA_AUTOCAST,
+    FP8,
     GENERATOR,
     NUMPY,
     OTHER_RANDOM,
@@ -264,6 +266,29 @@ def half_autocast_inside():
                 return super().forward(x).float()
 
     trains_alike(Narrow(torch.tanh), tolerance=1e-2)
+
+
+@works("precision=fp16-mixed")
+def half_mixed():
+    def in_half(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            return cross_entropy(model(batch[0]), batch[1])
+
+    scaling = sw.LossScaling(1024.0, growth_interval=2)
+    options = {"precision": "fp16-mixed", "loss_scaling": scaling}
+    assert planned(two_layers(), **options).loss_scale == 1024.0
+    step = trains_alike(two_layers(), in_plain=in_half, tolerance=1e-3, **options)
+    assert step.loss_scale == step.metrics["loss_scale"].item() == 2048.0
+
+
+@refused("loss scaling in bfloat16", "the loss is scaled with precision='fp16-mixed' alone")
+def scaled_bfloat16():
+    planned(two_layers(), precision="bf16-mixed", loss_scaling=sw.LossScaling())
+
+
+@refused("precision=fp8-mixed", "no product is in float8", FP8)
+def float8():
+    planned(two_layers(), precision="fp8-mixed")
 
 
 @works("checkpoint")

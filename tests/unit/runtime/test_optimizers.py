@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardwright.runtime.optimizers import adamw_, increment, sgd_
+from shardwright.runtime.optimizers import adamw_, assign_, increment, sgd_
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 NARROW = {torch.bfloat16: 1e-2, torch.float16: 1e-3}
@@ -101,3 +101,19 @@ def test_increment_makes_a_new_count():
     count = torch.zeros(())
     assert increment(count).item() == 1
     assert count.item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_nothing_changes_where_a_gradient_is_not_finite(dtype: torch.dtype):
+    infinite = torch.full((5,), float("inf"), dtype=dtype)
+    for found_inf, changes in ((torch.tensor(1.0), False), (torch.tensor(0.0), True)):
+        grad = torch.ones(5, dtype=dtype) if changes else infinite
+        values = [torch.ones(5, dtype=dtype) for _ in range(5)]
+        adamw_(values[0], grad, values[1], values[2], 1.0, 0.1, found_inf=found_inf)
+        sgd_(values[3], grad, values[4], 1.0, 0.1, momentum=0.5, found_inf=found_inf)
+        assert [torch.equal(value, torch.ones(5, dtype=dtype)) for value in values] == [
+            not changes, True, True, not changes, not changes
+        ]  # fmt: skip
+        assert increment(torch.zeros(()), found_inf=found_inf).item() == changes
+        assigned = assign_(torch.zeros(5, dtype=dtype), grad, found_inf=found_inf)
+        assert torch.equal(assigned, grad if changes else torch.zeros(5, dtype=dtype))

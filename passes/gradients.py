@@ -1,0 +1,96 @@
+"""The gradients of a step between backward and the updates: what `clip-gradients` and `scale-loss` put ops around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+
+from ..dialects import train
+from ..dialects.aten import AtenOp
+from .decompose_mean import like
+from .errors import fail
+
+
+def gradient_users(func: FuncOp) -> list[Operation]:
+    """The updates that take gradients, in order."""
+    return [op for op in func.body.block.ops if train.gradients_of(op)]
+
+
+def gradients(func: FuncOp, updates: Sequence[Operation], wanted_by: str) -> list[SSAValue]:
+    """
+    What the updates take, once each; all of it must be there before the first update.
+
+    Args:
+        wanted_by: the pass, for the error.
+    """
+    places = {op: place for place, op in enumerate(func.body.block.ops)}
+    found = list(dict.fromkeys(update.operands[at] for update in updates for at in train.gradients_of(update)))
+    for gradient in found:
+        if isinstance(gradient, OpResult) and places[gradient.op] > places[updates[0]]:
+            fail(gradient.op, f"is after the first update; {wanted_by} needs all gradients before it")
+    return found
+
+
+class Insertion:
+    """
+    Ops to be inserted before the first update; one use.
+
+    Args:
+        update: gives them their location.
+    """
+
+    def __init__(self, update: Operation) -> None:
+        self._update = update
+        self._ops: list[AtenOp] = []
+
+    def add(self, name: str, operands: Sequence[SSAValue], type: Attribute, hint: str, **given: Attribute) -> SSAValue:
+        """The result of an aten op."""
+        self._ops.append(like(self._update, name, operands, [type], hint, **given))
+        return self._ops[-1].outs[0]
+
+    def insert(self, func: FuncOp, before: Operation) -> None:
+        """Put them there, in the order in which they were added."""
+        func.body.block.insert_ops_before(self._ops, before)
+
+
+def replace_gradient(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequence[Operation]) -> None:
+    """Let the updates, and who asked for the gradient, have the new one."""
+    for update in updates:
+        for at in train.gradients_of(update):
+            if update.operands[at] is old:
+                update.operands[at] = new
+    end = func.body.block.last_op
+    roles = func.res_attrs.data if func.res_attrs is not None else ()
+    if isinstance(end, ReturnOp):
+        for index, attributes in enumerate(roles):
+            if train.GRAD in attributes.data and end.operands[index] is old:
+                end.operands[index] = new
+
+
+def add_result(func: FuncOp, value: SSAValue, role: str, what: Attribute) -> None:
+    """Return one more value, with its role."""
+    end = func.body.block.last_op
+    assert isinstance(end, ReturnOp)
+    before = func.res_attrs.data if func.res_attrs is not None else (DictionaryAttr({}),) * len(end.operands)
+    end.operands = [*end.operands, value]
+    func.res_attrs = ArrayAttr([*before, DictionaryAttr({role: what})])
+    func.update_function_type()
+
+
+def add_metric(func: FuncOp, value: SSAValue, name: str) -> None:
+    """Return one more value, as a metric."""
+    add_result(func, value, train.METRIC, StringAttr(name))
+
+
+def element_of(value: SSAValue) -> Attribute:
+    """The type of a tensor's elements."""
+    return cast("TensorType[Attribute]", value.type).get_element_type()
+
+
+def hint_of(value: SSAValue) -> str:
+    """What to call a gradient."""
+    return value.name_hint or "grad"

@@ -1,0 +1,77 @@
+"""The pass `set-reduce-dtype`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import ModulePass
+
+from ..dialects import train
+from ..dialects.compute import dtype_of
+from .errors import fail
+from .search.reductions import widening_casts
+from .search.step_view import step_functions
+
+
+@dataclass(frozen=True)
+class SetReduceDtypePass(ModulePass):
+    """
+    Say in which dtype gradients are reduced over devices that are cast to a wider one on their way to the updates.
+
+    In mixed precision the gradients of matrices are made in bfloat16 and cast to float32. Reduced in float32, a
+    gradient stays a partial value up to its cast; in bfloat16 it is reduced before it, in half the bytes. What is in
+    float32 from the start is reduced so in any case. Without this pass the search decides for each gradient, and
+    presets reduce in float32.
+
+    Requires: a step function before `search-strategy` or `search-plan`, which has gradients of such a dtype that are
+    cast.
+    Ensures: `train.reduce_dtype` on the function, which every search and every preset obeys.
+
+    Before:
+    ```mlir
+    func.func @step(%w: tensor<8xf32> {train.param = "w"}, %g: tensor<8xbf16>, %n: tensor<f32> {train.step_count},
+        %lr: tensor<f32> {train.learning_rate}) -> (tensor<8xf32> {train.updates = 0 : i64}) {
+      %wide = aten._to_copy %g {dtype = f32} : (tensor<8xbf16>) -> tensor<8xf32>
+      %w.new = train.sgd %w, %wide, %n, %lr {absent = ["momentum_buffer"]}
+        : (tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>) -> tensor<8xf32>
+      func.return %w.new : tensor<8xf32>
+    }
+    ```
+
+    Pipeline: set-reduce-dtype{dtype=float32}
+
+    After:
+    ```mlir
+    func.func @step(%w: tensor<8xf32> {train.param = "w"}, %g: tensor<8xbf16>, %n: tensor<f32> {train.step_count},
+        %lr: tensor<f32> {train.learning_rate}) -> (tensor<8xf32> {train.updates = 0 : i64})
+        attributes {train.reduce_dtype = "float32"} {
+      %wide = aten._to_copy %g {dtype = f32} : (tensor<8xbf16>) -> tensor<8xf32>
+      %w.new = train.sgd %w, %wide, %n, %lr {absent = ["momentum_buffer"]}
+        : (tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>) -> tensor<8xf32>
+      func.return %w.new : tensor<8xf32>
+    }
+    ```
+
+    Source: `reduce_dtype` of torch's fully sharded data parallelism.
+    """
+
+    name = "set-reduce-dtype"
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """In which dtype: the one that gradients are made in, or the one that they are cast to."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        for func in step_functions(op):
+            if train.FORWARD in func.attributes:
+                continue
+            casts = widening_casts(func)
+            known = {dtype_of(value): None for cast in casts for value in (cast.args[0], cast.outs[0])}
+            if self.dtype not in known:
+                why = f"they are in {' and '.join(known)}" if known else "none is cast to a wider dtype"
+                advice = "expected one of these" if known else 'leave it out, or give the step precision="bf16-mixed"'
+                fail(func, f"gradients cannot be reduced in {self.dtype}, for {why}; {advice}")
+            func.attributes[train.REDUCE_DTYPE] = StringAttr(self.dtype)

@@ -1,0 +1,90 @@
+"""`train.reduce_dtype`: presets, strategies and whole plans reduce gradients in the dtype that a step says."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import recipe_steps
+import torch
+from split_cluster import split_cluster
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import OpResult, SSAValue
+
+from shardwright.api.check import CheckCase, compile_case, imported
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects import train
+from shardwright.dialects.compute import ComputeOp, dtype_of
+from shardwright.dialects.spmd import CollectiveOp, WaitOp
+from shardwright.ir.mesh import parse_mesh
+from shardwright.lowering.calling import ReduceDtype
+from shardwright.passes.analysis.compute import is_cast, spec_of
+from shardwright.passes.errors import OpFailure
+from shardwright.passes.search.step_view import step_functions
+
+REDUCING = ("all_reduce", "reduce_scatter")
+
+
+def step(reduce_dtype: ReduceDtype | None) -> TrainingStep:
+    return replace(recipe_steps.mixed_gpt2(), reduce_dtype=reduce_dtype)
+
+
+def planned(pins: str | None, reduce_dtype: ReduceDtype | None, algorithm: str | None = None) -> ModuleOp:
+    mesh = parse_mesh("2")
+    made = partial(step, reduce_dtype)
+    case = CheckCase(made, mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh), algorithm=algorithm)
+    return compile_case(case, imported(case)).module
+
+
+def gradients(func: FuncOp) -> Iterator[SSAValue]:
+    for op in func.body.block.ops:
+        yield from (op.operands[at] for at in train.gradients_of(op))
+
+
+def reduced_values(gradient: SSAValue) -> tuple[list[SSAValue], bool]:
+    """What collectives reduce on the way of a gradient to its update, and whether it is cast on it."""
+    found: list[SSAValue] = []
+    value, is_widened = gradient, False
+    while isinstance(value, OpResult):
+        op = value.op
+        if isinstance(op, WaitOp):
+            value, kind = op.start.args[value.index], op.start.kind.data
+        elif isinstance(op, CollectiveOp):
+            value, kind = op.operands[0], op.KIND.value
+        elif isinstance(op, ComputeOp) and (is_cast(op) or spec_of(op).view):
+            value, kind, is_widened = op.args[0], "", is_widened or is_cast(op)
+        else:
+            break
+        found += [value] if kind in REDUCING else []
+    return found, is_widened
+
+
+def reduced_dtypes(module: ModuleOp) -> set[str]:
+    """In which dtypes the gradients are reduced that are cast on their way to an update."""
+    (func,) = step_functions(module)
+    walked = map(reduced_values, gradients(func))
+    return {dtype_of(value) for found, is_widened in walked if is_widened for value in found}
+
+
+@pytest.mark.parametrize("pins", ["dp", "zero1", "zero3", None])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_reduced_in_the_dtype(pins: str | None, dtype: ReduceDtype):
+    assert reduced_dtypes(planned(pins, dtype)) == {dtype}
+
+
+def test_by_default_the_search_reduces_narrow_values_and_presets_wide_ones():
+    assert reduced_dtypes(planned(None, None)) == {"bfloat16"}
+    assert reduced_dtypes(planned("zero3", None)) == {"float32"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_whole_plans_obey(dtype: ReduceDtype):
+    module = planned(None, dtype, algorithm="auto")
+    assert reduced_dtypes(module) == {dtype}
+
+
+def test_no_narrow_gradient_is_refused():
+    plain = replace(recipe_steps.gpt2(), reduce_dtype="float32")
+    with pytest.raises(OpFailure, match="none is cast to a wider dtype; leave it out"):
+        imported(CheckCase(lambda: plain, parse_mesh("2")))
