@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
 import torch
@@ -18,13 +19,15 @@ from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
 from ..lowering.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
+from ..runtime.checkpoint import CheckpointError
 from ..runtime.executor import Executor
 from ..runtime.plan import PlanError
 from ..runtime.recording import named_tensors
 from ..runtime.sampler import ShareSampler
 from .batch_values import BatchValues
+from .checkpoints import Checkpoints, Restored
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
-from .loading import share_loader
+from .loading import ShareLoader, share_loader
 from .module_guard import Guard, StaleModuleError, guard
 from .optimizer_handle import OptimizerHandle
 from .profiled_layers import ProfiledLayers
@@ -80,6 +83,9 @@ class DistributedStep:
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
         self._ranges = ProfiledLayers(executor, program)
+        self._checkpoints = Checkpoints(executor)
+        self._loaders: list[ShareLoader] = []
+        self._positions: list[Mapping[str, int]] = []
         self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
         self._evaluated = replace(self._given, what="evaluation")
@@ -257,7 +263,11 @@ class DistributedStep:
         Raises:
             PlanError: the last batch is to be used, and has a number of rows that was not declared.
         """
-        return share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
+        made = share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
+        self._loaders.append(made)
+        if self._positions:
+            made.load_state_dict(self._positions.pop(0))
+        return made
 
     def local(self, batch: Batch, rows: int | None = None) -> LocalRows:
         """
@@ -377,6 +387,79 @@ class DistributedStep:
                 "the weights before",
                 self._executor.steps,
             )
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made, those before what was loaded among them."""
+        return self._executor.steps
+
+    def save(
+        self, folder: str | Path, *, extra: object = None, keep: int | None = 2, asynchronous: bool = False
+    ) -> Path:
+        """
+        Write a checkpoint: parameters, buffers, states of the optimizer, the number of steps, the seed, the learning
+        rates, and the positions of the loaders that `loader` made.
+
+        Every rank writes its parts. The checkpoint is in its folder, ``step-00000042``, once all of it is on the disk,
+        or not at all.
+
+        Args:
+            folder: on a disk that all ranks share.
+            extra: what else is to be kept, a scheduler's `state_dict()`, say: numbers, strings, tensors, and lists and
+                dicts of them. That of rank 0 is.
+            keep: how many checkpoints stay in the folder, the newest; None: all.
+            asynchronous: copy what is held, and write it while training goes on; the next `save`, `load` or
+                `wait_saved` waits for that.
+
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            CheckpointError: it could not be written, on any rank.
+        """
+        rates = self.optimizer.rates if self.optimizer is not None else ()
+        loaders = [each.state_dict() for each in self._loaders]
+        return self._checkpoints.save(
+            Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous
+        )
+
+    def wait_saved(self) -> None:
+        """Wait until what `save` writes asynchronously is there; CheckpointError where that failed."""
+        self._checkpoints.wait()
+
+    def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
+        """
+        Take over the newest whole checkpoint in a folder, of any plan on any number of ranks.
+
+        What `save` lists is as it was, learning rates and positions of loaders too, in the order in which they were
+        made, now or later.
+
+        Args:
+            folder: what was given to `save`.
+            optimizer: whether states of the optimizer and learning rates are taken; if not, they stay as they are.
+
+        Returns:
+            The number of steps, and what was given to `save` besides.
+
+        Raises:
+            CheckpointError: none is whole, or it is of another model or optimizer; then nothing was changed.
+        """
+        if (found := self.resume(folder, optimizer=optimizer)) is None:
+            raise CheckpointError(f"{folder} has no checkpoint; step.save(folder) writes one")
+        return found
+
+    def resume(self, folder: str | Path, *, optimizer: bool = True) -> Restored | None:
+        """As `load`, and None where the folder has no checkpoint yet: for scripts that are started again."""
+        found = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
+        if found is None:
+            return None
+        if self.optimizer is not None and optimizer:
+            for group, rate in zip(self.optimizer.param_groups, found.rates, strict=True):
+                group["lr"] = rate
+        self._positions = list(found.loaders)
+        for loader in self._loaders[: len(self._positions)]:
+            loader.load_state_dict(self._positions.pop(0))
+        return found
 
     def gather(self, name: str) -> torch.Tensor:
         """

@@ -24,7 +24,7 @@ def share_loader(
     *,
     drop_last: bool,
     options: Mapping[str, Any],
-) -> DataLoader[Any]:
+) -> ShareLoader:
     """The loader of this rank; see `DistributedStep.loader`."""
     length, count = len(dataset), variants.form.rows  # pyright: ignore[reportArgumentType]
     rows = _own_rows(executor.main)
@@ -35,7 +35,7 @@ def share_loader(
     given = dict(options)
     collate = _Collate(executor.plan, given.pop("collate_fn", default_collate), rows is not None)
     own_last = left if left and _own_rows(variants.with_rows(left)[0]) is not None else None
-    return _Loader(dataset, batches, collate, own_last, given)
+    return ShareLoader(dataset, batches, collate, own_last, given)
 
 
 def _own_rows(program: Program) -> range | None:
@@ -58,9 +58,9 @@ def _last_rows(variants: Variants, left: int) -> range:
     return rows if rows is not None else range(left)
 
 
-class _Loader(DataLoader[Any]):
+class ShareLoader(DataLoader[Any]):
     """
-    Says of the last batch of an epoch how many rows it has, where they are fewer.
+    Says of the last batch of an epoch how many rows it has, where they are fewer, and knows how far it has come.
 
     Args:
         last: how many, if they are marked as this rank's own; None where they are not.
@@ -76,9 +76,25 @@ class _Loader(DataLoader[Any]):
     ) -> None:
         super().__init__(dataset, batch_sampler=batches, collate_fn=collate, **options)
         self._last, self._whole = last, batches.length // batches.batch
+        self._batches, self._given = batches, 0
+        self._resumed: Mapping[str, int] | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, and how many batches of it were given."""
+        return {"epoch": self._batches.epoch, "batch": self._given}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on after the batches that were given; in another epoch from its first one."""
+        self._resumed = state
+        self._batches.set_epoch(state["epoch"])
+        self._given = state["batch"]
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        for number, batch in enumerate(super().__iter__()):
+        resumed, self._resumed = self._resumed, None
+        goes_on = resumed is not None and resumed["epoch"] == self._batches.epoch
+        self._batches.first = resumed["batch"] if resumed is not None and goes_on else 0
+        for number, batch in enumerate(super().__iter__(), self._batches.first):
+            self._given = number + 1
             if number < self._whole or not isinstance(batch, LocalRows):
                 yield batch
             else:

@@ -86,6 +86,11 @@ class Notes:
     rates: tuple[float, ...] = ()
     loaders: tuple[Mapping[str, int], ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Of the checkpoint's folder."""
+        return f"step-{self.step:08d}"
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -148,7 +153,7 @@ def write(
     Raises:
         CheckpointError: on all ranks; then no checkpoint of this step is there.
     """
-    name = f"step-{notes.step:08d}"
+    name = notes.name
     unfinished = folder / f".{name}{_UNFINISHED}"
     is_first = ranks.rank == 0
 

@@ -236,6 +236,15 @@ class Executor:
         return next((float(value.value) for value in states if value.state == LOSS_SCALE), None)
 
     @property
+    def seed(self) -> int:
+        """From which the random numbers of steps are drawn."""
+        return self._seed
+
+    def resume(self, steps: int, seed: int) -> None:
+        """Go on as after so many steps, with the random numbers of `seed`."""
+        self._steps, self._seed = steps, seed
+
+    @property
     def steps(self) -> int:
         """How many steps were run since `initialize`."""
         return self._steps

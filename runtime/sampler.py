@@ -21,6 +21,8 @@ class ShareSampler(Sampler[list[int]]):
         seed: for the order, together with the epoch; None leaves the data in its order.
         last: the rows of this rank of what is left over after the last whole batch of an epoch; None does not use that.
 
+    `first` is the number of the batch of the epoch that comes first; those before it are left out.
+
     Raises:
         ValueError: rows outside of the batch, or a data set without one whole batch.
     """
@@ -36,6 +38,7 @@ class ShareSampler(Sampler[list[int]]):
             raise ValueError(f"the rows {last} are not among the {length % batch} that are left over")
         self.length, self.batch, self.rows, self.seed, self.epoch = length, batch, rows, seed, 0
         self.last = last
+        self.first = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Take the order of another epoch; the same on every rank."""
@@ -52,9 +55,9 @@ class ShareSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
         whole = self.length - self.length % self.batch
-        for first in range(0, whole, self.batch):
+        for first in range(self.first * self.batch, whole, self.batch):
             yield order[first + self.rows.start : first + self.rows.stop]
-        if self.last is not None:
+        if self.last is not None and self.first < len(self):
             yield order[whole + self.last.start : whole + self.last.stop]
 
     def _order(self) -> list[int]:

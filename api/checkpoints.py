@@ -1,0 +1,144 @@
+"""`step.save` and `step.load`: what a step holds as checkpoints, which any other plan of the model can take over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..runtime.checkpoint import CheckpointError, Notes, Part, Ranks, Whole, newest_whole, read, write
+from ..runtime.executor import Executor
+from ..runtime.plan import Plan, Value
+
+_LASTING = {"param": "model", "buffer": "buffers", "state": "optimizer", "step_count": "optimizer"}
+"""By role of what lasts from step to step, under what it stands in a checkpoint."""
+
+_OF_OPTIMIZER = "optimizer."
+
+
+@dataclass(frozen=True)
+class Restored:
+    """
+    What was loaded.
+
+    Args:
+        step: how many steps had been made.
+        extra: what was given to `save`.
+        path: of the checkpoint.
+        rates: the learning rates, by group of parameters.
+        loaders: the positions of the loaders that the step made, in their order.
+    """
+
+    step: int
+    extra: Any
+    path: Path
+    rates: tuple[float, ...] = ()
+    loaders: tuple[Mapping[str, int], ...] = ()
+
+
+class Checkpoints:
+    """Saves and loads what an executor holds; every rank must call each method."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._made: Ranks | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[Path] | None = None
+
+    def save(
+        self,
+        folder: Path,
+        rates: Sequence[float],
+        loaders: Sequence[Mapping[str, int]],
+        *,
+        extra: object,
+        keep: int | None,
+        asynchronous: bool,
+    ) -> Path:
+        """See `DistributedStep.save`."""
+        self.wait()
+        if keep is not None and keep < 1:
+            raise CheckpointError(f"save() was given keep={keep}, expected 1 or more, or None for all")
+        executor = self._executor
+        notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
+        parts = self._parts(with_optimizer=True)
+        if not asynchronous:
+            return write(folder, parts, notes, extra, keep, self._ranks)
+        copies = {
+            name: Part(part.local.detach().to("cpu", copy=True), part.shape, part.offsets)
+            for name, part in parts.items()
+        }
+        self._writer = self._writer or ThreadPoolExecutor(1, "shardwright-checkpoint")
+        self._writing = self._writer.submit(write, folder, copies, notes, extra, keep, self._ranks)
+        return folder / notes.name
+
+    def wait(self) -> None:
+        """Until what is written asynchronously is there; CheckpointError where that failed."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def load(self, folder: Path, *, with_optimizer: bool) -> Restored | None:
+        """See `DistributedStep.load`; None where the folder has no checkpoint."""
+        self.wait()
+        whole = newest_whole(folder, self._ranks)
+        if whole is None:
+            return None
+        parts = self._parts(with_optimizer=with_optimizer)
+        self._ranks.together(lambda: self._verify(whole, with_optimizer=with_optimizer))
+        read(whole, parts, self._ranks)
+        notes = whole.notes
+        self._executor.resume(notes.step, notes.seed)
+        return Restored(notes.step, whole.extra, whole.path, notes.rates, notes.loaders)
+
+    @property
+    def _ranks(self) -> Ranks:
+        if self._made is None:
+            self._made = Ranks.connect()
+        return self._made
+
+    def _parts(self, *, with_optimizer: bool) -> dict[str, Part]:
+        executor = self._executor
+        found: dict[str, Part] = {}
+        for name, value in _lasting(executor.plan, with_optimizer=with_optimizer):
+            if value.spread.partial:
+                raise CheckpointError(f"{name} is kept as partial values, which no checkpoint has")
+            slices = value.slices(executor.plan.mesh, executor.comm.rank)
+            found[name] = Part(executor.local(value), value.shape, tuple(each.start for each in slices))
+        return found
+
+    def _verify(self, whole: Whole, *, with_optimizer: bool) -> None:
+        """CheckpointError where the checkpoint is of something else."""
+        plans = self._executor.plans
+        wanted = {
+            name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)
+        }
+        for name, value in wanted.items():
+            if name not in whole.tensors:
+                raise CheckpointError(f"{whole.path} has no {name}{_remedy(name)}")
+            shape, dtype = whole.tensors[name]
+            if shape != (value.shape or (1,)) or dtype != value.torch_dtype:
+                raise CheckpointError(
+                    f"{whole.path} has {name} as {dtype} of {list(shape)}, and the step as {value.torch_dtype} of "
+                    f"{list(value.shape)}{_remedy(name)}"
+                )
+        for name in whole.tensors:
+            if name not in wanted and (with_optimizer or not name.startswith(_OF_OPTIMIZER)):
+                raise CheckpointError(f"{whole.path} has {name}, and the step does not{_remedy(name)}")
+
+
+def _remedy(name: str) -> str:
+    if name.startswith(_OF_OPTIMIZER):
+        return ": it was saved with another optimizer; use that one, or load the weights alone, by optimizer=False"
+    return ": it was saved of another model; make the model that it was saved of, or save to another folder"
+
+
+def _lasting(plan: Plan, *, with_optimizer: bool) -> Iterator[tuple[str, Value]]:
+    """What a stage keeps from step to step, by its name in a checkpoint."""
+    for value in plan.inputs:
+        under = _LASTING.get(value.role)
+        if under is not None and (with_optimizer or under != "optimizer"):
+            state = value.state if value.role == "state" else "step_count" if value.role == "step_count" else ""
+            yield ".".join(filter(None, (under, value.name, state))), value
