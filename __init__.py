@@ -5,7 +5,8 @@ An optimizing compiler for distributed training.
 cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
 each rank its rows of every batch; a `LocalShard` is a rank's part of a tensor that is split unevenly; `register_rule`
 says how a custom op may be split, and `check_rule` whether that is true; under `counter_random` eager PyTorch draws the
-random numbers of a plan. All are imported on first use, so that `opt-tool`, which works on IR files, starts without
+random numbers of a plan; `FaultBounds` say how soon a fault of a rank ends the job, and a `NonFiniteError` is the error
+of a loss that is no number. All are imported on first use, so that `opt-tool`, which works on IR files, starts without
 torch.
 """
 
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from .api.training_step import TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
+    from .runtime.faults import FaultBounds
+    from .runtime.non_finite import NonFiniteError
     from .runtime.sampler import ShareSampler
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FaultBounds",
     "LocalShard",
+    "NonFiniteError",
     "ShareSampler",
     "TrainingStep",
     "__version__",
@@ -39,6 +44,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "FaultBounds": ".runtime.faults",
+    "NonFiniteError": ".runtime.non_finite",
     "LocalShard": ".api.sharded_state",
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",

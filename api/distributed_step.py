@@ -122,6 +122,8 @@ class DistributedStep:
             self._ranges.follow_profiler()
             loss = self._executor.step(given, rates, self._variants.training(batch))
             self._finite.see(self._executor.steps, loss, given)
+        if loss.device.type == "cuda":
+            HERE.on_device = torch.cuda.current_stream(loss.device).record_event()
         self._replicas.took(loss)
         if self.optimizer is not None:
             self.optimizer.stepped()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +35,27 @@ def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     if dist.get_world_size() == 1 or (store := job_store()) is None:
         return None
     return Watch(name, bounds, store)
+
+
+def await_ranks(store: dist.Store, rank: int, world: int, timeout: timedelta) -> list[int]:
+    """Wait until all ranks of a job have come; those that have not, once the time is up."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    keys = [f"shardwright/{attempt}/here/{each}" for each in range(world)]
+    store.set(keys[rank], "here")
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError:
+        return [each for each, key in enumerate(keys) if not store.check([key])]
+    return []
+
+
+def missing_text(missing: Sequence[int], timeout: timedelta) -> str:
+    """What is said of ranks that have not come."""
+    listed = ", ".join(map(str, missing))
+    return (
+        f"of the ranks of the job {listed} have not come within {timeout.total_seconds():g} s: see what they do before "
+        "parallelize, and whether torchrun was started on every machine"
+    )
 
 
 def tell_errors_once(watch: Watch) -> None:

@@ -18,7 +18,10 @@ from typing import Any, Literal, TypeVar
 Done = TypeVar("Done")
 
 Phase = Literal["script", "step", "left", "failed", "ending"]
-"""In the script's own code, in a training step, at its end, failed with an error, or told to end by a signal."""
+"""In the script's own code, in a training step, at its end, failed with an error; told to end by a signal."""
+
+DEVICE = "the work of its device"
+"""What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
 
 _STEPS_TIMED = 20
 """Of so many steps, the last ones, the median is what a step takes."""
@@ -58,7 +61,8 @@ class Here:
     """
     Where this rank is. The main thread writes, the watch reads.
 
-    `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank.
+    `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
+    `on_device` is the event at the end of the latest step on CUDA.
     """
 
     phase: Phase = "script"
@@ -132,7 +136,7 @@ class Here:
         if (waits_for := self.waits_for) is not None:
             return str(waits_for)
         # On CUDA collectives wait in a stream, and the main thread wherever it needs a number.
-        return "its device" if self.on_device is not None and not self.on_device.query() else ""
+        return DEVICE if self.on_device is not None and not self.on_device.query() else ""
 
 
 HERE = Here()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from .faults import FaultBounds, Phase
+from .faults import DEVICE, FaultBounds, Phase
 
 _FRESH_BEATS = 4
 """A rank whose last report is older than so many beats is not heard of."""
@@ -34,7 +34,6 @@ class Report:
         line: of the user's code that it is in.
         busy: seconds of a step in which it waits for nobody; 0 where unknown.
         lost: whether a collective failed for want of another rank.
-        signal: that told it to end.
     """
 
     beat: int = 0
@@ -46,7 +45,6 @@ class Report:
     line: str = ""
     busy: float = 0.0
     lost: bool = False
-    signal: int = 0
 
     def text(self) -> str:
         """As `parsed` reads it."""
@@ -178,7 +176,7 @@ class Judge:
             return None
         others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
         still = [rank for rank in others if now - self._moved[rank] >= self.bounds.silent * 0.75]
-        if not deaf and not still and others:
+        if not deaf and not still and (others or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
         culprits = deaf or still or self._last(waiting)
         return Verdict(tuple(culprits), self._silence(culprits, long[0], now, states))

@@ -21,7 +21,16 @@ import torch
 import torch.distributed as dist
 
 from .communicator import Communicator
-from .ending import explains_itself, fail, stay_on_loopback, tell_errors_once, told, watch_job
+from .ending import (
+    await_ranks,
+    explains_itself,
+    fail,
+    missing_text,
+    stay_on_loopback,
+    tell_errors_once,
+    told,
+    watch_job,
+)
 from .executor import Executor
 from .faults import HERE, FaultBounds
 from .groups import TIMEOUT
@@ -32,7 +41,7 @@ from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .replicas import REPLICAS
 from .stages import Stage, StepFunction, connect
 
-_CONNECT = timedelta(seconds=120)
+_CONNECT = timedelta(minutes=5)
 """How long a rank looks for the others."""
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
@@ -114,6 +123,10 @@ def process_group(
     importlib.import_module("torch.distributed.nn")
     # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
     store, rank, world = next(dist.rendezvous("env://", timeout=_CONNECT))
+    if missing := await_ranks(store, rank, world, _CONNECT):
+        if rank == min(set(range(world)) - set(missing)):
+            print(f"{name}: rank {rank}: {missing_text(missing, _CONNECT)}", file=sys.stderr, flush=True)
+        raise SystemExit(1)
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:

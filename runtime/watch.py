@@ -153,9 +153,11 @@ class Watch:
     def _report(self) -> None:
         self._beat += 1
         what = HERE.what
-        line = "" if what or HERE.phase == "left" else main_thread_line()
+        # The main thread may go on for a moment with what it does.
+        phase = "ending" if self._signal else HERE.phase
+        line = "" if what or phase == "left" else main_thread_line()
         report = Report(
-            self._beat, HERE.phase, HERE.step, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost, self._signal
+            self._beat, phase, HERE.step, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
         )
         self._store.set(f"report/{self._rank}", report.text())
 
@@ -222,7 +224,7 @@ class Watch:
 
     def _end_by(self, number: int) -> NoReturn:
         """End by a signal; where that came because another rank failed, or this one alone has it, tell so."""
-        HERE.phase, self._signal = "ending", number
+        self._signal = number
         grace = _INTERRUPT_SECONDS if number == signal.SIGINT else _GRACE_SECONDS
         deadline = time.monotonic() + grace
         while (left := deadline - time.monotonic()) > 0:
@@ -241,7 +243,7 @@ class Watch:
 
     def _store_lost(self, error: BaseException) -> None:
         """The store is gone, and with it the process that holds it."""
-        if self._done.is_set() or HERE.phase in ("left", "failed", "ending"):
+        if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
             return
         # One of each machine tells it: there is nothing left by which they could agree on one.
         if os.environ.get("LOCAL_RANK", str(self._rank)) == "0":

@@ -25,6 +25,7 @@ from ..ir.mesh import Mesh, parse_mesh
 from ..runtime.faults import is_lost_peer
 from ..runtime.groups import UNWATCHED
 from ..runtime.launch import backend_of, rank_device
+from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
@@ -99,6 +100,8 @@ def _join(options: Namespace, path: Path | None) -> int:
     """Measure the ranks of the job that torchrun made this process for."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = rank_device()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
     request, output = _asked(options, world, device.type)
     request = replace(request, progress=progress_file(path) if path is not None else None)
     signal.signal(signal.SIGTERM, _ended)

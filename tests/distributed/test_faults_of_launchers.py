@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+from faulty_jobs import asked_apart
 
-from shardwright.lowering.apart import run_apart
 from shardwright.runtime.spawn import run_ranks
 
 SUPPORT = Path(__file__).parents[1] / "support"
 MOST_SECONDS = 30.0
 
 
-def started(*command: str) -> "subprocess.Popen[str]":
+def started(*command: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -26,7 +26,7 @@ def started(*command: str) -> "subprocess.Popen[str]":
     )
 
 
-def line_of(job: "subprocess.Popen[str]", begin: str) -> str:
+def line_of(job: subprocess.Popen[str], begin: str) -> str:
     """The first line of output that begins so."""
     assert job.stdout is not None
     for line in job.stdout:
@@ -100,11 +100,6 @@ def test_run_listens_on_loopback_and_ends_cleanly_when_interrupted():
     assert not alive(ranks)
 
 
-def probed() -> int:
-    """What is asked of an op without a rule is asked in a process of its own."""
-    return run_apart(lambda: 3, 10.0)
-
-
 @pytest.mark.distributed
 def test_ranks_may_have_processes_of_their_own():
-    assert run_ranks(probed, 1) == [3]
+    assert run_ranks(asked_apart, 1) == [3]
