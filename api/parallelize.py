@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.util
 import os
 import sys
 import time
@@ -247,15 +249,26 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
     if not dist.is_initialized():
         job = ExitStack()
         device = job.enter_context(process_group(name, faults, tell_errors=True))
-        atexit.register(_leave_job, job)
+        _at_end(_leave_job, job)
         return device
     if not _JOINED and (watch := watch_job(name, faults)) is not None:
         tell_errors_once(watch)
-        atexit.register(_leave, watch)
+        _at_end(_leave, watch)
     _JOINED.append(name)
     on_cuda = "nccl" in str(dist.get_backend())
     return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
 
+
+def _at_end(function: Callable[[Any], None], argument: object) -> None:
+    """Call a function at the end of this process, which multiprocessing may have started: then Python does not."""
+    if multiprocessing.parent_process() is None:
+        atexit.register(function, argument)
+    else:
+        multiprocessing.util.Finalize(None, function, (argument,), exitpriority=_FIRST)
+
+
+_FIRST = 100
+"""Of what is to be done at the end of such a process."""
 
 _JOINED: list[str] = []
 """Programs of jobs whose process group the user has made."""

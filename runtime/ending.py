@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -74,19 +73,18 @@ def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
     This rank has failed with an error: tell it, unless another rank is the cause or has told it, and end the others.
 
     Args:
-        shown: what shows an error with its traceback, for one that is not of this package; None for Python's own.
+        shown: what shows an error with its traceback, where its message is not all that there is to say; None for
+            nothing.
     """
     if HERE.phase == "failed":
         return
     cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
     HERE.failed(cause)
     text = f"{watch.name}: {watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
-    show = shown or (lambda *each: traceback.print_exception(*each))
-
     def tell() -> None:
         print(text, file=sys.stderr, flush=True)
-        if not explains_itself(error):
-            show(type(error), error, error.__traceback__)
+        if shown is not None and not explains_itself(error):
+            shown(type(error), error, error.__traceback__)
 
     watch.fail(text, tell)
 

@@ -61,8 +61,9 @@ class Report:
         return self.phase, self.step, self.calls, bool(self.what)
 
     def __str__(self) -> str:
-        in_step = self.phase == "step" or self.what
-        place = f"step {self.step}" if in_step else f"the script's code after step {self.step}"
+        place = f"the script's code after step {self.step}" if self.step else "the script's code before the first step"
+        if self.step and (self.phase == "step" or self.what):
+            place = f"step {self.step}"
         if self.what:
             return f"{place}, in {self.what}"
         return f"{place}{f', {self.line}' if self.line else ''}"

@@ -9,7 +9,6 @@ import os
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ import torch.distributed as dist
 from .communicator import Communicator
 from .ending import (
     await_ranks,
-    explains_itself,
     fail,
     missing_text,
     stay_on_loopback,
@@ -208,8 +206,6 @@ def _errors_told(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         print(f"{name}: rank {os.environ.get('RANK', '0')}: {told(error)}", file=sys.stderr, flush=True)
-        if not explains_itself(error):
-            traceback.print_exception(error)
         raise SystemExit(1) from error
 
 

@@ -269,6 +269,7 @@ class Watch:
             tell: prints the message.
         """
         HERE.phase = "failed"
+        _forget_signals()
         with suppress(RuntimeError):
             self.claim(Verdict((), text), tell)
 
@@ -292,6 +293,7 @@ class Watch:
             if self._judges:
                 # Once more, now that all have left.
                 self._judge()
+        _forget_signals()
         HERE.lost_peer, HERE.phase = None, "script"
 
 
@@ -300,11 +302,11 @@ def _left_to_the_watch(number: int, frame: object) -> None:
 
 
 def _forget_signals() -> None:
-    """In a process that was forked from a rank: signals end it as they end any."""
+    """At the end of a watch, and in a process that was forked from a rank: signals end it as they end any."""
     with suppress(ValueError):
-        signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is _left_to_the_watch:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
 
 
 def _tell_agent(text: str) -> None:

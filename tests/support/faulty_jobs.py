@@ -6,8 +6,8 @@ A job is a function of a module that tests can import; what its ranks print and 
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
+import multiprocessing.util
 import os
 import socket
 import sys
@@ -112,7 +112,7 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, errors: s
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    atexit._run_exitfuncs()
+    multiprocessing.util._exit_function()
     sys.stdout.flush()
     os._exit(code)
 
