@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from .faults import HERE, FaultBounds, is_lost_peer
 from .plan import PlanError
@@ -36,7 +37,7 @@ def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     return Watch(name, bounds, store)
 
 
-def await_ranks(store: dist.Store, rank: int, world: int, timeout: timedelta) -> list[int]:
+def await_ranks(store: Store, rank: int, world: int, timeout: timedelta) -> list[int]:
     """Wait until all ranks of a job have come; those that have not, once the time is up."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     keys = [f"shardwright/{attempt}/here/{each}" for each in range(world)]

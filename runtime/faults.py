@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeVar
 
+import torch.distributed as dist
+
 Done = TypeVar("Done")
 
 Phase = Literal["script", "step", "left", "failed", "ending"]
@@ -84,11 +86,12 @@ class Here:
 
         Args:
             what: is waited for; its `str` is told.
-            patient: whether the wait may last: another rank is planning or measuring.
+            patient: whether the wait may last: another rank is planning or measuring. Before the first step, when ranks
+                make and load models, every wait may.
         """
         outer = self.waits_for, self.patient
         self.calls += 1
-        self.patient, self._since = patient, time.monotonic()
+        self.patient, self._since = patient or not self.step, time.monotonic()
         self.waits_for = what
         try:
             result = done()
@@ -146,7 +149,10 @@ HERE = Here()
 def is_lost_peer(error: BaseException) -> bool:
     """Whether a collective failed because another rank was gone or late: a consequence, not a cause."""
     words = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "epitaph")
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    text = str(error).lower()
+    # What times out may be a loader of the user's.
+    is_of_job = isinstance(error, dist.DistError) or any(name in text for name in ("gloo", "nccl", "socket", "peer"))
+    return isinstance(error, RuntimeError) and is_of_job and any(word in text for word in words)
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from .communicator import Communicator
 from .ending import (
@@ -120,7 +121,7 @@ def process_group(
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
     # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
-    store, rank, world = next(dist.rendezvous("env://", timeout=_CONNECT))
+    store, rank, world = next(rendezvous("env://", timeout=_CONNECT))
     if missing := await_ranks(store, rank, world, _CONNECT):
         if rank == min(set(range(world)) - set(missing)):
             print(f"{name}: rank {rank}: {missing_text(missing, _CONNECT)}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import NoReturn
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
@@ -36,7 +36,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
     port = listening.getsockname()[1]
     timeout = timedelta(minutes=5)
     # As long as it lasts the ranks find one another by it.
-    store = dist.TCPStore(
+    store = TCPStore(
         _LOOPBACK, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening.detach()
     )
     before = signal.signal(signal.SIGTERM, _interrupted)

@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from .agreement import given
 from .batches import Batch, LocalRows
@@ -135,7 +135,7 @@ class Registry:
         """The step that has been made most often."""
         return max(list(self._steps), key=lambda each: each.steps, default=None)
 
-    def answer(self, store: dist.Store, rank: int, mark: Mapping[str, int]) -> None:
+    def answer(self, store: Store, rank: int, mark: Mapping[str, int]) -> None:
         """Ask the main thread for what rank 0 wants to know, or send what it has made."""
         number, replicas = mark["number"], self.find(mark["of"])
         if replicas is None or number <= self._answered:
@@ -160,7 +160,7 @@ class Marks:
         beat: seconds between two calls of `follow`.
     """
 
-    store: dist.Store
+    store: Store
     world: int
     beat: float
     number: int = 0

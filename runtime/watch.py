@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.distributed_c10d import PrefixStore
 
 from .faults import HERE, FaultBounds, main_thread_line
 from .judge import Judge, Report, Verdict
@@ -51,12 +53,12 @@ _joined = 0
 """How many watches this process has had: their keys differ."""
 
 
-def job_store() -> dist.TCPStore | None:
+def job_store() -> TCPStore | None:
     """The store of the job, on a connection of its own; None where it is of another kind."""
     store: Any = dist.distributed_c10d._get_default_store()
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return store.clone() if isinstance(store, dist.TCPStore) else None  # pyright: ignore[reportAttributeAccessIssue]
+    return store.clone() if isinstance(store, TCPStore) else None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Watch:
@@ -69,12 +71,12 @@ class Watch:
         store: of the job, on a connection of its own.
     """
 
-    def __init__(self, name: str, bounds: FaultBounds, store: dist.TCPStore) -> None:
+    def __init__(self, name: str, bounds: FaultBounds, store: TCPStore) -> None:
         global _joined
         _joined += 1
         self.name, self._bounds, self._rank, self._world = name, bounds, dist.get_rank(), dist.get_world_size()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = dist.PrefixStore(f"shardwright/{attempt}/{_joined}", store)
+        self._store = PrefixStore(f"shardwright/{attempt}/{_joined}", store)
         self._beat, self._clock, self._signal = 0, 0.0, 0
         self._lock, self._done = threading.Lock(), threading.Event()
         self._identities = self._introduced()

@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from shardwright.lowering.apart import run_apart
 
@@ -50,7 +50,7 @@ def run_job(job: Callable[[int], Any], world: int = 2) -> Ended:
     context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", __name__])
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         "127.0.0.1",
         port,
         is_master=True,
@@ -76,7 +76,7 @@ def run_job(job: Callable[[int], Any], world: int = 2) -> Ended:
         return Ended(codes, errors.read_text(), seconds)
 
 
-def _join(processes: list[BaseProcess], deadline: float) -> None:
+def _join(processes: Sequence[BaseProcess], deadline: float) -> None:
     """Wait for the ranks; as torchrun does, end the others soon after the first that fails."""
     failed = 0.0
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, errors: s
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    multiprocessing.util._exit_function()
+    multiprocessing.util._exit_function()  # pyright: ignore[reportAttributeAccessIssue]
     sys.stdout.flush()
     os._exit(code)
 
