@@ -6,8 +6,8 @@ What the checks of a running job cost: steps with them against steps without, in
 A pair is a block of steps with the checks and one without, each of about --seconds, in an order that is drawn. The
 checks are all that a job has after its first ten steps: the reports of the watch's thread, the places of the main
 thread, the look at every loss, and the comparison of replicas. `ratio` is the median of the paired ratios with its
-interval of 95 %; `total` is of all seconds together, with the comparisons, which are rare. The control is a pair of two
-blocks without.
+interval of 95 %; `total` is of all seconds together, with the comparisons, which are rare, and `cpu` of the seconds of
+processor time of all threads of a rank, which other processes disturb less. The controls compare two blocks without.
 """
 
 from __future__ import annotations
@@ -67,31 +67,33 @@ def planned(name: str) -> tuple[DistributedStep, Any]:
     return sw.parallelize(step.model, step.loss, step.optimizer, step.batch, cluster, pins="dp", compared=0), step.batch
 
 
-def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) -> float:
-    """Of a block of steps on all ranks."""
+def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) -> tuple[float, float]:
+    """Of a block of steps on all ranks, and of the processor on this one."""
     with nullcontext() if checked else without_checks():
         dist.barrier()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         for _ in range(steps):
             step(batch)
         dist.barrier()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - used
 
 
 def measure(name: str, pairs: int, seconds: float) -> dict[str, Any]:
     """One row, on every rank."""
     step, batch = planned(name)
     seconds_of(step, batch, WARM_STEPS, checked=True)
-    one = torch.tensor(seconds_of(step, batch, WARM_STEPS, checked=True) / WARM_STEPS)
+    one = torch.tensor(seconds_of(step, batch, WARM_STEPS, checked=True)[0] / WARM_STEPS)
     dist.broadcast(one, 0)
     steps = max(5, round(seconds / one.item()))
     rows: list[tuple[float, float, float]] = []
+    used = [0.0] * 3
     generator = random.Random(0)
     for _ in range(pairs):
         order, found = [0, 1, 2], [0.0] * 3
         generator.shuffle(order)
         for side in order:
-            found[side] = seconds_of(step, batch, steps, checked=side == 0)
+            found[side], cpu = seconds_of(step, batch, steps, checked=side == 0)
+            used[side] += cpu
         rows.append((found[0], found[1], found[2]))
     ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
     (low, high), (control_low, control_high) = interval(ratios), interval(control)
@@ -105,6 +107,8 @@ def measure(name: str, pairs: int, seconds: float) -> dict[str, Any]:
         "low": low,
         "high": high,
         "total": sum(a for a, _, _ in rows) / sum((b + c) / 2 for _, b, c in rows),
+        "cpu": used[0] / ((used[1] + used[2]) / 2),
+        "A/A cpu": used[2] / used[1],
         "A/A": statistics.median(control),
         "A/A low": control_low,
         "A/A high": control_high,

@@ -30,7 +30,7 @@ from .plan import Plan, Value
 LOG = logging.getLogger("shardwright")
 
 _KEPT = ("param", "buffer", "state")
-_SHARE = 0.004
+_SHARE = 0.003
 """Of the time of a job, what its checksums may take."""
 
 _SECONDS_APART = 2.0

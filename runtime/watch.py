@@ -133,13 +133,14 @@ class Watch:
             while not self._done.is_set():
                 ready = [fd for fd, _ in self._poll.poll(self._bounds.beat * 1000)]
                 now = time.monotonic()
-                # While this process was stopped no time has passed for it.
-                self._clock, last = self._clock + min(now - last, 4 * self._bounds.beat), now
-                self._turn(ready)
+                elapsed, last = now - last, now
+                self._turn(ready, elapsed)
         except (RuntimeError, ValueError) as error:
             self._store_lost(error)
 
-    def _turn(self, ready: Sequence[int]) -> None:
+    def _turn(self, ready: Sequence[int], elapsed: float) -> None:
+        # While this process was stopped no time has passed for it.
+        self._clock += min(elapsed, 4 * self._bounds.beat)
         if self._wake in ready:
             for number in os.read(self._wake, 64):
                 if self._told_to_end(number):
