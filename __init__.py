@@ -5,8 +5,10 @@ An optimizing compiler for distributed training.
 cluster; `TrainingStep` is what it compiles, `from_hf` makes one of a Hugging Face model, and a `ShareSampler` hands
 each rank its rows of every batch; `LossScaling` has the settings of float16; a `LocalShard` is a rank's part of a
 tensor that is split unevenly; `register_rule` says how a custom op may be split, and `check_rule` whether that is
-true; under `counter_random` eager PyTorch draws the random numbers of a plan. All are imported on first use, so that
-`opt-tool`, which works on IR files, starts without torch.
+true; under `counter_random` eager PyTorch draws the random numbers of a plan; `FaultBounds` say how soon a fault of a
+rank ends the job, a `NonFiniteError` is the error of a loss that is no number, and a `CheckpointError` that of a
+checkpoint that cannot be written or read. All are imported on first use, so that `opt-tool`, which works on IR files,
+starts without torch.
 """
 
 from __future__ import annotations
@@ -22,13 +24,19 @@ if TYPE_CHECKING:
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
+    from .runtime.checkpoint import CheckpointError
+    from .runtime.faults import FaultBounds
+    from .runtime.non_finite import NonFiniteError
     from .runtime.sampler import ShareSampler
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointError",
+    "FaultBounds",
     "LocalShard",
     "LossScaling",
+    "NonFiniteError",
     "ShareSampler",
     "TrainingStep",
     "__version__",
@@ -40,6 +48,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckpointError": ".runtime.checkpoint",
+    "FaultBounds": ".runtime.faults",
+    "NonFiniteError": ".runtime.non_finite",
     "LocalShard": ".api.sharded_state",
     "LossScaling": ".api.training_step",
     "ShareSampler": ".runtime.sampler",

@@ -39,7 +39,7 @@ from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.verification import first_fault
-from .files import UNDECIDED, write_atomically
+from .files import UNDECIDED, swap_folder
 from .training_step import LossScaling, TrainingStep
 
 PIPELINE = (
@@ -167,24 +167,20 @@ class CompiledStep:
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
-        Write `step.mlir`, `program.py` and `plan.json` into `folder`, each whole or not at all; and `global.mlir`, the
-        step before any decision, if that is known.
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and `global.mlir`, the step before any decision,
+        if that is known: all of them or, if this process ends before, none. What was there before is replaced.
 
         Args:
             began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
                 default from the begin of planning.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "step.mlir", module_text(self.module))
-        write_atomically(folder / "program.py", self.program)
-        if self.undecided is not None:
-            write_atomically(folder / UNDECIDED, module_text(self.undecided))
-        else:
-            # That of an earlier plan would answer for this one.
-            (folder / UNDECIDED).unlink(missing_ok=True)
+        texts: dict[str, str | None] = {"step.mlir": module_text(self.module), "program.py": self.program}
+        # That of an earlier plan would answer for this one.
+        texts[UNDECIDED] = module_text(self.undecided) if self.undecided is not None else None
         total = {"total_seconds": time() - (began if began is not None else self.began)}
-        write_atomically(folder / "plan.json", json.dumps({**self.report, **total}, indent=2) + "\n")
+        texts["plan.json"] = json.dumps({**self.report, **total}, indent=2) + "\n"
+        swap_folder(folder, texts)
         return folder
 
 

@@ -21,8 +21,11 @@ from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.checkpoint import CheckpointError
 from ..runtime.executor import Executor
+from ..runtime.faults import HERE
+from ..runtime.non_finite import FiniteLosses, OnNan
 from ..runtime.plan import PlanError
 from ..runtime.recording import named_tensors
+from ..runtime.replicas import REPLICAS
 from ..runtime.sampler import ShareSampler
 from .batch_values import BatchValues
 from .checkpoints import Checkpoints, Restored
@@ -53,6 +56,7 @@ class DistributedStep:
         compared: for how many steps, and how many evaluations, it is compared what the ranks are given.
         values: of the batch that was planned, those that are part of the step.
         device_mesh: the one that was planned for, if one was given.
+        on_nan: what becomes of a loss that is no number.
 
     `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
     program updates nothing.
@@ -68,6 +72,7 @@ class DistributedStep:
         compared: int,
         values: BatchValues,
         device_mesh: DeviceMesh | None = None,
+        on_nan: OnNan = "raise",
     ) -> None:
         self.plan = plan
         self.program = program
@@ -88,6 +93,8 @@ class DistributedStep:
         self._positions: list[Mapping[str, int]] = []
         self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
+        self._replicas = REPLICAS.add(executor)
+        self._finite = FiniteLosses(executor, on_nan)
         self._evaluated = replace(self._given, what="evaluation")
 
     def __call__(self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None) -> torch.Tensor:
@@ -107,15 +114,23 @@ class DistributedStep:
             PlanError: the batch is not like the example, or of a shape that was not declared; in the first steps, the
                 ranks were given different ones; or the step is called under autocast or `no_grad`, or with layers in
                 other modes.
+            NonFiniteError: the loss is nan or infinite, unless ``on_nan="ignore"`` was given; on CUDA, that of the step
+                before. Parameters and states have been updated by then.
         """
         self._verify_modes()
         self._values.verify(batch)
         given = batch if isinstance(batch, LocalRows) else batch_items(batch)
         rates = lr if lr is not None or self.optimizer is None else self.optimizer.rates
-        # First, so that a batch which one rank alone cannot take is an error on all.
-        self._given.verify(given, rates)
-        self._ranges.follow_profiler()
-        loss = self._executor.step(given, rates, self._variants.training(batch))
+        with HERE.stepping():
+            # First, so that a batch which one rank alone cannot take is an error on all.
+            self._given.verify(given, rates)
+            self._replicas.look(given, rates)
+            self._ranges.follow_profiler()
+            loss = self._executor.step(given, rates, self._variants.training(batch))
+            self._finite.see(self._executor.steps, loss, given)
+        if loss.device.type == "cuda":
+            HERE.on_device = torch.cuda.current_stream(loss.device).record_event()
+        self._replicas.took(loss)
         if self.optimizer is not None:
             self.optimizer.stepped()
         return trained_loss(loss)

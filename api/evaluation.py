@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ..lowering.calling import Batch
 from ..runtime.batches import LocalRows
 from ..runtime.executor import Program, gather
+from ..runtime.faults import HERE
 from ..runtime.plan import Plan, PlanError, Result
 from .variants import Variants
 
@@ -101,7 +102,7 @@ class _Output:
         else:
             whole = torch.empty(self.result.shape, dtype=self.result.torch_dtype, device=self.program.comm.device)
         if len(self.program.plans) > 1:
-            dist.broadcast(whole, self.owner.ranks[0])
+            HERE.wait(f"output {self.result.name!r}", lambda: dist.broadcast(whole, self.owner.ranks[0]))
         return whole
 
     def part(self, like: _Output) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.util
 import os
 import sys
 import time
@@ -26,11 +28,15 @@ from ..ir.submesh import on_mesh
 from ..lowering.calling import Batch, Precision, ReduceDtype
 from ..lowering.load_program import load_text
 from ..passes.planning.homes import Homes
-from ..runtime.agreement import LOG, share_random_state, share_weights, verify_alike, verify_replicas
+from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
+from ..runtime.ending import tell_errors_once, watch_job
 from ..runtime.executor import Executor
+from ..runtime.faults import FaultBounds
 from ..runtime.launch import process_group
+from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.stages import Stage
+from ..runtime.watch import Watch
 from .auto_cluster import AUTO, auto_cluster, mesh_of
 from .batch_form import BatchForm
 from .batch_values import BatchValues
@@ -72,6 +78,8 @@ def parallelize(
     reduce_dtype: ReduceDtype | None = None,
     loss_scaling: LossScaling | None = None,
     shapes: Sequence[Batch] = (),
+    on_nan: OnNan = "raise",
+    faults: FaultBounds = FaultBounds(),
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
@@ -110,17 +118,22 @@ def parallelize(
         compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
         shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
             too: the last one of an epoch, say. Planned with parameters where the plan for the example has them.
+        on_nan: what becomes of a loss that is nan or infinite: ``raise``, an error on all ranks, or ``ignore``.
+        faults: how soon a rank that is dead, left early or does not answer ends the job; that of a job's first call.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
             given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
+    # First, so that whatever is wrong is told by one rank.
+    device = _join_job(_name_of(model), faults)
+    verify_on_nan(on_nan)
     kept = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
-    made = _parallelized(step, cluster, options, pins, seed, compared, measure)
+    made = _parallelized(step, device, cluster, options, pins, seed, compared, measure, on_nan)
     for batch in shapes:
         made.declare(batch)
     return made
@@ -128,15 +141,17 @@ def parallelize(
 
 def _parallelized(
     step: TrainingStep,
+    device: torch.device,
     cluster: str | Path | Cluster | DeviceMesh,
     options: PlanOptions,
     pins: str | Path | None,
     seed: int | None,
     compared: int,
     measure: int | None,
+    on_nan: OnNan,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
-    began, model, device = time.perf_counter(), step.model, _join_job(_model_name(step))
+    began, model = time.perf_counter(), step.model
     _refuse(step, options)
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
@@ -163,7 +178,7 @@ def _parallelized(
     planner = _planner(step, options, modules[best]) if modules else None
     variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
     return DistributedStep(
-        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh
+        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh, on_nan
     )
 
 
@@ -173,7 +188,7 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
     homes = Homes.of(module)
     if options.keep_activations is not None:
         homes = replace(homes, keep=options.keep_activations)
-    return Planner(step, homes, _model_name(step), options.dtype, independent, options.probe)
+    return Planner(step, homes, _name_of(step.model), options.dtype, independent, options.probe)
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
@@ -223,24 +238,50 @@ class _Asked:
         cluster = _fitted(given, world)
         with pin_file(self.pins) as path:
             options, most = replace(self.options, pins=path), self.measure if world > 1 else 1
-            return compile_finalists(self.step, cluster, options, most, name=_model_name(self.step))
+            return compile_finalists(self.step, cluster, options, most, name=_name_of(self.step.model))
 
 
-def _model_name(step: TrainingStep) -> str:
-    """What to call the program of a step."""
-    model = getattr(step.model, "func", step.model)
+def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:
+    """What to call the program of a model's step."""
+    model = getattr(model, "func", model)
     return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
 
 
-def _join_job(name: str) -> torch.device:
+def _join_job(name: str, faults: FaultBounds) -> torch.device:
     """Join the process group of the job, which ends with the process, if nobody has; this rank's device."""
-    if dist.is_initialized():
-        on_cuda = "nccl" in str(dist.get_backend())
-        return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-    job = ExitStack()
-    device = job.enter_context(process_group(name))
-    atexit.register(_leave_job, job)
-    return device
+    if not dist.is_initialized():
+        job = ExitStack()
+        device = job.enter_context(process_group(name, faults, tell_errors=True))
+        _at_end(_leave_job, job)
+        return device
+    if not _JOINED and (watch := watch_job(name, faults)) is not None:
+        tell_errors_once(watch)
+        _at_end(_leave, watch)
+    _JOINED.append(name)
+    on_cuda = "nccl" in str(dist.get_backend())
+    return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+
+
+def _at_end(function: Callable[[Any], None], argument: object) -> None:
+    """Call a function at the end of this process, which multiprocessing may have started: then Python does not."""
+    if multiprocessing.parent_process() is None:
+        atexit.register(function, argument)
+    else:
+        multiprocessing.util.Finalize(None, function, (argument,), exitpriority=_FIRST)
+
+
+_FIRST = 100
+"""Of what is to be done at the end of such a process."""
+
+_JOINED: list[str] = []
+"""Programs of jobs whose process group the user has made."""
+
+
+def _leave(watch: Watch) -> None:
+    """Leave a job whose process group the user has made."""
+    if getattr(sys, "last_value", None) is not None:
+        watch.end()
+    watch.close()
 
 
 def _leave_job(job: ExitStack) -> None:
@@ -290,7 +331,7 @@ def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
     else:
         if dist.get_rank() == 0:
             shared = [_outcome(asked, dist.get_world_size(), modules)]
-        dist.broadcast_object_list(shared, src=0)
+        shared = [from_rank_0(shared[0], patient=True)]
     if isinstance(shared[0], PlanError):
         raise shared[0]
     return shared[0], modules

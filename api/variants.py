@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
-import torch.distributed as dist
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -23,7 +22,7 @@ from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.planning.homes import Homes
 from ..passes.verification import first_fault
-from ..runtime.agreement import verify_alike
+from ..runtime.agreement import from_rank_0, verify_alike
 from ..runtime.batches import LocalRows
 from ..runtime.executor import Executor, Program
 from ..runtime.groups import Handles
@@ -213,11 +212,10 @@ class Variants:
             devices = [self.connections.device] if self.connections.device.type == "cuda" else []
             with torch.random.fork_rng(devices), self.opened():
                 shared = [_outcome(what, self.planner, plan)]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.broadcast_object_list(shared, src=0)
-        if isinstance(shared[0], PlanError):
-            raise shared[0]
-        text, form = shared[0]
+        made = from_rank_0(shared[0], patient=True)
+        if isinstance(made, PlanError):
+            raise made
+        text, form = made
         stages = [Stage(*each) for each in load_text(text, f"<{what}>")]
         return self.executor.adopt(stages, self.connections.connect(stages)), form
 

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from .batches import Batch, LocalRows, batch_rows, items_of
 from .executor import Executor
+from .faults import HERE
 from .plan import Plan, PlanError
 from .recording import named_tensors
 
@@ -36,7 +38,7 @@ def of_all_ranks(mine: object) -> list[Any]:
     if world_size() == 1:
         return [mine]
     everyone: list[Any] = [None] * world_size()
-    dist.all_gather_object(everyone, mine)
+    HERE.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine))
     return everyone
 
 
@@ -69,12 +71,17 @@ def share_random_state() -> None:
     torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
 
 
-def from_rank_0(mine: Any) -> Any:
-    """What rank 0 gives; every rank must call this."""
+def from_rank_0(mine: Any, *, patient: bool = False) -> Any:
+    """
+    What rank 0 gives; every rank must call this.
+
+    Args:
+        patient: whether rank 0 may take long to have it.
+    """
     if world_size() == 1:
         return mine
     shared = [mine]
-    dist.broadcast_object_list(shared, src=0)
+    HERE.wait("rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
     return shared[0]
 
 
@@ -104,7 +111,7 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     with torch.no_grad():
         for tensor in tensors.values():
             whole = tensor.detach().to(device).contiguous()
-            dist.broadcast(whole, src=0)
+            HERE.wait("the weights of rank 0", partial(dist.broadcast, whole, src=0))
             tensor.copy_(whole)
     if dist.get_rank() == 0:
         LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
@@ -201,7 +208,7 @@ class GivenAlike:
             return
         step = f"{self.what} {self.done}: the ranks were given different"
         rates = (tuple(lr) if len(lr) > 1 else lr[0]) if isinstance(lr, Sequence) else lr
-        everyone = of_all_ranks((rates, self._rows(batch), _digests(batch)))
+        everyone = of_all_ranks((rates, *given(self.plan, self.rank, self.plans, batch)))
         by_rank = [rate for rate, _, _ in everyone]
         if len(set(by_rank)) > 1:
             raise PlanError(f"{step} learning rates: {_told(by_rank)}; give all the same")
@@ -212,17 +219,21 @@ class GivenAlike:
             if names:
                 raise PlanError(f"{step} {_difference(rows, other, rank, names)}")
 
-    def _rows(self, batch: Batch | LocalRows) -> tuple[int, int] | None:
-        """The rows that this rank has of the batch; None where it has the global one."""
-        if not isinstance(batch, LocalRows):
-            return None
-        rows = batch_rows(self.plan, self.rank, self.plans)[1]
-        return rows.start, rows.stop
 
+def given(
+    plan: Plan, rank: int, plans: Sequence[Plan], batch: Batch | LocalRows
+) -> tuple[tuple[int, int] | None, dict[str, str]]:
+    """
+    What `rank` of a plan was given for a step: which rows, None for those of the global batch, and digests by item.
 
-def _digests(batch: Batch | LocalRows) -> dict[str, str]:
-    items = items_of(batch).items()
-    return {name: digest(item, SAMPLED) for name, item in items if isinstance(item, torch.Tensor)}
+    Args:
+        plans: of all stages.
+    """
+    items = {name: digest(item, SAMPLED) for name, item in items_of(batch).items() if isinstance(item, torch.Tensor)}
+    if not isinstance(batch, LocalRows):
+        return None, items
+    rows = batch_rows(plan, rank, plans)[1]
+    return (rows.start, rows.stop), items
 
 
 def _difference(rows: tuple[int, int] | None, one: int, other: int, names: Iterable[str]) -> str:

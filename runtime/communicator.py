@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
+from .faults import HERE
 from .groups import TIMEOUT, Axes, Group, Handles, Layout, make_groups
 from .hierarchical import HIERARCHICAL, begin_hierarchical
 from .pieces import Sizes
@@ -218,7 +219,7 @@ class Communicator:
 
     def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
         """The results of a collective, one per tensor that `start` was given."""
-        results = token.pending.wait()
+        results = HERE.wait(token.request, token.pending.wait)
         if token.done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(token.done)
@@ -252,12 +253,12 @@ class Communicator:
 
     def arrived(self, arrival: Arrival) -> torch.Tensor:
         """What `receive` began to receive, once it is here."""
-        return arrival.wait()
+        return HERE.wait("a transfer from another stage", arrival.wait)
 
     def finish_transfers(self) -> None:
         """Wait until all that was begun has been sent: after every step, for steps number their messages alike."""
         if self._channels is not None:
-            self._channels.finish()
+            HERE.wait("transfers to other stages", self._channels.finish)
 
     def _connected(self, label: str) -> Channels:
         if self._channels is None:
@@ -265,7 +266,10 @@ class Communicator:
         return self._channels
 
     def _now(self, request: Request) -> torch.Tensor:
-        return self._begin(self._checked(request), request).wait()[0]
+        group = self._checked(request)
+        if group.size == 1:
+            return self._begin(group, request).wait()[0]
+        return HERE.wait(request, lambda: self._begin(group, request).wait())[0]
 
     def _begin(self, group: Group, request: Request) -> Pending:
         if request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1:

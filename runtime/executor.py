@@ -13,6 +13,7 @@ from torch import nn
 from ..ir.counter import step_seed
 from .batches import Batch, LocalRows, part_of_batch
 from .communicator import Communicator
+from .faults import HERE
 from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
@@ -306,7 +307,7 @@ class Executor:
         else:
             whole = torch.empty(value.shape, dtype=value.torch_dtype, device=self.comm.device)
         if len(self.plans) > 1:
-            dist.broadcast(whole, owner.ranks[0])
+            HERE.wait(f"{value.role} {value.name!r}", lambda: dist.broadcast(whole, owner.ranks[0]))
         return whole
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -20,8 +20,11 @@ from ..ir.mesh import Mesh
 
 Axes = tuple[str, ...]
 
-TIMEOUT = timedelta(seconds=120)
-"""How long a collective waits for a rank that died or hangs. torch's own default is half an hour."""
+TIMEOUT = timedelta(minutes=30)
+"""How long a collective waits for a rank that died or hangs, where no watch has ended the job before (`watch`)."""
+
+UNWATCHED = timedelta(seconds=120)
+"""The same in a job without a watch."""
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,36 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from .communicator import Communicator
+from .ending import (
+    await_ranks,
+    fail,
+    missing_text,
+    stay_on_loopback,
+    tell_errors_once,
+    told,
+    watch_job,
+)
 from .executor import Executor
+from .faults import HERE, FaultBounds
 from .groups import TIMEOUT
 from .initialize import drawn_alike
+from .lifetime import die_with_parent
+from .non_finite import FiniteLosses, OnNan
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
-from .spawn import is_lost_peer
+from .replicas import REPLICAS
 from .stages import Stage, StepFunction, connect
-from .watch import Watch
+
+_CONNECT = timedelta(minutes=5)
+"""How long a rank looks for the others."""
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
@@ -38,6 +54,9 @@ class Options:
     seed: int
     lr: float | None
     checked: bool
+    gone_after: float
+    silent_after: float
+    on_nan: OnNan
 
 
 def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
@@ -51,6 +70,11 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
+    usual = FaultBounds()
+    told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
+    parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
+    parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
+    parser.add_argument("--on-nan", choices=("raise", "ignore"), default="raise", help="of a loss (%(default)s)")
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -71,31 +95,52 @@ def backend_of(device: torch.device) -> str:
 
 
 @contextmanager
-def process_group(name: str) -> Iterator[torch.device]:
+def process_group(
+    name: str, bounds: FaultBounds = FaultBounds(), *, tell_errors: bool = False
+) -> Iterator[torch.device]:
     """
     The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
 
     Started without torchrun there is no group, and one rank. CUDA devices are used where each rank has one. While
-    the context lasts a rank that is lost ends all of them (`watch`); an error that leaves the context does so too.
+    the context lasts a fault of any rank ends all of them (`watch`); an error that leaves the context does so too. The
+    process ends with the one that started it.
 
     Args:
         name: of the program, for messages.
+        bounds: how soon a fault ends the job.
+        tell_errors: whether an error is told as soon as it ends the script, which may not reach the context.
     """
     device = rank_device()
     if "RANK" not in os.environ:
         yield device
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
+    stay_on_loopback()
     # Its functions have the default group as a default argument. Imported after the group is made, it would keep
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
-    dist.init_process_group(backend_of(device), timeout=TIMEOUT)
+    # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
+    store, rank, world = next(rendezvous("env://", timeout=_CONNECT))
+    if missing := await_ranks(store, rank, world, _CONNECT):
+        if rank == min(set(range(world)) - set(missing)):
+            print(f"{name}: rank {rank}: {missing_text(missing, _CONNECT)}", file=sys.stderr, flush=True)
+        raise SystemExit(1)
+    store.set_timeout(TIMEOUT)
+    dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
-        watch = Watch(name)
+        watch = watch_job(name, bounds)
+        if watch is not None and tell_errors:
+            tell_errors_once(watch)
         try:
             yield device
         except BaseException as error:
-            watch.end(lost_peer=is_lost_peer(error.__cause__ or error))
-        watch.close()
+            if watch is None:
+                raise
+            fail(watch, error)
+            watch.end()
+        if watch is not None:
+            watch.close()
     finally:
         dist.destroy_process_group()
 
@@ -147,8 +192,8 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    # Told before the others end, for their end may be the end of this process.
-    with _errors_told(name), process_group(name) as device, _errors_told(name):
+    bounds = FaultBounds(options.gone_after, options.silent_after)
+    with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
         verify_same_plan(plan_hash(_source(stages), plans))
@@ -157,13 +202,11 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 @contextmanager
 def _errors_told(name: str) -> Iterator[None]:
-    """In the place of a traceback a message, of a cause and not of a lost rank, and exit code 1."""
+    """In the place of a traceback a message and exit code 1, for the only rank: others are told by the watch."""
     try:
         yield
     except Exception as error:
-        if not is_lost_peer(error):
-            told = str(error) if isinstance(error, PlanError) else f"{type(error).__name__}: {error}"
-            print(f"{name}: rank {os.environ.get('RANK', '0')}: {told}", file=sys.stderr, flush=True)
+        print(f"{name}: rank {os.environ.get('RANK', '0')}: {told(error)}", file=sys.stderr, flush=True)
         raise SystemExit(1) from error
 
 
@@ -172,12 +215,18 @@ def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[f
     executor = Executor(stages, comm)
     step = load_step(executor.plan.step_spec)
     executor.initialize(step.model, options.seed)
+    replicas, finite = REPLICAS.add(executor), FiniteLosses(executor, options.on_nan)
     speaks = not dist.is_initialized() or dist.get_rank() == 0
     losses: list[float] = []
     seconds: list[float] = []
     for number in range(1, options.steps + 1):
         start = time.perf_counter()
-        losses.append(executor.step(step.batch, options.lr).item())
+        with HERE.stepping():
+            replicas.look(step.batch, options.lr)
+            loss = executor.step(step.batch, options.lr)
+            finite.see(number, loss, step.batch)
+        replicas.took(loss)
+        losses.append(loss.item())
         seconds.append(time.perf_counter() - start)
         if speaks:
             print(f"step {number}: loss {losses[-1]:.6f}", flush=True)

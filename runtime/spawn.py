@@ -26,6 +26,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from .faults import is_lost_peer
+from .lifetime import die_with_parent
+
 Returned = TypeVar("Returned")
 
 # After a first failure: long enough for the rank that caused it to be seen, if it was another.
@@ -71,7 +74,7 @@ def run_ranks(
                 receiver, sender = context.Pipe(duplex=False)
                 place = (str(Path(folder, "store")), rank, world_size, timeout)
                 call = pickle.dumps((fn, args))
-                process = context.Process(target=_rank_main, args=(sender, place, call), daemon=True)
+                process = context.Process(target=_rank_main, args=(sender, place, call))
                 process.start()
                 sender.close()
                 processes.append(process)
@@ -99,6 +102,8 @@ def _one_thread_each() -> Iterator[None]:
 
 def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: bytes) -> None:
     store, rank, world_size, timeout = place
+    # No daemon, for those may have no children of their own, and what is asked for an op runs in one.
+    die_with_parent()
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
@@ -120,12 +125,6 @@ def _rank_main(sender: Connection, place: tuple[str, int, int, float], call: byt
         time.sleep(2 * _GRACE_SECONDS)
         os._exit(1)
     dist.destroy_process_group()
-
-
-def is_lost_peer(error: BaseException) -> bool:
-    """Whether a collective failed because another rank was gone or late: a consequence, not a cause."""
-    words = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "epitaph")
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
 
 
 def _collect(processes: list[BaseProcess], pipes: list[Connection], timeout: float) -> list[Any]:

@@ -1,106 +1,328 @@
 """
-The watch: a rank that dies ends the job, with one message that names it, whatever the others wait for.
+The watch: whatever is wrong with one rank ends the job within a bound, with one message that names it.
 
-Every rank listens to the next one, around a ring, on connections of their own. A connection that breaks without a
-word means that the rank at its other end is dead: whoever listens to it says so and ends, after sending word to the
-rank that listens to him, which ends too and passes the word on. Nobody else says anything. A rank that fails with a
-message of its own sends the same word, and one that is done says goodbye.
+Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
+in which step, and whom it waits for (`faults.Here`). A few ranks read all reports and judge (`judge.Judge`). Of the
+ranks of its own machine each learns at once when one dies. The first to find a fault puts its verdict into the store
+and prints it; the others see that there is one, and end in silence.
 
-Without it a pipeline would hang: the stages next to a dead one notice, but a rank that waits for a living one, which
-waits for a living one, does not.
+A rank that fails with an error of its own does the same: it claims the verdict and prints its message. Where a
+collective fails for want of another rank the main thread waits for the verdict, which ends the process, so that nobody
+prints that.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import select
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.distributed_c10d import PrefixStore
+
+from .faults import HERE, FaultBounds, main_thread_line
+from .judge import Judge, Report, Verdict
+from .lifetime import Identity
+from .replicas import REPLICAS, Marks
 
 LOG = logging.getLogger("shardwright")
 
-_GOODBYE, _END = 0, 1
-_FOR_EVER = timedelta(days=365)
-_SECONDS_FOR_WORD = 5.0
+_JUDGES = 4
+"""So many ranks read the reports of all, in case that one of them is at fault."""
+
+_VERDICT, _MARK = "verdict", "mark"
 _GRACE_SECONDS = 0.5
+"""For which a rank that is told to end looks why."""
+
+_INTERRUPT_SECONDS = 1.5
+"""After which a rank that was interrupted ends though it is in a collective."""
+
+_joined = 0
+"""How many watches this process has had: their keys differ."""
+
+
+def job_store() -> TCPStore | None:
+    """The store of the job, on a connection of its own; None where it is of another kind."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.clone() if isinstance(store, TCPStore) else None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Watch:
     """
-    Watches over a job; every rank must make one, at the same point among the groups of all ranks.
+    Watches over a job from this rank; every rank must make one, once its process group is there.
 
     Args:
-        name: of the program, for the message.
+        name: of the program, for messages.
+        bounds: how soon a fault ends the job.
+        store: of the job, on a connection of its own.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self._rank, self._world = name, dist.get_rank(), dist.get_world_size()
-        group = dist.new_group(backend="gloo", timeout=_FOR_EVER)
-        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
-        self._group, self._word = group, torch.tensor([_GOODBYE])
-        self._next, self._before = (self._rank + 1) % self._world, (self._rank - 1) % self._world
-        self._ending = False
-        self._listener = threading.Thread(target=self._listen, name="shardwright watch", daemon=True)
-        if self._world > 1:
-            self._coming = self._group.recv([self._word], self._next, 0)
-            self._listener.start()
+    def __init__(self, name: str, bounds: FaultBounds, store: TCPStore) -> None:
+        global _joined
+        _joined += 1
+        self.name, self._bounds, self._rank, self._world = name, bounds, dist.get_rank(), dist.get_world_size()
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = PrefixStore(f"shardwright/{attempt}/{_joined}", store)
+        self._beat, self._clock, self._signal = 0, 0.0, 0
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._identities = self._introduced()
+        opened = ((rank, each.opened()) for rank, each in enumerate(self._identities) if rank != self._rank)
+        self._fds = {fd: rank for rank, fd in opened if fd is not None}
+        self.judge = Judge(bounds, [each.host for each in self._identities])
+        judges = {number * self._world // _JUDGES for number in range(_JUDGES)}
+        self._judges = self._rank in judges
+        self._marks = Marks(self._store, self._world, bounds.beat) if self._rank == 0 else None
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        for fd in (self._wake, *self._fds):
+            self._poll.register(fd, select.POLLIN)
+        self._listen_to_signals()
+        HERE.lost_peer = self._lost_peer
+        self._thread = threading.Thread(target=self._run, name="shardwright watch", daemon=True)
+        self._thread.start()
 
-    def _listen(self) -> None:
-        try:
-            self._coming.wait()
-        except RuntimeError:
-            if not self._ending:
-                self._say(f"rank {self._next} is gone: it was killed, or its machine failed; this ends the job")
-            self._word.fill_(_END)
-        if self._word.item() == _END:
-            self._tell(_END)
-            # A rank that fails of itself at the same time has a message of its own.
-            time.sleep(_GRACE_SECONDS)
-            _exit()
+    def _introduced(self) -> list[Identity]:
+        """The processes of all ranks, once each has said which it is."""
+        self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
+        self._store.set(f"report/{self._rank}", Report().text())
+        if self._rank == 0:
+            self._store.set(_VERDICT, "")
+            self._store.set(_MARK, "")
+        keys = [f"who/{rank}" for rank in range(self._world)]
+        self._store.wait([*keys, _VERDICT, _MARK], timedelta(minutes=5))
+        return [Identity(**json.loads(each)) for each in self._store.multi_get(keys)]
 
-    def _say(self, message: str) -> None:
-        LOG.critical("%s: %s", self._name, message)
+    # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, and a main thread that waits
+    # in a collective would not see it. The number of a signal comes through the pipe whatever the main thread does.
 
-    def _tell(self, word: int) -> None:
-        """Send a word to the rank that listens to this one, if that is still there."""
-        try:
-            self._group.send([torch.tensor([word])], self._before, 0).wait()
-        except RuntimeError:
+    def _listen_to_signals(self) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        if not in_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return
+        if (other := signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)) != -1:
+            signal.set_wakeup_fd(other)
+            return
+        signal.signal(signal.SIGTERM, _left_to_the_watch)
+        os.register_at_fork(after_in_child=_forget_signals)
 
-    def end(self, *, lost_peer: bool) -> NoReturn:
+    def _told_to_end(self, number: int) -> bool:
+        """Whether a signal is to end this process, and nobody else has a handler for it."""
+        if number == signal.SIGTERM:
+            return signal.getsignal(number) is _left_to_the_watch
+        return number == signal.SIGINT and signal.getsignal(number) is signal.default_int_handler
+
+    # The thread.
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        try:
+            while not self._done.is_set():
+                ready = [fd for fd, _ in self._poll.poll(self._bounds.beat * 1000)]
+                now = time.monotonic()
+                elapsed, last = now - last, now
+                self._turn(ready, elapsed)
+        except (RuntimeError, ValueError) as error:
+            self._store_lost(error)
+
+    def _turn(self, ready: Sequence[int], elapsed: float) -> None:
+        # While this process was stopped no time has passed for it.
+        self._clock += min(elapsed, 4 * self._bounds.beat)
+        if self._wake in ready:
+            for number in os.read(self._wake, 64):
+                if self._told_to_end(number):
+                    self._end_by(number)
+        self._report()
+        dead = [fd for fd in ready if fd in self._fds]
+        self._obey()
+        for fd in dead:
+            self._bury(fd)
+        if self._judges:
+            self._judge()
+
+    def _report(self) -> None:
+        self._beat += 1
+        what = HERE.what
+        # The main thread may go on for a moment with what it does.
+        phase = "ending" if self._signal else HERE.phase
+        line = "" if what or phase == "left" else main_thread_line()
+        report = Report(
+            self._beat, phase, HERE.step, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
+        )
+        self._store.set(f"report/{self._rank}", report.text())
+
+    def _obey(self) -> None:
+        """End where there is a verdict; note the next step whose replicas are compared."""
+        verdict, mark = self._store.multi_get([_VERDICT, _MARK])
+        if verdict and HERE.phase == "failed":
+            # The main thread is about to end.
+            self._done.set()
+        elif verdict:
+            found = json.loads(verdict)
+            self._end_with(Verdict(tuple(found["ranks"]), found["text"]))
+        if mark:
+            REPLICAS.answer(self._store, self._rank, json.loads(mark))
+
+    def _reports(self) -> list[Report]:
+        texts = self._store.multi_get([f"report/{rank}" for rank in range(self._world)])
+        return [Report.parsed(each) for each in texts]
+
+    def _judge(self) -> None:
+        reports = self._reports()
+        states = {rank: state for rank in self._fds.values() if (state := self._identities[rank].state())}
+        if verdict := self.judge.see(reports, self._clock, states):
+            self.claim(verdict)
+        if self._marks is None:
+            return
+        if (latest := REPLICAS.latest()) is not None:
+            self.judge.stages = [plan.ranks for plan in latest.executor.plans]
+        if slow := self.judge.slow():
+            LOG.warning("%s: %s", self.name, slow)
+        if text := self._marks.follow(reports, self._clock, self.judge.named):
+            self.claim(Verdict((), text))
+
+    def _bury(self, fd: int) -> None:
+        """A rank of this machine is dead: that is a fault, unless it has said that it leaves or fails."""
+        rank = self._fds.pop(fd)
+        self._poll.unregister(fd)
+        os.close(fd)
+        how = self._identities[rank].death()
+        reports = self._reports()
+        if reports[rank].phase in ("script", "step") and HERE.phase != "left":
+            self.judge.see(reports, self._clock)
+            self.claim(Verdict((rank,), self.judge.gone(rank, self._rank, how)))
+
+    def claim(self, verdict: Verdict, tell: Callable[[], None] | None = None) -> None:
+        """Make a verdict that of the job, unless there is one, tell it and end all ranks."""
+        mine = json.dumps({"by": self._rank, **asdict(verdict)})
+        with self._lock:
+            if self._store.compare_set(_VERDICT, "", mine).decode() == mine:
+                told = tell or (lambda: LOG.critical("%s: %s", self.name, verdict.text))
+                told()
+                _tell_agent(verdict.text)
+        if tell is None:
+            self._end_with(verdict)
+
+    def _end_with(self, verdict: Verdict) -> NoReturn:
+        """End this process for a verdict, and those at fault on this machine: one that is stopped hears of nothing."""
+        with self._lock:
+            for fd, rank in self._fds.items():
+                if rank in verdict.ranks:
+                    with suppress(OSError):
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+            _exit(1)
+
+    def _end_by(self, number: int) -> NoReturn:
+        """End by a signal; where that came because another rank failed, or this one alone has it, tell so."""
+        self._signal = number
+        grace = _INTERRUPT_SECONDS if number == signal.SIGINT else _GRACE_SECONDS
+        deadline = time.monotonic() + grace
+        while (left := deadline - time.monotonic()) > 0:
+            ready = [fd for fd, _ in self._poll.poll(min(left, 0.05) * 1000)]
+            self._report()
+            self._obey()
+            for fd in [fd for fd in ready if fd in self._fds]:
+                self._bury(fd)
+            if self._wake in ready:
+                os.read(self._wake, 64)
+        others = [each.phase for rank, each in enumerate(self._reports()) if rank != self._rank]
+        if number == signal.SIGTERM and "ending" not in others:
+            who = self.judge.named(self._rank)
+            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.step)}; this ends the job"))
+        _exit(128 + number)
+
+    def _store_lost(self, error: BaseException) -> None:
+        """The store is gone, and with it the process that holds it."""
+        if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
+            return
+        # One of each machine tells it: there is nothing left by which they could agree on one.
+        if os.environ.get("LOCAL_RANK", str(self._rank)) == "0":
+            by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            holder = "torchrun on the first machine" if by_agent else self.judge.named(0)
+            why = str(error).partition("\n")[0]
+            LOG.critical("%s: %s, which holds the job's store, is gone (%s); this ends the job", self.name, holder, why)
+        _exit(1)
+
+    # The main thread.
+
+    def _lost_peer(self) -> None:
+        """A collective failed for want of another rank: the verdict on that ends this process."""
+        os.write(self._waker, b"\0")
+        self._thread.join(self._bounds.gone + self._bounds.silent)
+
+    def fail(self, text: str, tell: Callable[[], None]) -> None:
         """
-        End this process and the job: this rank has failed, and has said why unless it was for want of another.
+        This rank has failed: tell it, unless the job has ended for another reason, and end the other ranks.
 
         Args:
-            lost_peer: whether another rank seems to be gone. There will be word of that, which ends this process;
-                without such word this rank says what it knows.
+            text: for torchrun's report.
+            tell: prints the message.
         """
-        if lost_peer:
-            self._listener.join(_SECONDS_FOR_WORD)
-            self._say(f"rank {self._rank}: lost another rank, whose own message says why")
-        self._ending = True
-        if self._world > 1:
-            self._tell(_END)
-            # The word comes around when all others have it.
-            self._listener.join(_SECONDS_FOR_WORD)
-        _exit()
+        HERE.phase = "failed"
+        _forget_signals()
+        with suppress(RuntimeError):
+            self.claim(Verdict((), text), tell)
+
+    def end(self) -> NoReturn:
+        """End this process at once, after `fail`."""
+        _exit(1)
 
     def close(self) -> None:
-        """Say goodbye, and wait until the rank that is listened to does."""
-        if self._world > 1:
-            self._tell(_GOODBYE)
-            self._listener.join()
+        """Leave: wait a little for the others to do so, for a rank that goes first may have left too early."""
+        HERE.phase, HERE.waits_for = "left", None
+        with suppress(RuntimeError):
+            self._report()
+            self._store.add("left", 1)
+            deadline = time.monotonic() + self._bounds.gone
+            while self._thread.is_alive() and time.monotonic() < deadline and self._store.add("left", 0) < self._world:
+                time.sleep(min(0.02, self._bounds.beat))
+            self._done.set()
+            os.write(self._waker, b"\0")
+            self._thread.join(_GRACE_SECONDS)
+            self._obey()
+            if self._judges:
+                # Once more, now that all have left.
+                self._judge()
+        _forget_signals()
+        HERE.lost_peer, HERE.phase = None, "script"
 
 
-def _exit() -> NoReturn:
+def _left_to_the_watch(number: int, frame: object) -> None:
+    """What the main thread does about SIGTERM: its thread has read the signal, and ends the process."""
+
+
+def _forget_signals() -> None:
+    """At the end of a watch, and in a process that was forked from a rank: signals end it as they end any."""
+    with suppress(ValueError):
+        if signal.getsignal(signal.SIGTERM) is _left_to_the_watch:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+
+
+def _tell_agent(text: str) -> None:
+    """Leave the message where torchrun looks for it, for its report."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        entry = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"message": entry}), encoding="utf-8")
+
+
+def _exit(code: int) -> NoReturn:
     """End the process at once: threads that wait for a message could not be ended otherwise."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    with suppress(ValueError, OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -22,13 +22,15 @@ from rich.table import Table
 
 from ..ir.cluster_file import cluster_toml
 from ..ir.mesh import Mesh, parse_mesh
-from ..runtime.groups import TIMEOUT
+from ..runtime.faults import is_lost_peer
+from ..runtime.groups import UNWATCHED
 from ..runtime.launch import backend_of, rank_device
+from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
 from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank, reason
-from ..runtime.spawn import RankError, is_lost_peer, run_ranks
+from ..runtime.spawn import RankError, run_ranks
 from .cli_arguments import TOOL
 from .cli_console import print_report
 from .diagnostics import Diagnostic, DiagnosticError
@@ -98,10 +100,12 @@ def _join(options: Namespace, path: Path | None) -> int:
     """Measure the ranks of the job that torchrun made this process for."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = rank_device()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
     request, output = _asked(options, world, device.type)
     request = replace(request, progress=progress_file(path) if path is not None else None)
     signal.signal(signal.SIGTERM, _ended)
-    dist.init_process_group(backend_of(device), timeout=TIMEOUT)
+    dist.init_process_group(backend_of(device), timeout=UNWATCHED)
     try:
         with _bar(rank == 0) as bar:
             bar.output, bar.path = output, path

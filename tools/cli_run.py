@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import tempfile
 from argparse import Namespace
 from pathlib import Path
@@ -53,23 +53,22 @@ def _run_plan(folder: Path, options: Namespace) -> int:
             f"leave the option out, or plan for a cluster of {ranks}",
         )
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
-    return torchrun(ranks, str(folder / "program.py"), arguments)
+    return run_ranks_of(ranks, str(folder / "program.py"), arguments)
 
 
-def torchrun(ranks: int, program: str, arguments: list[str]) -> int:
+def run_ranks_of(ranks: int, program: str, arguments: list[str]) -> int:
     """Run a program on `ranks` local processes, as torchrun does; DiagnosticError names the rank that failed."""
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from ..runtime.local_job import run_local_job
 
-    # Ranks share the cores. The failures that torch would log, each with a traceback, the ranks have told.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("LOGLEVEL", "CRITICAL")
     try:
-        run.main(["--standalone", "--nproc-per-node", str(ranks), program, *arguments])
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        how = f"exit code {failure.exitcode}" if failure.exitcode >= 0 else f"signal {-failure.exitcode}"
-        raise _error(f"rank {rank} ended with {how}; its message is above") from error
+        failure = run_local_job(ranks, program, arguments)
+    except KeyboardInterrupt:
+        print(f"{TOOL}: interrupted, and all ranks have ended", file=sys.stderr)
+        return 130
+    if failure is not None:
+        rank, code = failure
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        raise _error(f"rank {rank} ended with {how}; its message is above")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..groups import TIMEOUT
+from ..groups import UNWATCHED
 
 Given = TypeVar("Given")
 
@@ -32,7 +32,7 @@ class Clock:
         self.device = device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         # What ranks agree on is in the memory of hosts, which NCCL does not carry.
-        own = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
+        own = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=UNWATCHED)
         self._group = own if isinstance(own, dist.ProcessGroup) else dist.group.WORLD
 
     def by_rank(self, value: float) -> list[float]:

@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from ...ir.mesh import Mesh
 from ..communicator import Communicator
+from ..faults import is_lost_peer
 from ..host_memory import keep_freed_memory
-from ..spawn import is_lost_peer
 from .clock import Clock
 from .delays import Delays
 from .devices import device_name, memory_bytes

@@ -62,7 +62,8 @@ def test_the_rank_that_fails_says_why(tmp_path: Path):
     )
     done = torchrun(2, program)
     assert done.returncode == 1
-    assert "linear: rank 1: ZeroDivisionError: integer division or modulo by zero" in done.stderr
+    told = r"^linear: rank 1 \(\S+\): ZeroDivisionError in step 1: integer division or modulo by zero$"
+    assert re.search(told, done.stderr, re.MULTILINE), done.stderr
     assert "linear: rank 0: ZeroDivisionError" not in done.stderr
 
 

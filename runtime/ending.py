@@ -1,0 +1,129 @@
+"""How a job ends: whatever goes wrong on its ranks, one of them prints one message, and all end with an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from .faults import HERE, FaultBounds, is_lost_peer
+from .plan import PlanError
+from .watch import Watch, job_store
+
+_PACKAGE = __name__.split(".", maxsplit=1)[0]
+
+_MEMORY = (
+    "keep less for backward (keep_activations=), give it fewer rows (micro_batches=), or plan for a cluster whose file "
+    "says how much memory there is"
+)
+
+
+def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
+    """
+    Begin to watch over the job of this process; every rank must call this.
+
+    Returns:
+        None where there is nobody else, or no TCP store to hear of them by.
+    """
+    if dist.get_world_size() == 1 or (store := job_store()) is None:
+        return None
+    return Watch(name, bounds, store)
+
+
+def await_ranks(store: Store, rank: int, world: int, timeout: timedelta) -> list[int]:
+    """Wait until all ranks of a job have come; those that have not, once the time is up."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    keys = [f"shardwright/{attempt}/here/{each}" for each in range(world)]
+    store.set(keys[rank], "here")
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError:
+        return [each for each, key in enumerate(keys) if not store.check([key])]
+    return []
+
+
+def missing_text(missing: Sequence[int], timeout: timedelta) -> str:
+    """What is said of ranks that have not come."""
+    listed = ", ".join(map(str, missing))
+    return (
+        f"of the ranks of the job {listed} have not come within {timeout.total_seconds():g} s: see what they do before "
+        "parallelize, and whether torchrun was started on every machine"
+    )
+
+
+def tell_errors_once(watch: Watch) -> None:
+    """From now on an error that ends the script of this rank is told by one rank of the job, and ends them all."""
+    shown = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        del kind, trace
+        fail(watch, error, shown)
+
+    sys.excepthook = hook
+
+
+def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
+    """
+    This rank has failed with an error: tell it, unless another rank is the cause or has told it, and end the others.
+
+    Args:
+        shown: what shows an error with its traceback, where its message is not all that there is to say; None for
+            nothing.
+    """
+    if HERE.phase == "failed":
+        return
+    cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
+    HERE.failed(cause)
+    text = f"{watch.name}: {watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
+    def tell() -> None:
+        print(text, file=sys.stderr, flush=True)
+        if shown is not None and not explains_itself(error):
+            shown(type(error), error, error.__traceback__)
+
+    watch.fail(text, tell)
+
+
+def explains_itself(error: BaseException) -> bool:
+    """Whether the message of an error is all that there is to say."""
+    ours = type(error).__module__.split(".", maxsplit=1)[0] == _PACKAGE
+    return ours or is_out_of_memory(error) or isinstance(error, KeyboardInterrupt) or is_lost_peer(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no memory for a tensor, on the host or on a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    words = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def told(error: BaseException, where: str = "") -> str:
+    """
+    What to say of an error in one line.
+
+    Args:
+        where: it happened, as `Here.place`.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    first = str(error).strip().partition("\n")[0]
+    if is_out_of_memory(error):
+        return f"ran out of memory{where}: {first or type(error).__name__}; {_MEMORY}"
+    if is_lost_peer(error):
+        return f"lost another rank{where}, of which nothing more is known: {first}"
+    return str(error) if isinstance(error, PlanError) else f"{type(error).__name__}{where}: {first}"
+
+
+def stay_on_loopback() -> None:
+    """Where all ranks are on this machine, listen on its loopback interface alone, unless the user says otherwise."""
+    local, world = (os.environ.get(name) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if sys.platform == "linux" and local is not None and local == world:
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")

@@ -1,0 +1,175 @@
+"""How long a fault of a rank may last, and what this rank's main thread is doing: what the watch tells the others."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, TypeVar
+
+import torch.distributed as dist
+
+Done = TypeVar("Done")
+
+Phase = Literal["script", "step", "left", "failed", "ending"]
+"""In the script's own code, in a training step, at its end, failed with an error; told to end by a signal."""
+
+DEVICE = "the work of its device"
+"""What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
+
+_STEPS_TIMED = 20
+"""Of so many steps, the last ones, the median is what a step takes."""
+
+
+@dataclass(frozen=True)
+class FaultBounds:
+    """
+    How soon a fault of a rank ends the job.
+
+    Args:
+        gone: seconds for a rank that is dead, or whose script has ended while others wait for it.
+        silent: seconds for which others wait in a collective for a rank that does not come, before it counts as stopped
+            or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
+        slow: how many times longer than the median of the others a rank computes to be warned of; 0 for no warning.
+
+    Raises:
+        ValueError: a bound that is not positive.
+    """
+
+    gone: float = 5.0
+    silent: float = 30.0
+    slow: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (self.gone > 0 and self.silent > 0 and self.slow >= 0):
+            raise ValueError(f"{self}: gone and silent are seconds above 0, slow is a factor, or 0")
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two reports of a rank."""
+        return min(0.5, self.gone / 8, self.silent / 8)
+
+
+@dataclass
+class Here:
+    """
+    Where this rank is. The main thread writes, the watch reads.
+
+    `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
+    `on_device` is the event at the end of the latest step on CUDA.
+    """
+
+    phase: Phase = "script"
+    step: int = 0
+    calls: int = 0
+    waits_for: object = None
+    patient: bool = False
+    lost: bool = False
+    on_device: Any = None
+    lost_peer: Callable[[], None] | None = None
+    _since: float = 0.0
+    _waited: float = 0.0
+    _began: float = 0.0
+    _busy: deque[float] = field(default_factory=lambda: deque[float](maxlen=_STEPS_TIMED))
+
+    def wait(self, what: object, done: Callable[[], Done], *, patient: bool = False) -> Done:
+        """
+        What `done` returns, which waits for other ranks.
+
+        Args:
+            what: is waited for; its `str` is told.
+            patient: whether the wait may last: another rank is planning or measuring. Before the first step, when ranks
+                make and load models, every wait may.
+        """
+        outer = self.waits_for, self.patient
+        self.calls += 1
+        self.patient, self._since = patient or not self.step, time.monotonic()
+        self.waits_for = what
+        try:
+            result = done()
+        except RuntimeError as error:
+            self.failed(error)
+            raise
+        self._waited += time.monotonic() - self._since
+        self.waits_for, self.patient = outer
+        return result
+
+    def failed(self, error: BaseException) -> None:
+        """Where an error is for want of another rank, wait for word of that, which ends this process."""
+        if self.lost_peer is not None and is_lost_peer(error):
+            self.lost = True
+            self.lost_peer()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around a training step."""
+        self.phase, self.step = "step", self.step + 1
+        try:
+            yield
+        except RuntimeError as error:
+            self.failed(error)
+            raise
+        self.phase = "script"
+        now = time.monotonic()
+        if self._began:
+            self._busy.append(max(now - self._began - self._waited, 0.0))
+        self._began, self._waited = now, 0.0
+
+    @property
+    def place(self) -> str:
+        """Where an error happens: `` in step 3``, `` after step 3``, or empty before the first."""
+        return f" {'in' if self.phase == 'step' else 'after'} step {self.step}" if self.step else ""
+
+    @property
+    def busy(self) -> float:
+        """Seconds from step to step in which this rank waited for nobody, the median of the last; 0 for too few."""
+        return median(tuple(self._busy)) if len(self._busy) == _STEPS_TIMED else 0.0
+
+    @property
+    def what(self) -> str:
+        """What is waited for, or on a device is under way; empty where that is nothing."""
+        if (waits_for := self.waits_for) is not None:
+            return str(waits_for)
+        # On CUDA collectives wait in a stream, and the main thread wherever it needs a number.
+        return DEVICE if self.on_device is not None and not self.on_device.query() else ""
+
+
+HERE = Here()
+"""This process."""
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed because another rank was gone or late: a consequence, not a cause."""
+    words = ("closed by peer", "reset by peer", "broken pipe", "timed out", "connection refused", "epitaph")
+    text = str(error).lower()
+    # What times out may be a loader of the user's.
+    is_of_job = isinstance(error, dist.DistError) or any(name in text for name in ("gloo", "nccl", "socket", "peer"))
+    return isinstance(error, RuntimeError) and is_of_job and any(word in text for word in words)
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+_LIBRARIES = (
+    *(str(_PACKAGE / layer) + os.sep for layer in ("api", "lowering", "models", "passes", "runtime", "tools")),
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
+    "<",
+)
+
+
+def main_thread_line() -> str:
+    """Where in the user's own code the main thread is, as ``train.py:41 in load``; empty where that is unknown."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES):
+            return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

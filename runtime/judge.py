@@ -1,0 +1,226 @@
+"""Which rank is at fault: what the reports of all ranks say together, as they come in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+from .faults import DEVICE, FaultBounds, Phase
+
+_FRESH_BEATS = 4
+"""A rank whose last report is older than so many beats is not heard of."""
+
+_SECONDS_TO_CONNECT = 1.0
+"""For which a rank waits for one that has left: what that one sent before may still be on its way."""
+
+
+_NOTICED_SECONDS = 0.01
+"""By less per step no rank is called slow: processes that share cores vary as much."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """
+    What a rank says of itself.
+
+    Args:
+        beat: counts its reports.
+        step: the latest training step that it began.
+        calls: counts what it waited for.
+        what: it waits for; empty where it does not wait.
+        patient: whether what it waits for may take long.
+        line: of the user's code that it is in.
+        busy: seconds of a step in which it waits for nobody; 0 where unknown.
+        lost: whether a collective failed for want of another rank.
+    """
+
+    beat: int = 0
+    phase: Phase = "script"
+    step: int = 0
+    calls: int = 0
+    what: str = ""
+    patient: bool = False
+    line: str = ""
+    busy: float = 0.0
+    lost: bool = False
+
+    def text(self) -> str:
+        """As `parsed` reads it."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def parsed(text: str | bytes) -> Report:
+        """The report of a text."""
+        return Report(**json.loads(text))
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """Changes as long as the main thread gets on."""
+        return self.phase, self.step, self.calls, bool(self.what)
+
+    def __str__(self) -> str:
+        place = f"the script's code after step {self.step}" if self.step else "the script's code before the first step"
+        if self.step and (self.phase == "step" or self.what):
+            place = f"step {self.step}"
+        if self.what:
+            return f"{place}, in {self.what}"
+        return f"{place}{f', {self.line}' if self.line else ''}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """
+    What ends the job.
+
+    Args:
+        ranks: at fault that may not end by themselves.
+        text: the message.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class Judge:
+    """
+    Looks at the reports of all ranks, and tells which is at fault.
+
+    Args:
+        hosts: by rank.
+        stages: the ranks of each stage, which compute for as long as one another.
+    """
+
+    bounds: FaultBounds
+    hosts: Sequence[str]
+    stages: Sequence[Sequence[int]] = ()
+    warned: bool = field(default=False, init=False)
+    _reports: list[Report] = field(default_factory=list[Report], init=False)
+    _heard: list[float] = field(default_factory=list[float], init=False)
+    _moved: list[float] = field(default_factory=list[float], init=False)
+
+    def see(self, reports: Sequence[Report], now: float, states: Mapping[int, str] = {}) -> Verdict | None:
+        """
+        Take in the latest reports.
+
+        Args:
+            now: seconds of a clock that stands while this process is stopped.
+            states: what is known otherwise of the processes of some ranks, such as ``stopped``.
+        """
+        if not self._reports:
+            self._heard, self._moved = [now] * len(reports), [now] * len(reports)
+        for rank, (old, new) in enumerate(zip(self._reports, reports)):
+            if old.beat != new.beat:
+                self._heard[rank] = now
+            if old.progress != new.progress:
+                self._moved[rank] = now
+        self._reports = list(reports)
+        return self._left(now) or self._lost(now) or self._silent(now, states)
+
+    def _waiting(self, now: float) -> list[int]:
+        """The ranks that are heard of, and wait for others."""
+        heard = [rank for rank, at in enumerate(self._heard) if now - at <= _FRESH_BEATS * self.bounds.beat]
+        return [rank for rank in heard if self._reports[rank].what and self._reports[rank].phase in ("step", "script")]
+
+    def _left(self, now: float) -> Verdict | None:
+        """A rank whose script has ended while others wait, or after another number of steps."""
+        left = [rank for rank, each in enumerate(self._reports) if each.phase == "left"]
+        steps = {self._reports[rank].step for rank in left}
+        if len(left) == len(self._reports) and len(steps) > 1:
+            told = ", ".join(f"{each.step} on {self.named(rank)}" for rank, each in enumerate(self._reports))
+            return Verdict((), f"the ranks made different numbers of training steps: {told}; give all the same batches")
+        for rank in self._waiting(now) if left else ():
+            mine = self._reports[rank]
+            if mine.lost or now - self._moved[rank] >= min(_SECONDS_TO_CONNECT, self.bounds.gone / 4):
+                first = min(left, key=lambda each: self._reports[each].step)
+                text = (
+                    f"{self.named(first)} left early: its script ended after step {self._reports[first].step}, and "
+                    f"{self.named(rank)} waits for it in {mine}; give all ranks the same number of steps, and end the "
+                    "script on all at once"
+                )
+                return Verdict((), text)
+        return None
+
+    def _lost(self, now: float) -> Verdict | None:
+        """A rank that is not heard of, to which another has lost its connection."""
+        lost = [rank for rank, each in enumerate(self._reports) if each.lost]
+        for rank, heard in enumerate(self._heard) if lost else ():
+            if now - heard >= self.bounds.gone * 0.6 and self._reports[rank].phase in ("script", "step"):
+                return Verdict((rank,), self.gone(rank, lost[0]))
+        return None
+
+    def gone(self, rank: int, seen_by: int, how: str = "") -> str:
+        """
+        What is said of a dead rank.
+
+        Args:
+            seen_by: another, which tells where the job was.
+            how: the signal that killed it, if that is known.
+        """
+        by = f" by {how}" if how else ""
+        return (
+            f"{self.named(rank)} is gone: it was killed{by} (the kernel does that for want of memory: see dmesg), "
+            f"crashed, or its machine failed; it was last heard of in {self._reports[rank]}, and "
+            f"{self.named(seen_by)} is in {self._reports[seen_by]}; this ends the job"
+        )
+
+    def _silent(self, now: float, states: Mapping[int, str]) -> Verdict | None:
+        """A rank that others have waited for longer than the bound."""
+        waiting = self._waiting(now)
+        long = [rank for rank in waiting if now - self._moved[rank] >= self.bounds.silent]
+        if not long:
+            return None
+        deaf = [rank for rank, at in enumerate(self._heard) if now - at >= self.bounds.silent * 0.75]
+        if not deaf and all(self._reports[rank].patient for rank in long):
+            return None
+        others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
+        still = [rank for rank in others if now - self._moved[rank] >= self.bounds.silent * 0.75]
+        if not deaf and not still and (others or any(self._reports[rank].what == DEVICE for rank in waiting)):
+            return None
+        culprits = deaf or still or self._last(waiting)
+        return Verdict(tuple(culprits), self._silence(culprits, long[0], now, states))
+
+    def _last(self, waiting: Collection[int]) -> list[int]:
+        """Of ranks that all wait, those that are the furthest behind."""
+        least = min(self._reports[rank].step for rank in waiting)
+        return [rank for rank in waiting if self._reports[rank].step == least]
+
+    def _silence(self, culprits: Sequence[int], waits: int, now: float, states: Mapping[int, str]) -> str:
+        first, seconds = culprits[0], now - self._moved[waits]
+        names = self.named(first) + (f" and {len(culprits) - 1} more" if len(culprits) > 1 else "")
+        state = f", {states[first]}" if first in states else ""
+        where = f"{self._reports[first]}{state}"
+        if waits in culprits:
+            return (
+                f"{names} got stuck for {seconds:.0f} s in {where}: all ranks wait for one another; look for a "
+                "collective, or a call of the step, that not all ranks make"
+            )
+        return (
+            f"{names} does not answer in {where}: {self.named(waits)} has waited {seconds:.0f} s in "
+            f"{self._reports[waits]}; see what it does there, or raise silent of FaultBounds if that takes so long"
+        )
+
+    def slow(self) -> str:
+        """Once, a warning of a rank that computes for much longer than the others of its stage; else empty."""
+        if self.warned or not self.bounds.slow:
+            return ""
+        for stage in self.stages or [range(len(self._reports))]:
+            busy = {rank: self._reports[rank].busy for rank in stage}
+            if len(busy) < 2 or not all(busy.values()):
+                continue
+            slowest = max(busy, key=lambda rank: busy[rank])
+            usual = median(seconds for rank, seconds in busy.items() if rank != slowest)
+            if busy[slowest] > self.bounds.slow * usual and busy[slowest] > usual + _NOTICED_SECONDS:
+                self.warned = True
+                return (
+                    f"{self.named(slowest)} is slow: from step to step it computes {busy[slowest]:.3g} s, the others "
+                    f"{usual:.3g} s, and wait for it (step {self._reports[slowest].step}); free its machine, or "
+                    "measure the ranks again (cluster='auto', or shardwright profile) to plan for it as it is"
+                )
+        return ""
+
+    def named(self, rank: int) -> str:
+        """A rank and its host."""
+        return f"rank {rank} ({self.hosts[rank]})"

@@ -1,0 +1,74 @@
+"""What goes wrong on one rank ends the job within the bounds: one message that names it, and no process left over."""
+
+from __future__ import annotations
+
+import re
+
+import faulty_steps
+import pytest
+from faulty_jobs import Ended, run_job
+
+R1 = r"Sequential: rank 1 \(\S+\)"
+SPARE = 6.0
+"""Seconds of a fault test beside its bounds: planning, on a machine that has other things to do."""
+
+TOLD = {
+    "killed": rf"{R1} is gone: it was killed.*rank 0 \(\S+\) is in step 4",
+    "stopped": rf"{R1} does not answer .* stopped by a signal \(kill -CONT .*rank 0 \(\S+\) has waited 2 s in step 4",
+    "hung": rf"{R1} does not answer in the script's code after step 3, faulty_steps.py:\d+ in read_for_ever: rank 0",
+    "left_early": rf"{R1} left early: its script ended after step 3, and rank 0 \(\S+\) waits for it in step 4",
+    "one_step_more": r"Sequential: rank 0 \(\S+\) left early: its script ended after step 3, and rank 1 .* in step 4",
+    "one_step_more_alone": r"the ranks made different numbers of training steps: 3 on rank 0 \(\S+\), 4 on rank 1",
+    "out_of_memory": rf"{R1}: ran out of memory after step 3: .*keep less for backward \(keep_activations=\)",
+    "told_to_end": rf"{R1} was ended by SIGTERM",
+    "nan_in_the_batch": r"the loss of step 4 is nan: .* rank 1 \(\S+\): 1 in item '0'; mend the data",
+    "nan_of_the_step": r"the loss of step \d+ is (nan|inf): all that the ranks were given is finite.* lower the",
+    "refused": r"on_nan='skip' is not supported: an update works in place",
+    "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*what they train is no longer one model",
+    "other_rate": r"rank 1 \(\S+\) had other learning rates than the other ranks since the start",
+    "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load it alike on all",
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("fault", TOLD)
+def test_one_rank_tells_what_is_wrong_and_all_end(fault: str):
+    ended = run_job(getattr(faulty_steps, fault))
+    assert 0 not in ended.codes
+    (line,) = (line for line in ended.errors.splitlines() if "the plan splits nothing" not in line)
+    assert re.search(TOLD[fault], line), line
+    bounds = faulty_steps.BOUNDS
+    assert ended.seconds < SPARE + bounds.silent + bounds.gone
+
+
+@pytest.mark.distributed
+def test_a_stopped_rank_0_is_told_by_another():
+    ended = run_job(faulty_steps.stopped_rank_0, 3)
+    assert 0 not in ended.codes
+    (line,) = ended.errors.splitlines()
+    told = r"Sequential: rank 0 \(\S+\) does not answer .* stopped by a signal .* has waited 2 s in step 4"
+    assert re.match(told, line), line
+
+
+@pytest.mark.distributed
+def test_an_error_of_the_script_is_told_once_with_its_traceback():
+    ended = run_job(faulty_steps.raised)
+    assert 0 not in ended.codes
+    assert re.match(rf"{R1}: LookupError after step 3: no such sample", ended.errors)
+    assert ended.errors.count("Traceback") == 1
+    assert ended.errors.rstrip().endswith("LookupError: no such sample")
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("job", ["fine", "nan_ignored"])
+def test_what_is_no_fault_ends_in_silence(job: str):
+    ended = run_job(getattr(faulty_steps, job))
+    assert ended == Ended((0, 0), "", ended.seconds)
+
+
+@pytest.mark.distributed
+def test_a_slow_rank_is_warned_of_and_the_job_goes_on():
+    ended = run_job(faulty_steps.slow)
+    assert ended.codes == (0, 0)
+    (line,) = ended.errors.splitlines()
+    assert re.match(rf"{R1} is slow: from step to step it computes 0\.\d+ s, the others", line), line

@@ -1,0 +1,105 @@
+"""What starts a job ends it: no rank outlives its parent, nothing listens beyond loopback, Ctrl-C is no error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faulty_jobs import asked_apart
+
+from shardwright.runtime.spawn import run_ranks
+
+SUPPORT = Path(__file__).parents[1] / "support"
+MOST_SECONDS = 30.0
+
+
+def started(*command: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *command], env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def line_of(job: subprocess.Popen[str], begin: str) -> str:
+    """The first line of output that begins so."""
+    assert job.stdout is not None
+    for line in job.stdout:
+        if line.startswith(begin):
+            return line
+    raise AssertionError(f"no line {begin!r}; errors: {job.communicate()[1]}")
+
+
+def descendants(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    found = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return [*found, *(each for child in found for each in descendants(child))]
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and _state(pid) != "Z"]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def ended(pids: list[int], within: float) -> bool:
+    deadline = time.monotonic() + within
+    while (left := alive(pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not left
+
+
+def listened_on(pids: list[int]) -> set[str]:
+    """The addresses on which processes listen, as `/proc/net` has them."""
+    inodes = {
+        os.readlink(fd).removeprefix("socket:[").removesuffix("]")
+        for pid in pids
+        for fd in Path(f"/proc/{pid}/fd").iterdir()
+        if os.path.lexists(fd) and os.readlink(fd).startswith("socket:[")
+    }
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+@pytest.mark.distributed
+def test_ranks_die_with_torchrun(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text("import os, faulty_steps\nfaulty_steps.alive_after_agent(int(os.environ['RANK']))\n")
+    job = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
+    line_of(job, "training")
+    ranks = descendants(job.pid)
+    assert len(alive(ranks)) >= 2
+    job.kill()
+    assert ended(ranks, 5.0)
+    errors = job.communicate(timeout=MOST_SECONDS)[1]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.distributed
+def test_run_listens_on_loopback_and_ends_cleanly_when_interrupted():
+    job = started("-m", "shardwright", "run", "mlp-tiny", "--nproc-per-node", "2", "--steps", "1000000000")
+    line_of(job, "step 3")
+    ranks = descendants(job.pid)
+    assert listened_on([job.pid, *ranks]) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    os.kill(job.pid, signal.SIGINT)
+    _, errors = job.communicate(timeout=MOST_SECONDS)
+    assert job.returncode == 130
+    assert [line for line in errors.splitlines() if "planning" not in line] == [
+        "shardwright: interrupted, and all ranks have ended"
+    ]
+    assert not alive(ranks)
+
+
+@pytest.mark.distributed
+def test_ranks_may_have_processes_of_their_own():
+    assert run_ranks(asked_apart, 1) == [3]

@@ -1,0 +1,231 @@
+"""What can go wrong on a rank: functions of the rank, for `faulty_jobs`. Rank 1 is at fault, in or after step 3."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from split_cluster import split_cluster
+from torch import nn
+
+import shardwright as sw
+from shardwright.api.distributed_step import DistributedStep
+from shardwright.ir.cluster import Link
+from shardwright.ir.mesh import Mesh
+from shardwright.runtime import replicas
+from shardwright.runtime.faults import FaultBounds
+
+AT, STEPS, ROWS = 3, 6, 8
+BOUNDS = FaultBounds(gone=2.0, silent=2.0)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(ROWS, 6, generator=generator), torch.randint(3, (ROWS,), generator=generator)
+
+
+def planned(world: int = 2, **options: Any) -> DistributedStep:
+    """A step on all ranks of the job, data parallel."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    cluster = split_cluster(Mesh.of(gpu=world))
+    if options.pop("slow_links", False):
+        # Sending anything costs more than to compute all of it everywhere.
+        cluster = replace(cluster, links=(Link("gpu", 1.0, 1e-3),))
+    options = {"pins": "dp", "faults": BOUNDS, "seed": None, **options}
+    return sw.parallelize(model, nn.functional.cross_entropy, SGD, batch(), cluster, **options)
+
+
+def trained(step: DistributedStep, steps: int = AT) -> None:
+    """Make a few steps."""
+    for _ in range(steps):
+        step(batch())
+
+
+def fine(rank: int) -> None:
+    """Nothing goes wrong; rank 1 is busy with itself for longer than a rank may be silent."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        # Nobody waits for it.
+        time.sleep(1.5 * BOUNDS.silent)
+    else:
+        time.sleep(BOUNDS.silent)
+    trained(step)
+
+
+def killed(rank: int) -> None:
+    """By the kernel, say."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    trained(step)
+
+
+def stopped(rank: int) -> None:
+    """By SIGSTOP."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    trained(step)
+
+
+def stopped_rank_0(rank: int) -> None:
+    """The rank that compares replicas, and which judges first."""
+    step = planned(3)
+    trained(step)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    trained(step)
+
+
+def hung(rank: int) -> None:
+    """In code of the user's."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        read_for_ever()
+    trained(step)
+
+
+def read_for_ever() -> None:
+    """What never comes back."""
+    time.sleep(1e6)
+
+
+def left_early(rank: int) -> None:
+    """Its script is at its end, as if all were well."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        sys.exit(0)
+    trained(step)
+
+
+def one_step_more(rank: int) -> None:
+    """On one rank."""
+    step = planned()
+    trained(step, AT + rank)
+
+
+def one_step_more_alone(rank: int) -> None:
+    """Where no rank waits for another, nothing but the count tells."""
+    step = planned(pins=None, algorithm="eliminate", compared=0, slow_links=True)
+    assert "comm.all_reduce" not in step.program
+    trained(step, AT + rank)
+
+
+def raised(rank: int) -> None:
+    """An error of the user's own."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        raise LookupError("no such sample")
+    trained(step)
+
+
+def out_of_memory(rank: int) -> None:
+    """In code of the user's; a step says the same."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        torch.empty(1 << 60)
+    trained(step)
+
+
+def told_to_end(rank: int) -> None:
+    """By SIGTERM, which nobody else gets."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1e6)
+    trained(step)
+
+
+def nan_in_the_batch(rank: int) -> None:
+    """In the rows of rank 1."""
+    step = planned()
+    trained(step)
+    inputs, labels = batch()
+    inputs[ROWS - 1, 2] = torch.nan
+    step((inputs, labels))
+
+
+def nan_of_the_step(rank: int) -> None:
+    """A learning rate that is far too high."""
+    step = planned()
+    for _ in range(40):
+        step(batch(), lr=1e30)
+
+
+def nan_ignored(rank: int) -> None:
+    """As the user says."""
+    step = planned(on_nan="ignore")
+    for _ in range(5):
+        step(batch(), lr=1e30)
+
+
+def _compared_soon() -> None:
+    """Replicas are compared as soon as may be, whatever that costs."""
+    replicas._SECONDS_APART, replicas._SHARE = 0.2, 1.0
+
+
+def other_weights(rank: int) -> None:
+    """Somebody writes to those of rank 1 behind the step's back."""
+    _compared_soon()
+    step = planned(compared=0)
+    for number in range(100_000):
+        step(batch())
+        if rank == 1 and number == AT:
+            value = next(each for each in step._executor.plan.inputs if each.name == "0.weight")
+            step._executor.local(value).mul_(1.5)
+
+
+def other_rate(rank: int) -> None:
+    """A scheduler that has gone further on rank 1, after the steps in which everything is compared."""
+    _compared_soon()
+    step = planned(compared=0)
+    for number in range(100_000):
+        step(batch(), lr=1e-3 if number < AT or rank == 0 else 2e-3)
+
+
+def other_batch(rank: int) -> None:
+    """Rank 1 shuffles otherwise."""
+    _compared_soon()
+    step = planned(compared=0)
+    inputs, labels = batch()
+    for _ in range(100_000):
+        step((inputs + 0.01 * rank, labels), lr=1e-6)
+
+
+def slow(rank: int) -> None:
+    """Rank 1 takes long for every step."""
+    step = planned(faults=FaultBounds(gone=2.0))
+    for _ in range(30):
+        time.sleep(0.05 * rank)
+        step(batch())
+    time.sleep(0.6)
+
+
+def refused(rank: int) -> None:
+    """An error that all ranks have, and one tells."""
+    planned(on_nan="skip")
+
+
+def alive_after_agent(rank: int) -> None:
+    """Trains for ever, and says so: a script for torchrun."""
+    step = planned()
+    trained(step)
+    print("training", os.getpid(), flush=True)
+    trained(step, 1_000_000)

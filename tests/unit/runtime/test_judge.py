@@ -1,0 +1,106 @@
+"""Which rank is at fault, by made-up reports: every rule of the judge, and what must not be called a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright.runtime.faults import FaultBounds
+from shardwright.runtime.judge import Judge, Report
+
+BOUNDS = FaultBounds(gone=4.0, silent=10.0)
+WAITS = Report(phase="step", step=4, calls=9, what="all_reduce along axes ['gpu']")
+COMPUTES = Report(phase="step", step=4, calls=8)
+READS = Report(phase="script", step=3, calls=8, line="train.py:41 in load")
+LEFT = Report(phase="left", step=3)
+
+
+def judged(*course: list[Report], every: float = 0.5, silent: tuple[int, ...] = ()) -> str:
+    """What is said of reports that come in one after the other; ranks of `silent` report no more after the first."""
+    judge = Judge(BOUNDS, ["one", "two", "three"])
+    for turn, reports in enumerate(course):
+        beats = [replace(each, beat=0 if rank in silent else turn) for rank, each in enumerate(reports)]
+        if verdict := judge.see(beats, turn * every):
+            return verdict.text
+    return ""
+
+
+def lasting(seconds: float, *reports: Report) -> list[list[Report]]:
+    """The same reports for so long."""
+    return [list(reports)] * round(seconds / 0.5)
+
+
+def test_a_hung_rank_is_named_with_its_line_once_others_have_waited_long_enough():
+    assert judged(*lasting(9.5, WAITS, READS, WAITS)) == ""
+    told = judged(*lasting(11, WAITS, READS, WAITS))
+    assert told.startswith(
+        "rank 1 (two) does not answer in the script's code after step 3, train.py:41 in load: rank 0 (one) has waited "
+        "10 s in step 4, in all_reduce along axes ['gpu']"
+    )
+
+
+def test_a_stopped_rank_is_named_though_its_last_report_says_that_it_waits():
+    told = judged(*lasting(11, WAITS, WAITS, WAITS), silent=(2,))
+    assert told.startswith("rank 2 (three) does not answer in step 4, in all_reduce")
+
+
+def test_nobody_waits_for_a_rank_that_is_busy_for_long():
+    assert judged(*lasting(60, READS, COMPUTES, READS)) == ""
+
+
+def test_ranks_that_get_on_are_not_at_fault_however_long_one_waits():
+    course = [[WAITS, replace(COMPUTES, calls=number), READS] for number in range(60)]
+    assert judged(*[[a, b, replace(c, calls=number)] for number, (a, b, c) in enumerate(course)]) == ""
+
+
+def test_planning_may_last_but_a_stopped_planner_is_found():
+    patient = replace(WAITS, what="rank 0", patient=True, step=0)
+    plans = Report(line="train.py:3 in main")
+    assert judged(*lasting(200, plans, patient, patient)) == ""
+    assert "rank 0 (one) does not answer" in judged(*lasting(20, plans, patient, patient), silent=(0,))
+
+
+def test_ranks_that_wait_for_one_another_are_told_so():
+    behind = replace(WAITS, step=3, what="all_gather along axes ['gpu']")
+    told = judged(*lasting(11, WAITS, behind, WAITS))
+    assert told.startswith("rank 1 (two) does not answer in step 3, in all_gather")
+    assert "all ranks wait for one another" in judged(*lasting(11, WAITS, WAITS, WAITS))
+
+
+def test_a_rank_that_left_is_named_by_those_who_wait():
+    assert "rank 1 (two) left early: its script ended after step 3" in judged(*lasting(3, WAITS, LEFT, WAITS))
+    assert judged(*lasting(60, READS, LEFT, READS)) == ""
+
+
+def test_other_numbers_of_steps_are_told_at_the_end():
+    told = judged([LEFT, replace(LEFT, step=5), LEFT])
+    assert told.startswith("the ranks made different numbers of training steps: 3 on rank 0 (one), 5 on rank 1 (two)")
+    assert judged([LEFT, LEFT, LEFT]) == ""
+
+
+def test_a_rank_of_another_machine_is_gone_when_a_connection_breaks_and_it_is_silent():
+    assert "rank 1 (two) is gone" in judged(*lasting(4, replace(WAITS, lost=True), WAITS, WAITS), silent=(1,))
+    assert judged(*lasting(4, replace(WAITS, lost=True), WAITS, WAITS)) == ""
+
+
+@pytest.mark.parametrize(
+    ("busy", "named"), [((0.1, 0.1, 0.3), True), ((0.1, 0.1, 0.15), False), ((0.1, 0.0, 0.9), False)]
+)
+def test_a_slow_rank_is_warned_of_once(busy: tuple[float, ...], named: bool):
+    judge = Judge(BOUNDS, ["one", "two", "three"])
+    assert judge.see([replace(COMPUTES, busy=each) for each in busy], 0.0) is None
+    assert judge.slow().startswith("rank 2 (three) is slow") == named
+    assert judge.slow() == ""
+
+
+def test_a_stage_is_compared_with_itself():
+    judge = Judge(BOUNDS, ["one", "two", "three"], stages=[[0], [1, 2]])
+    judge.see([replace(COMPUTES, busy=each) for each in (0.9, 0.1, 0.1)], 0.0)
+    assert judge.slow() == ""
+
+
+@pytest.mark.parametrize("bounds", [{"gone": 0.0}, {"silent": -1.0}, {"slow": -1.0}])
+def test_bounds_are_positive(bounds: dict[str, float]):
+    with pytest.raises(ValueError, match="gone and silent are seconds above 0"):
+        FaultBounds(**bounds)
