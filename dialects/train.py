@@ -1,7 +1,7 @@
 """
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
-The update of a parameter is one fused op (`train.sgd`, `train.adamw`), or ordinary ops that carry `train.update`, the
+The update of a parameter is one fused op (`train.sgd`, `train.adam`, `train.adamw`), or ordinary ops that carry `train.update`, the
 last of which write the new parameter and states over the old ones (`train.assign`).
 
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, SSAValue
@@ -65,6 +65,8 @@ class TrainOp(ComputeOp):
     """The base of the updates: every tensor is spread like the first result, scalars are replicated."""
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    """Those that only some settings have; calls name them."""
 
     def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
         super().__init__(operands=[operands], result_types=[results], attributes=attributes)
@@ -105,14 +107,35 @@ class SgdOp(TrainOp):
     OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "momentum_buffer", "step", "lr")
 
 
-@irdl_op_definition
-class AdamWOp(TrainOp):
+class AdamBaseOp(TrainOp):
     """
-    AdamW of one parameter: `(param, grad, exp_avg, exp_avg_sq, step, lr) -> (param', exp_avg', exp_avg_sq')`.
+    What Adam and AdamW have in common.
+
+    `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq?, step, lr) -> (param', exp_avg', exp_avg_sq', max_exp_avg_sq'?)`;
+    the fifth is there where `amsgrad` is.
     """
 
+    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "lr")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("max_exp_avg_sq",)
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The operands' names, less the maximum where none is kept."""
+        absent = () if self.arguments().get("amsgrad") else self.OPTIONAL
+        return tuple(name for name in self.OPERANDS if name not in absent)
+
+
+@irdl_op_definition
+class AdamOp(AdamBaseOp):
+    """Adam of one parameter, whose weight decay is added to the gradient."""
+
+    name = "train.adam"
+
+
+@irdl_op_definition
+class AdamWOp(AdamBaseOp):
+    """AdamW of one parameter, whose weight decay scales the parameter."""
+
     name = "train.adamw"
-    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "step", "lr")
 
 
 @irdl_op_definition
@@ -131,7 +154,13 @@ class AssignOp(TrainOp):
     OPERANDS: ClassVar[tuple[str, ...]] = ("old", "new")
 
 
-TRAIN = Dialect("train", [SgdOp, AdamWOp, IncrementOp, AssignOp])
+FusedOp: TypeAlias = SgdOp | AdamOp | AdamWOp
+"""The update of a parameter as one op."""
+
+FUSED: dict[str, type[FusedOp]] = {"sgd": SgdOp, "adam": AdamOp, "adamw": AdamWOp}
+"""By the kind of an optimizer."""
+
+TRAIN = Dialect("train", [*FUSED.values(), IncrementOp, AssignOp])
 
 
 def is_update(op: Operation) -> bool:
@@ -151,7 +180,7 @@ def gradients_of(op: Operation) -> list[int]:
 
     Of ops that together are an update these are what is made outside of it, and no parameter, state, rate or count.
     """
-    if isinstance(op, SgdOp | AdamWOp):
+    if isinstance(op, FusedOp):
         return [1]
     if not is_update(op):
         return []
@@ -172,6 +201,6 @@ def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
     """
     if isinstance(op, AssignOp):
         return ((0, 0),)
-    if isinstance(op, SgdOp | AdamWOp):
+    if isinstance(op, FusedOp):
         return tuple((position + bool(position), position) for position in range(len(op.results)))
     return ()

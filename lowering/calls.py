@@ -53,7 +53,7 @@ class Call:
     One call on one rank.
 
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
-    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adamw_`, `sgd_`, `increment`; or for ops
+    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`; or for ops
     that look something up on a part of it: `embedding_part`, ..., which are told `part=(start, stop, size)`.
     """
 
@@ -304,7 +304,13 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES = {"train.adamw": "adamw_", "train.sgd": "sgd_", "train.increment": "increment", "train.assign": "assign_"}
+_UPDATES = {
+    "train.adam": "adam_",
+    "train.adamw": "adamw_",
+    "train.sgd": "sgd_",
+    "train.increment": "increment",
+    "train.assign": "assign_",
+}
 
 
 def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
@@ -313,4 +319,6 @@ def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
     settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
     if "beta1" in settings:
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
-    return Call(_UPDATES[op.name], tuple(places.get(name) for name in op.OPERANDS), tuple(settings.items()))
+    settings = {**{name: places[name] for name in op.OPTIONAL if name in places}, **settings}
+    named = tuple(name for name in op.OPERANDS if name not in op.OPTIONAL)
+    return Call(_UPDATES[op.name], tuple(map(places.get, named)), tuple(settings.items()))

@@ -86,7 +86,7 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
             return _effect(op, shares=1 if op.spec.view else 0, overwrites=overwrites)
         case OpaqueOp():
             return _effect(op, shares=len(op.operands))
-        case train.SgdOp() | train.AdamWOp() | train.AssignOp():
+        case train.SgdOp() | train.AdamBaseOp() | train.AssignOp():
             return _effect(op, overwrites=train.overwritten_by_update(op), updates=True)
         case CollectiveOp():
             # The communicator hands on what a group of one holds; a rank sums over time what is its own.

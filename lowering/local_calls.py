@@ -17,6 +17,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **grouped_ops.FUNCTIONS,
     **indexed_ops.FUNCTIONS,
     **random_ops.FUNCTIONS,
+    "adam_": update_ops.adam,
     "adamw_": update_ops.adamw,
     "sgd_": update_ops.sgd,
     "increment": update_ops.increment,

@@ -1,13 +1,33 @@
 """
 The optimizer's updates of one parameter as pure functions: what the runtime's in-place ones compute.
 
-The formulas are those of `torch.optim.AdamW` and `torch.optim.SGD` for a single tensor. `param`, `grad` and
+The formulas are those of `torch.optim.Adam`, `AdamW` and `SGD` for a single tensor. `param`, `grad` and
 the states are of one shape; `step` counts from 1 and is, like `lr`, a tensor of no dims.
 """
 
 from __future__ import annotations
 
 import torch
+
+
+def adam(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    *,
+    max_exp_avg_sq: torch.Tensor | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    maximize: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    grad = (-grad if maximize else grad) + weight_decay * param
+    return _adam(param, param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, step.double(), lr.double(), betas, eps)
 
 
 def adamw(
@@ -18,20 +38,43 @@ def adamw(
     step: torch.Tensor,
     lr: torch.Tensor,
     *,
+    max_exp_avg_sq: torch.Tensor | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``."""
+    amsgrad: bool = False,
+    maximize: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    grad, lr = -grad if maximize else grad, lr.double()
+    decayed = param * (1 - lr * weight_decay)
+    return _adam(param, decayed, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, step.double(), lr, betas, eps)
+
+
+def _adam(
+    param: torch.Tensor,
+    decayed: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    max_exp_avg_sq: torch.Tensor | None,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    betas: tuple[float, float],
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """
+    Both kinds of Adam after their weight decay.
+
+    Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so `step` and `lr` are of float64.
+    """
     beta1, beta2 = betas
-    # Powers of the betas are near 1: in the count's float32 they would be 1e-7 off.
-    step, lr = step.double(), lr.double()
     exp_avg = exp_avg + (1 - beta1) * (grad - exp_avg)
     exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-    denominator = exp_avg_sq.sqrt() / (1 - beta2**step).sqrt() + eps
-    decayed = param * (1 - lr * weight_decay)
-    new = decayed - lr / (1 - beta1**step) * exp_avg / denominator
-    return new.to(param.dtype), exp_avg, exp_avg_sq
+    largest = exp_avg_sq if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, exp_avg_sq)
+    denominator = largest.sqrt() / (1 - beta2**step).sqrt() + eps
+    new = (decayed - lr / (1 - beta1**step) * exp_avg / denominator).to(param.dtype)
+    return (new, exp_avg, exp_avg_sq) if max_exp_avg_sq is None else (new, exp_avg, exp_avg_sq, largest)
 
 
 def sgd(
@@ -45,9 +88,10 @@ def sgd(
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    maximize: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """Return the new ``(param,)``, or ``(param, momentum_buffer)`` where there is a buffer."""
-    grad = grad + weight_decay * param
+    grad = (-grad if maximize else grad) + weight_decay * param
     if momentum_buffer is None:
         return ((param - lr * grad).to(param.dtype),)
     # torch's buffer begins as the first gradient, without dampening.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .optimizers import adamw_, assign_, increment, sgd_
+    from .optimizers import adam_, adamw_, assign_, increment, sgd_
     from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
@@ -55,6 +55,7 @@ __all__ = [
     "Transfer",
     "Value",
     "accumulate",
+    "adam_",
     "adamw_",
     "assign_",
     "attention",
@@ -101,6 +102,7 @@ _HOMES = {
     "Transfer": ".transfers",
     "Value": ".plan",
     "accumulate": ".parts",
+    "adam_": ".optimizers",
     "adamw_": ".optimizers",
     "assign_": ".optimizers",
     "attention": ".fused_attention",

@@ -40,6 +40,7 @@ ONCE = Turns()
 _UPDATES = {
     name: OpSpec(name, (), "() -> ()", flops=flops, family="update")
     for name, flops in (
+        ("train.adam", "15*each"),
         ("train.adamw", "15*each"),
         ("train.sgd", "4*each"),
         ("train.increment", "each"),

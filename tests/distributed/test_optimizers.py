@@ -1,5 +1,5 @@
 """
-Optimizers whose updates are captured from their own code train as on one device, at learning rates that change.
+Optimizers of all kinds, most of them captured from their own code, train as on one device, at learning rates that change.
 
 By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases. Every
 optimizer is always run where it is split most, three of them in all ways; the rest with `pytest --thorough`.
@@ -34,7 +34,7 @@ PIPELINES = {
 }
 
 
-IN_ALL_WAYS = ("amsgrad", "adafactor", "muon")
+IN_ALL_WAYS = ("rmsprop", "adafactor", "muon")
 """Element by element, with states of other shapes, and with products of matrices."""
 
 
@@ -88,7 +88,7 @@ results = results_of(CASES)
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_captured_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
+def test_an_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)
     assert {"parameter", "gradient"} <= {worst.kind for worst in result.errors}

@@ -27,6 +27,19 @@ func.func @step(
   func.return %w.new, %m.new, %v.new, %next : tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>
 }
 
+// With amsgrad there is a third state.
+// CHECK-LABEL: func.func @amsgrad
+func.func @amsgrad(
+  %w: tensor<4xf32>, %g: tensor<4xf32>, %m: tensor<4xf32>, %v: tensor<4xf32>, %x: tensor<4xf32>, %count: tensor<f32>,
+  %lr: tensor<f32>
+) -> tensor<4xf32> {
+  // CHECK: %w.new, %m.new, %v.new, %x.new = train.adam %w, %g, %m, %v, %x, %count, %lr {amsgrad = true}
+  %w.new, %m.new, %v.new, %x.new = train.adam %w, %g, %m, %v, %x, %count, %lr {amsgrad = true}
+    : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>)
+    -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+  func.return %w.new : tensor<4xf32>
+}
+
 // Without momentum there is no buffer.
 // CHECK-LABEL: func.func @plain_sgd
 func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, %lr: tensor<f32>) -> tensor<4xf32> {
