@@ -7,6 +7,9 @@ the states are of one shape; `step` counts from 1 and is, like `lr`, a tensor of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 
 
@@ -108,3 +111,29 @@ def increment(step: torch.Tensor) -> torch.Tensor:
 def assign(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Return the new value, in the dtype of the old one."""
     return new.to(old.dtype, copy=True)
+
+
+def foreach(function: str, first: Sequence[torch.Tensor], *others: Any, **options: Any) -> list[torch.Tensor]:
+    """Return what `function` gives for each of several tensors, one after the other."""
+    call: Callable[..., torch.Tensor] = assign if function == "copy" else getattr(torch, function)
+    given = ([_of_member(each, number) for each in others] for number in range(len(first)))
+    return [call(tensor, *arguments, **options) for tensor, arguments in zip(first, given, strict=True)]
+
+
+def _of_member(given: Any, number: int) -> Any:
+    """The tensor of one member, where there is one for each; `betas` are numbers."""
+    return given[number] if isinstance(given, list) and isinstance(given[0], torch.Tensor) else given
+
+
+def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
+    """Return the update of several parameters, given that of one: all of them, then all of each kind of state."""
+
+    def of_all(params: Sequence[torch.Tensor], *others: Any, **settings: Any) -> list[torch.Tensor]:
+        found: list[tuple[torch.Tensor, ...]] = []
+        for number, param in enumerate(params):
+            positional = (_of_member(each, number) for each in others)
+            named = {name: _of_member(each, number) for name, each in settings.items()}
+            found.append(update(param, *positional, **named))
+        return [value for kind in zip(*found, strict=True) for value in kind]
+
+    return of_all

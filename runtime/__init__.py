@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .cross_entropy import cross_entropy_backward, sum_exp
     from .executor import Executor
+    from .foreach import foreach, foreach_
     from .fused_attention import attention, attention_backward
     from .grouped_products import grouped_mm, grouped_mm_backward
     from .indexed import (
@@ -36,7 +37,16 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .optimizers import adam_, adamw_, assign_, increment, sgd_
+    from .optimizers import (
+        adam_,
+        adamw_,
+        assign_,
+        increment,
+        joined_adam_,
+        joined_adamw_,
+        joined_sgd_,
+        sgd_,
+    )
     from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
@@ -63,6 +73,8 @@ __all__ = [
     "cross_entropy_backward",
     "embedding_dense_backward_part",
     "embedding_part",
+    "foreach",
+    "foreach_",
     "gather_part",
     "grouped_mm",
     "grouped_mm_backward",
@@ -71,6 +83,9 @@ __all__ = [
     "index_put_part",
     "index_select_part",
     "index_tensor_part",
+    "joined_adam_",
+    "joined_adamw_",
+    "joined_sgd_",
     "launch",
     "main",
     "nll_loss_backward_part",
@@ -110,6 +125,8 @@ _HOMES = {
     "cross_entropy_backward": ".cross_entropy",
     "embedding_dense_backward_part": ".indexed",
     "embedding_part": ".indexed",
+    "foreach": ".foreach",
+    "foreach_": ".foreach",
     "gather_part": ".indexed",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
@@ -118,6 +135,9 @@ _HOMES = {
     "index_put_part": ".indexed",
     "index_select_part": ".indexed",
     "index_tensor_part": ".indexed",
+    "joined_adam_": ".optimizers",
+    "joined_adamw_": ".optimizers",
+    "joined_sgd_": ".optimizers",
     "launch": ".launch",
     "main": ".launch",
     "nll_loss_backward_part": ".indexed",

@@ -32,6 +32,7 @@ from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
+from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
@@ -435,4 +436,4 @@ def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
         yield AccumulatePass()
     elif layout.mode == "duplex":
         yield DuplexPass()
-    yield OverlapPass()
+    yield from (OverlapPass(), JoinUpdatesPass())

@@ -1,5 +1,5 @@
 """
-Optimizers of all kinds, most of them captured from their own code, train as on one device, at learning rates that change.
+Optimizers of all kinds, most of them captured from their code, train as on one device, at learning rates that change.
 
 By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases. Every
 optimizer is always run where it is split most, three of them in all ways; the rest with `pytest --thorough`.

@@ -1,0 +1,328 @@
+"""The pass `join-updates`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, takewhile
+from typing import TypeAlias
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnknownLoc
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import train
+from ..dialects.aten import AtenOp
+from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of, value_bytes
+from ..dialects.mesh_ops import ClusterOp
+from ..dialects.sharding_attrs import SignatureAttr
+from ..dialects.spmd import FreeOp, SliceOp
+from ..ir.cluster import Cluster
+from ..ir.mesh import Mesh
+from ..ir.ops.foreach import FOREACH, foreach_problem
+from ..ir.signatures import Signature
+from .analysis.compute import local_bytes
+from .analysis.durations import layer_of
+from .search.step_view import cluster_on, stage_meshes, step_functions
+
+_MIB = 2**20
+_USUAL_BYTES = 25 * _MIB
+
+_LAUNCHES = 4
+"""
+As many times as launching a kernel takes, a group's parameters take to be read. An op of several operands then takes
+some ten launches, so that joining more of them would gain little; and they stay in the caches of a CPU.
+"""
+
+Update: TypeAlias = list[ComputeOp]
+"""The ops of one parameter's update, in order."""
+
+
+@dataclass(frozen=True)
+class JoinUpdatesPass(ModulePass):
+    """
+    Do the same step of several parameters' updates in one call of a multi-tensor function.
+
+    An update of a parameter is many small ops, or a fused one; each is a kernel to launch, which on a GPU takes longer
+    than its work. Updates are joined that are the same sequence of ops, on values of the same dtypes, with the same
+    settings and numbers, between the same collectives: so none waits for gradients of another bucket. Shapes and
+    shardings may differ. What torch has no multi-tensor function for stays an op of each parameter.
+
+    A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
+    held for all of them at once.
+
+    Requires: collectives in their order (`overlap`).
+    Ensures: the same values. Frees are dropped: run `insert-frees` after it.
+
+    Before:
+    ```mlir
+    func.func @step(%a: tensor<4x8xf32> {train.param = "a"}, %b: tensor<8xf32> {train.param = "b"},
+        %a.grad: tensor<4x8xf32>, %b.grad: tensor<8xf32>, %lr: tensor<f64> {train.learning_rate})
+        -> (tensor<4x8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64}) {
+      %a.step = aten.mul.Tensor %a.grad, %lr {train.update = "a"} : (tensor<4x8xf32>, tensor<f64>) -> tensor<4x8xf32>
+      %a.next = aten.sub.Tensor %a, %a.step {train.update = "a"}
+        : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+      %a.new = train.assign %a, %a.next {train.update = "a"} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+      %b.step = aten.mul.Tensor %b.grad, %lr {train.update = "b"} : (tensor<8xf32>, tensor<f64>) -> tensor<8xf32>
+      %b.next = aten.sub.Tensor %b, %b.step {train.update = "b"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %b.new = train.assign %b, %b.next {train.update = "b"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      func.return %a.new, %b.new : tensor<4x8xf32>, tensor<8xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @step(%a: tensor<4x8xf32> {train.param = "a"}, %b: tensor<8xf32> {train.param = "b"},
+        %a.grad: tensor<4x8xf32>, %b.grad: tensor<8xf32>, %lr: tensor<f64> {train.learning_rate})
+        -> (tensor<4x8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64}) {
+      %a.step, %b.step = train.foreach "aten.mul.Tensor" lists = ["self"] shared = ["other"] %a.grad, %b.grad, %lr
+        : (tensor<4x8xf32>, tensor<8xf32>, tensor<f64>) -> (tensor<4x8xf32>, tensor<8xf32>)
+      %a.next, %b.next = train.foreach "aten.sub.Tensor" lists = ["self", "other"] %a, %b, %a.step, %b.step
+        : (tensor<4x8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<8xf32>)
+      %a.new, %b.new = train.foreach "train.assign" lists = ["old", "new"] %a, %b, %a.next, %b.next
+        : (tensor<4x8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<8xf32>)
+      func.return %a.new, %b.new : tensor<4x8xf32>, tensor<8xf32>
+    }
+    ```
+
+    Source: the multi-tensor kernels of NVIDIA's Apex (`multi_tensor_apply`), which `torch.optim` uses by default.
+    """
+
+    name = "join-updates"
+
+    group_mb: int | float | None = None
+    """The MiB of parameters that a group has at most on a rank; by default what the module's cluster reads in four
+    times its launch of a kernel, and 25 without a cluster."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        known = any(isinstance(each, ClusterOp) for each in op.ops)
+        has_mesh = any(SIGNATURE in each.attributes for each in op.walk())
+        for func in step_functions(op):
+            limits: dict[str, float] = {}
+            meshes: dict[str, Mesh] = {}
+            for _, mesh in stage_meshes(op, func) if has_mesh else ():
+                meshes[mesh.name] = mesh
+                limits[mesh.name] = self._limit(cluster_on(op, mesh) if known else None)
+            _join(func.body.block, meshes, limits, self._limit(None))
+
+    def _limit(self, cluster: Cluster | None) -> float:
+        """The bytes of a group's parameters on a rank."""
+        if self.group_mb is not None:
+            return self.group_mb * _MIB
+        if cluster is None:
+            return _USUAL_BYTES
+        return min(_LAUNCHES * device.launch * device.memory_bandwidth for device in cluster.kinds_used)
+
+
+def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float) -> None:
+    """Join the updates of a block, in place."""
+    for op in list(block.ops):
+        if isinstance(op, FreeOp):
+            op.detach()
+            op.erase()
+    for computes, ops in groupby(list(block.ops), key=lambda op: isinstance(op, ComputeOp | SliceOp)):
+        segment = list(ops)
+        if computes and any(map(train.is_update, segment)):
+            groups = list(_groups(segment, meshes, limits, limit))
+            if groups:
+                _write(segment, groups)
+
+
+def _groups(
+    segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float
+) -> Iterator[list[Update]]:
+    """The updates to join of ops between which nothing is communicated, at least two in each group."""
+    alike: dict[object, list[Update]] = {}
+    for update in _independent(segment):
+        alike.setdefault(_structure(update), []).append(update)
+    for updates in alike.values():
+        signature = updates[0][-1].attributes.get(SIGNATURE)
+        name = signature.data.mesh if isinstance(signature, SignatureAttr) else ""
+        group, held = list[Update](), 0
+        for update in updates:
+            size = _bytes(update, meshes.get(name))
+            if group and held + size > limits.get(name, limit):
+                if len(group) > 1:
+                    yield group
+                group, held = [], 0
+            group.append(update)
+            held += size
+        if len(group) > 1:
+            yield group
+
+
+def _independent(segment: Sequence[Operation]) -> list[Update]:
+    """The updates of which no op needs anything that the update of another parameter makes."""
+    owner: dict[Operation, object] = {}
+    updates: dict[object, Update] = {}
+    after: set[Operation] = set()
+    entangled: set[object] = set()
+    for op in segment:
+        key = _key_of_update(op)
+        made = [value.op for value in op.operands if isinstance(value, OpResult)]
+        of_others = [each for each in made if each in after or owner.get(each, key) != key]
+        if key is None:
+            if of_others:
+                after.add(op)
+            continue
+        assert isinstance(op, ComputeOp)
+        owner[op] = key
+        updates.setdefault(key, []).append(op)
+        if of_others:
+            entangled.add(key)
+    return [update for key, update in updates.items() if key not in entangled]
+
+
+def _key_of_update(op: Operation) -> object:
+    """What ops of one update have in common; None for other ops."""
+    if isinstance(op, train.FusedOp):
+        return op
+    return train.updated_parameter(op) if isinstance(op, ComputeOp) else None
+
+
+def _structure(update: Update) -> object:
+    """What updates have in common that do the same, to values of any shape."""
+    number = {op: index for index, op in enumerate(update)}
+    places: dict[SSAValue, int] = {}
+    found: list[object] = []
+    for op in update:
+        operands: list[object] = []
+        for value in op.operands:
+            if isinstance(value, OpResult) and value.op in number:
+                operands.append((number[value.op], value.index))
+            elif shape_of(value):
+                operands.append((places.setdefault(value, len(places)), dtype_of(value)))
+            else:
+                operands.append(value)
+        signature = op.attributes.get(SIGNATURE)
+        mesh = signature.data.mesh if isinstance(signature, SignatureAttr) else None
+        kept = tuple((name, op.attributes[name]) for name in sorted(op.attributes) if name not in _OF_ONE)
+        found.append((op.name, *operands, "", mesh, *kept, *map(dtype_of, op.outs)))
+    return tuple(found)
+
+
+_OF_ONE = (SIGNATURE, train.UPDATE)
+"""Attributes in which updates that are joined may differ."""
+
+
+def _bytes(update: Update, mesh: Mesh | None) -> int:
+    """The bytes of a parameter on a rank, or of the largest value that its update makes."""
+    if mesh is None:
+        return max(value_bytes(value) for op in update for value in op.outs)
+    return max(
+        local_bytes(value, sharding, mesh)
+        for op in update
+        if op.signature is not None
+        for value, sharding in zip(op.outs, op.signature.results, strict=True)
+    )
+
+
+def _write(segment: Sequence[Operation], groups: Sequence[list[Update]]) -> None:
+    """
+    Put joined ops where the last member of their group was.
+
+    What needs something of an update, and is not joined itself, comes after all groups.
+    """
+    block, end = segment[0].parent_block(), segment[-1].next_op
+    assert block is not None
+    assert end is not None, "a step function returns"
+    last = {group[-1][-1]: group for group in groups}
+    joined = {op for group in groups for update in group for op in update}
+    later: list[Operation] = []
+    waiting = set(joined)
+    for op in segment:
+        op.detach()
+    for op in segment:
+        if op in last:
+            for each in _of_group(last[op]):
+                block.insert_op_before(each, end)
+        elif op not in joined:
+            if any(isinstance(value, OpResult) and value.op in waiting for value in op.operands):
+                waiting.add(op)
+                later.append(op)
+            else:
+                block.insert_op_before(op, end)
+    for op in later:
+        block.insert_op_before(op, end)
+
+
+def _of_group(group: Sequence[Update]) -> Iterator[Operation]:
+    """The ops of updates that have the same structure, in order; what cannot be joined goes parameter by parameter."""
+    single = 0
+    for at in range(len(group[0]) + 1):
+        joined = _joined([update[at] for update in group]) if at < len(group[0]) else None
+        if joined is not None or at == len(group[0]):
+            for update in group:
+                yield from update[single:at]
+            single = at + 1
+        if joined is not None:
+            yield joined
+            for update in group:
+                update[at].erase()
+
+
+def _joined(ops: Sequence[ComputeOp]) -> train.ForeachOp | None:
+    """The op in the place of alike ones, whose results it has; None where torch has no function for it."""
+    first, count = ops[0], len(ops[0].outs)
+    lists: dict[str, list[SSAValue]] = {}
+    shared: dict[str, SSAValue] = {}
+    for at, name in enumerate(first.operand_names()):
+        values = [op.operands[at] for op in ops]
+        if not shape_of(values[0]) and all(value is values[0] for value in values):
+            shared[name] = values[0]
+        else:
+            lists[name] = values
+    if not _has_form(first, lists, shared) or not all(_is_elementwise(op, lists, at) for at, op in enumerate(ops)):
+        return None
+    results = [op.outs[kind] for kind in range(count) for op in ops]
+    attributes = {name: value for name, value in first.attributes.items() if name not in _OF_ONE}
+    made = train.ForeachOp(first.name, lists, shared, [value.type for value in results], attributes)
+    if (signature := _signature(ops, [*lists], [*shared])) is not None:
+        made.attributes[SIGNATURE] = signature
+    if layer := _layer_of_all(ops):
+        made.location = NameLoc(StringAttr(layer), UnknownLoc())
+    for before, after in zip(results, made.outs, strict=True):
+        after.name_hint = before.name_hint
+        before.replace_all_uses_with(after)
+    return made
+
+
+def _layer_of_all(ops: Sequence[ComputeOp]) -> str:
+    """The innermost module that has the parameters of all ops; empty where that is the model."""
+    levels = zip(*(layer_of(op).split(".") for op in ops), strict=False)
+    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+def _has_form(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], shared: Mapping[str, SSAValue]) -> bool:
+    """Whether there is a multi-tensor function for an op with such operands."""
+    if isinstance(op, train.FusedOp):
+        return set(shared) == {"step", "lr"}
+    if isinstance(op, train.AssignOp):
+        return not shared
+    form = FOREACH.get(op.name)
+    if form is None or not isinstance(op, AtenOp) or not dtype_of(op.outs[0]).startswith(("float", "bfloat")):
+        return False
+    return foreach_problem(form, frozenset(lists), frozenset(shared), frozenset(op.arguments())) is None
+
+
+def _is_elementwise(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], at: int) -> bool:
+    """Whether the tensors of a member are all of one shape, and, but for a fused update, of one dtype."""
+    tensors = [*(values[at] for values in lists.values()), *op.outs]
+    alike = isinstance(op, train.FusedOp) or len(set(map(dtype_of, tensors))) == 1
+    return alike and len(set(map(shape_of, tensors))) == 1
+
+
+def _signature(ops: Sequence[ComputeOp], lists: Sequence[str], shared: Sequence[str]) -> Attribute | None:
+    """The signatures of all members as one; None where nothing is decided."""
+    given = ops[0].attributes.get(SIGNATURE)
+    signatures = [op.signature for op in ops]
+    if not isinstance(given, SignatureAttr):
+        return None
+    known = [signature for signature in signatures if signature is not None]
+    names = ops[0].operand_names()
+    operands = [each.operands[names.index(name)] for name in lists for each in known]
+    operands += [known[0].operands[names.index(name)] for name in shared]
+    results = [each.results[kind] for kind in range(len(ops[0].outs)) for each in known]
+    return SignatureAttr.of(given.data.mesh, Signature(tuple(operands), tuple(results)))
