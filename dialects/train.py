@@ -361,6 +361,13 @@ def is_update(op: Operation) -> bool:
     return isinstance(op, TrainOp) or UPDATE in op.attributes
 
 
+def may_join(op: Operation) -> bool:
+    """Whether an op is of the kind that `join-updates` joins with those of other parameters."""
+    if isinstance(op, FusedOp | AssignOp):
+        return True
+    return updated_parameter(op) is not None and op.name in FOREACH
+
+
 def updated_parameter(op: Operation) -> str | None:
     """The name of the parameter whose update an op that is not fused belongs to."""
     name = op.attributes.get(UPDATE)

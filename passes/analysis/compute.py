@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.spmd import SliceOp
-from ...dialects.train import ForeachOp, Member, TrainOp
+from ...dialects.train import ForeachOp, Member, TrainOp, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
@@ -161,30 +161,43 @@ def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
 
 
 def seconds_by_signature(
-    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE
+    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE, *, joining: bool = False
 ) -> list[float]:
-    """The times of an op with each of several signatures, all turns together; see `op_seconds`."""
+    """
+    The times of an op with each of several signatures, all turns together; see `op_seconds`.
+
+    Args:
+        joining: whether those that `join-updates` joins are counted without launch, as a part of what it makes.
+    """
     devices = cluster.kinds_used
     keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp) else counts_of(op)
+    joins = joining and may_join(op)
     seconds: list[float] = []
     for signature in signatures:
         if is_uneven(signature):
-            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns)))
+            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns, joins=joins)))
         else:
             if counts is None:
                 work = op_work(op, signature, cluster.mesh, keyed=keyed, turns=turns)
             else:
                 work = _work(counts, signature, cluster.mesh, None, keyed, turns)
-            seconds.append(turns.count * max(op_cost.op_seconds(device, work) for device in devices))
+            seconds.append(turns.count * max(op_cost.op_seconds(device, work, joins=joins) for device in devices))
     return seconds
 
 
-def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE) -> list[float]:
-    """The time of one turn on each rank, with its own part on its own device; a rank without a part takes none."""
+def rank_seconds(
+    op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE, *, joins: bool = False
+) -> list[float]:
+    """
+    The time of one turn on each rank, with its own part on its own device; a rank without a part takes none.
+
+    Args:
+        joins: as of `op_cost.op_seconds`.
+    """
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
     ranks = range(mesh.device_count)
     works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns) for rank in ranks)
-    return [op_cost.op_seconds(cluster.device(rank), work) for rank, work in enumerate(works)]
+    return [op_cost.op_seconds(cluster.device(rank), work, joins=joins) for rank, work in enumerate(works)]
 
 
 def has_tables(devices: Iterable[Device]) -> bool:

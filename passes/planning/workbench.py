@@ -158,12 +158,14 @@ class Workbench:
         for view in self.views:
             for op in view.ops:
                 turns = layout.parts if choices.get(op) is not None else 1
-                key = (op.use_key(), turns)
+                joins = train.may_join(op)
+                key = (op.use_key(), turns, joins)
                 if key not in known:
                     work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
                     part = shares if turns > 1 else shares / layout.parts
                     part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
-                    speed = sum(count / max(op_seconds(each, part_work), 1e-12) for each, count in kinds.items())
+                    seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
+                    speed = sum(count / seconds[each] for each, count in kinds.items())
                     known[key] = turns * len(devices) / speed
                 total += known[key]
         stage = total / layout.stages
