@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from .cross_entropy import cross_entropy_backward, sum_exp
     from .executor import Executor
-    from .foreach import foreach, foreach_
     from .fused_attention import attention, attention_backward
     from .grouped_products import grouped_mm, grouped_mm_backward
     from .indexed import (
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
+    from .multi_tensor import foreach, foreach_
     from .optimizers import (
         adam_,
         adamw_,
@@ -125,8 +125,8 @@ _HOMES = {
     "cross_entropy_backward": ".cross_entropy",
     "embedding_dense_backward_part": ".indexed",
     "embedding_part": ".indexed",
-    "foreach": ".foreach",
-    "foreach_": ".foreach",
+    "foreach": ".multi_tensor",
+    "foreach_": ".multi_tensor",
     "gather_part": ".indexed",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
