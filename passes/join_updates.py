@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import TypeAlias
@@ -134,9 +134,10 @@ def _groups(
     segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float
 ) -> Iterator[list[Update]]:
     """The updates to join of ops between which nothing is communicated, at least two in each group."""
-    alike: dict[object, list[Update]] = {}
-    for update in _independent(segment):
-        alike.setdefault(_structure(update), []).append(update)
+    independent, alike = _independent(segment), dict[object, list[Update]]()
+    common = _common(independent)
+    for update in independent:
+        alike.setdefault(_structure(update, common), []).append(update)
     for updates in alike.values():
         signature = updates[0][-1].attributes.get(SIGNATURE)
         name = signature.data.mesh if isinstance(signature, SignatureAttr) else ""
@@ -182,9 +183,25 @@ def _key_of_update(op: Operation) -> object:
     return train.updated_parameter(op) if isinstance(op, ComputeOp) else None
 
 
-def _structure(update: Update) -> object:
-    """What updates have in common that do the same, to values of any shape."""
-    number = {op: index for index, op in enumerate(update)}
+def _common(updates: Sequence[Update]) -> set[SSAValue]:
+    """The numbers that several updates read: rates, counts, and what is made of them."""
+    reader: dict[SSAValue, int] = {}
+    found: set[SSAValue] = set()
+    for number, update in enumerate(updates):
+        for value in (value for op in update for value in op.operands if not shape_of(value)):
+            if reader.setdefault(value, number) != number:
+                found.add(value)
+    return found
+
+
+def _structure(update: Update, common: Container[SSAValue]) -> object:
+    """
+    What updates have in common that do the same, to values of any shape.
+
+    Args:
+        common: what is the same value where they do.
+    """
+    number: dict[Operation, int] = {op: index for index, op in enumerate(update)}
     places: dict[SSAValue, int] = {}
     found: list[object] = []
     for op in update:
@@ -192,10 +209,10 @@ def _structure(update: Update) -> object:
         for value in op.operands:
             if isinstance(value, OpResult) and value.op in number:
                 operands.append((number[value.op], value.index))
-            elif shape_of(value):
-                operands.append((places.setdefault(value, len(places)), dtype_of(value)))
-            else:
+            elif value in common:
                 operands.append(value)
+            else:
+                operands.append((places.setdefault(value, len(places)), dtype_of(value)))
         signature = op.attributes.get(SIGNATURE)
         mesh = signature.data.mesh if isinstance(signature, SignatureAttr) else None
         kept = tuple((name, op.attributes[name]) for name in sorted(op.attributes) if name not in _OF_ONE)
@@ -228,10 +245,9 @@ def _write(segment: Sequence[Operation], groups: Sequence[list[Update]]) -> None
     block, end = segment[0].parent_block(), segment[-1].next_op
     assert block is not None
     assert end is not None, "a step function returns"
-    last = {group[-1][-1]: group for group in groups}
-    joined = {op for group in groups for update in group for op in update}
-    later: list[Operation] = []
-    waiting = set(joined)
+    last: dict[Operation, list[Update]] = {group[-1][-1]: group for group in groups}
+    joined: set[Operation] = {op for group in groups for update in group for op in update}
+    waiting, later = set(joined), list[Operation]()
     for op in segment:
         op.detach()
     for op in segment:

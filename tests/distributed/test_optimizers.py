@@ -15,7 +15,7 @@ import optimizer_steps
 import pytest
 import torch
 from launches import results_of
-from split_cluster import split_cluster
+from split_cluster import launching_cluster
 
 from shardwright.api.check import CheckCase, CheckResult
 from shardwright.api.training_step import TrainingStep
@@ -26,11 +26,12 @@ BEGIN = "decompose-mean,canonicalize,cse,dce"
 END = "check-memory,insert-frees"
 PIPELINES = {
     "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
-    f"overlap,{END}",
+    f"overlap,join-updates,{END}",
     "duplex": f"{BEGIN},search-strategy,split-batch{{parts=2 unrolled=true}},insert-resharding,select-collectives,"
-    f"duplex,overlap,{END}",
+    f"duplex,overlap,join-updates,{END}",
     "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
-    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+    "select-collectives,overlap,join-updates,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,"
+    f"{END}",
 }
 
 
@@ -49,7 +50,7 @@ def case(
 ) -> CheckCase:
     parsed = parse_mesh(mesh)
     step = step_of(optimizer, clip_norm)
-    cluster = split_cluster(parsed)
+    cluster = launching_cluster(parsed)
     return CheckCase(step, parsed, pins, torch.float64, cluster=cluster, pipeline=pipeline, schedule=SCHEDULE)
 
 
