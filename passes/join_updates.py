@@ -122,12 +122,38 @@ def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float],
         if isinstance(op, FreeOp):
             op.detach()
             op.erase()
+    _together(block)
+    for segment in _segments(block):
+        groups = list(_groups(segment, meshes, limits, limit))
+        if groups:
+            _write(segment, groups)
+
+
+def _segments(block: Block) -> Iterator[list[Operation]]:
+    """The ops between which nothing is communicated, where some of them are updates."""
     for computes, ops in groupby(list(block.ops), key=lambda op: isinstance(op, ComputeOp | SliceOp)):
         segment = list(ops)
         if computes and any(map(train.is_update, segment)):
-            groups = list(_groups(segment, meshes, limits, limit))
-            if groups:
-                _write(segment, groups)
+            yield segment
+
+
+def _together(block: Block) -> None:
+    """
+    Move what an update makes of states alone behind the wait for its gradient, where the rest of it is.
+
+    Ops are written where they are first needed, a wait too: so it comes between what needs it and what does not.
+    """
+    segment = {op: number for number, ops in enumerate(_segments(block)) for op in ops}
+    place = {op: number for number, op in enumerate(block.ops)}
+    for op in reversed(list(segment)):
+        if (name := _key_of_update(op)) is None:
+            continue
+        users = [use.operation for result in op.results for use in result.uses]
+        first = min(users, key=lambda user: place.get(user, -1), default=op)
+        if _key_of_update(first) == name and segment.get(first, -1) > segment[op]:
+            op.detach()
+            block.insert_op_before(op, first)
+            segment[op], place[op] = segment[first], place[first]
 
 
 def _groups(
