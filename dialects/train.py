@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
@@ -186,7 +186,8 @@ class ForeachOp(TrainOp):
 
     `lists` are the operands of `target` that are another tensor for each member, all members' first operands coming
     first; `shared`, which follow them, are one tensor of no dims for all. Results come as operands do: those of the
-    first kind of all members, then those of the second. Plain arguments are those of `target`.
+    first kind of all members, then those of the second. Plain arguments are those of `target`. `in_place` where results
+    are the new values of parameters or states, written over the first list.
     """
 
     name = "train.foreach"
@@ -194,9 +195,11 @@ class ForeachOp(TrainOp):
     target = prop_def(StringAttr)
     lists = prop_def(ArrayAttr[StringAttr])
     shared = opt_prop_def(ArrayAttr[StringAttr])
+    in_place = opt_prop_def(UnitAttr)
 
     assembly_format = (
-        "$target `lists` `=` $lists (`shared` `=` $shared^)? $args attr-dict `:` functional-type($args, $outs)"
+        "$target (`in_place` $in_place^)? `lists` `=` $lists (`shared` `=` $shared^)? $args attr-dict"
+        " `:` functional-type($args, $outs)"
     )
 
     def __init__(
@@ -308,6 +311,8 @@ class ForeachOp(TrainOp):
     def _problem(self) -> str | None:
         """Why its operands are not those of its target; None where they are."""
         lists, shared = frozenset(self.list_names), frozenset(self.shared_names)
+        if self.in_place is not None and self.overload not in FOREACH:
+            return "is in place in any case"
         if (form := FOREACH.get(self.overload)) is not None:
             return foreach_problem(form, lists, shared, frozenset(self.arguments()))
         if self.overload == AssignOp.name:
@@ -406,6 +411,6 @@ def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
     if isinstance(op, ForeachOp) and op.is_whole_update:
         # All gradients lie between the parameters and the states.
         return tuple((at + op.count * (at >= op.count), at) for at in range(len(op.results)))
-    if isinstance(op, ForeachOp) and op.overload == AssignOp.name:
+    if isinstance(op, ForeachOp) and (op.in_place is not None or op.overload == AssignOp.name):
         return tuple((at, at) for at in range(op.count))
     return ()

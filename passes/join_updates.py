@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import TypeAlias
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnknownLoc
+from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnitAttr, UnknownLoc
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
@@ -47,7 +47,8 @@ class JoinUpdatesPass(ModulePass):
     An update of a parameter is many small ops, or a fused one; each is a kernel to launch, which on a GPU takes longer
     than its work. Updates are joined that are the same sequence of ops, on values of the same dtypes, with the same
     settings and numbers, between the same collectives: so none waits for gradients of another bucket. Shapes and
-    shardings may differ. What torch has no multi-tensor function for stays an op of each parameter.
+    shardings may differ. What torch has no multi-tensor function for stays an op of each parameter. Joined ops write
+    over parameters and states where these are not read again, and need no `train.assign` then.
 
     A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
     held for all of them at once.
@@ -78,9 +79,7 @@ class JoinUpdatesPass(ModulePass):
         -> (tensor<4x8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64}) {
       %a.step, %b.step = train.foreach "aten.mul.Tensor" lists = ["self"] shared = ["other"] %a.grad, %b.grad, %lr
         : (tensor<4x8xf32>, tensor<8xf32>, tensor<f64>) -> (tensor<4x8xf32>, tensor<8xf32>)
-      %a.next, %b.next = train.foreach "aten.sub.Tensor" lists = ["self", "other"] %a, %b, %a.step, %b.step
-        : (tensor<4x8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<8xf32>)
-      %a.new, %b.new = train.foreach "train.assign" lists = ["old", "new"] %a, %b, %a.next, %b.next
+      %a.new, %b.new = train.foreach "aten.sub.Tensor" in_place lists = ["self", "other"] %a, %b, %a.step, %b.step
         : (tensor<4x8xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<8xf32>) -> (tensor<4x8xf32>, tensor<8xf32>)
       func.return %a.new, %b.new : tensor<4x8xf32>, tensor<8xf32>
     }
@@ -123,10 +122,11 @@ def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float],
             op.detach()
             op.erase()
     _together(block)
+    place: dict[Operation, int] = {op: number for number, op in enumerate(block.ops)}
     for segment in _segments(block):
         groups = list(_groups(segment, meshes, limits, limit))
         if groups:
-            _write(segment, groups)
+            _write(segment, groups, place)
 
 
 def _segments(block: Block) -> Iterator[list[Operation]]:
@@ -145,15 +145,20 @@ def _together(block: Block) -> None:
     """
     segment = {op: number for number, ops in enumerate(_segments(block)) for op in ops}
     place = {op: number for number, op in enumerate(block.ops)}
+    heads: dict[tuple[object, int], Operation] = {}
+    for op, number in segment.items():
+        heads.setdefault((_key_of_update(op), number), op)
     for op in reversed(list(segment)):
         if (name := _key_of_update(op)) is None:
             continue
         users = [use.operation for result in op.results for use in result.uses]
         first = min(users, key=lambda user: place.get(user, -1), default=op)
         if _key_of_update(first) == name and segment.get(first, -1) > segment[op]:
+            head = heads[name, segment[first]]
             op.detach()
-            block.insert_op_before(op, first)
-            segment[op], place[op] = segment[first], place[first]
+            block.insert_op_before(op, head)
+            segment[op], place[op] = segment[head], place[head]
+            heads[name, segment[head]] = op
 
 
 def _groups(
@@ -262,30 +267,39 @@ def _bytes(update: Update, mesh: Mesh | None) -> int:
     )
 
 
-def _write(segment: Sequence[Operation], groups: Sequence[list[Update]]) -> None:
+def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: Mapping[Operation, int]) -> None:
     """
     Put joined ops where the last member of their group was.
 
     What needs something of an update, and is not joined itself, comes after all groups.
+
+    Args:
+        place: of ops in the program so far.
     """
     block, end = segment[0].parent_block(), segment[-1].next_op
+    begin = place[segment[0]]
     assert block is not None
     assert end is not None, "a step function returns"
     last: dict[Operation, list[Update]] = {group[-1][-1]: group for group in groups}
     joined: set[Operation] = {op for group in groups for update in group for op in update}
-    waiting, later = set(joined), list[Operation]()
+    waiting, later, written = set(joined), list[Operation](), set[Operation]()
     for op in segment:
         op.detach()
     for op in segment:
         if op in last:
+            made = list[Operation]()
             for each in _of_group(last[op]):
                 block.insert_op_before(each, end)
+                made.append(each)
+            _write_over(made, lambda user: user in written or place.get(_around(user, block), begin) < begin)
+            written.update(made)
         elif op not in joined:
             if any(isinstance(value, OpResult) and value.op in waiting for value in op.operands):
                 waiting.add(op)
                 later.append(op)
             else:
                 block.insert_op_before(op, end)
+                written.add(op)
     for op in later:
         block.insert_op_before(op, end)
 
@@ -303,6 +317,54 @@ def _of_group(group: Sequence[Update]) -> Iterator[Operation]:
             yield joined
             for update in group:
                 update[at].erase()
+
+
+def _around(op: Operation, block: Block | None) -> Operation:
+    """The op of a block that has another in it; that one itself where none has."""
+    return (block.find_ancestor_op_in_block(op) if block is not None else None) or op
+
+
+def _write_over(made: Sequence[Operation], is_before: Callable[[Operation], bool]) -> None:
+    """
+    Let ops write new values over old ones, in the place of assignments that only copy them there.
+
+    Args:
+        made: the ops of a group, in order.
+        is_before: whether an op comes before all of them.
+    """
+    number = {op: index for index, op in enumerate(made)}
+    for assign in made:
+        if not isinstance(assign, train.ForeachOp) or assign.overload != train.AssignOp.name:
+            continue
+        old, new = assign.args[: assign.count], assign.args[assign.count :]
+        if not (chain := _chain(old, new)):
+            continue
+        last = number[chain[-1]]
+        users = {use.operation for value in old for use in value.uses} - {assign}
+        # What is read again afterwards has to stay as it is.
+        if all(number[user] <= last if user in number else is_before(user) for user in users):
+            for op in chain:
+                op.in_place = UnitAttr()
+            for copied, value in zip(assign.outs, new, strict=True):
+                value.name_hint = copied.name_hint
+                copied.replace_all_uses_with(value)
+            assign.detach()
+            assign.erase()
+
+
+def _chain(old: Sequence[SSAValue], new: Sequence[SSAValue]) -> list[train.ForeachOp]:
+    """The ops that lead from old values to new ones, each by its first list, the last first; none where none do."""
+    chain: list[train.ForeachOp] = []
+    values = list(new)
+    while values != list(old):
+        made = values[0].owner
+        if not isinstance(made, train.ForeachOp) or made.overload not in FOREACH or list(made.outs) != values:
+            return []
+        if chain and any(len(list(value.uses)) > 1 for value in values):
+            return []
+        chain.append(made)
+        values = list(made.args[: made.count])
+    return chain
 
 
 def _joined(ops: Sequence[ComputeOp]) -> train.ForeachOp | None:

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.spmd import SliceOp
-from ...dialects.train import ForeachOp, Member, TrainOp, may_join
+from ...dialects.train import AssignOp, ForeachOp, Member, TrainOp, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
@@ -172,6 +172,9 @@ def seconds_by_signature(
     devices = cluster.kinds_used
     keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp) else counts_of(op)
     joins = joining and may_join(op)
+    if joins and isinstance(op, AssignOp):
+        # The op that makes the new value writes it over the old one.
+        return [0.0] * len(signatures)
     seconds: list[float] = []
     for signature in signatures:
         if is_uneven(signature):

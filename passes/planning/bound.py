@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...dialects.compute import ComputeOp
-from ...dialects.train import may_join
+from ...dialects.train import AssignOp, may_join
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
@@ -169,6 +169,8 @@ def compute_bound(bench: Workbench) -> float:
 
 def _without_launch(op: ComputeOp, device: Device) -> float:
     """The least seconds of all of an op on a device, in whatever parts."""
+    if isinstance(op, AssignOp):
+        return 0.0
     return op_seconds(device, op_work(op, whole_signature(op), Mesh(()), keyed=False), joins=True)
 
 

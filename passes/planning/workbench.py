@@ -158,6 +158,8 @@ class Workbench:
         for view in self.views:
             for op in view.ops:
                 turns = layout.parts if choices.get(op) is not None else 1
+                if isinstance(op, train.AssignOp):
+                    continue
                 joins = train.may_join(op)
                 key = (op.use_key(), turns, joins)
                 if key not in known:

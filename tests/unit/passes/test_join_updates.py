@@ -65,9 +65,13 @@ def updates(module: ModuleOp) -> list[ComputeOp]:
     return [op for op in view_of(module).ops if train.is_update(op)]
 
 
+def is_assignment(op: ComputeOp) -> bool:
+    return "train.assign" in (op.name, op.overload)
+
+
 def total_work(module: ModuleOp) -> tuple[float, float]:
-    """The operations and bytes of all updates on a rank."""
-    signed = ((op, op.signature) for op in updates(module))
+    """The operations and bytes of all updates on a rank, but for copies to where parameters and states are."""
+    signed = ((op, op.signature) for op in updates(module) if not is_assignment(op))
     works = [op_work(op, signature, MESH) for op, signature in signed if signature is not None]
     return sum(work.flops for work in works), sum(work.bytes for work in works)
 
@@ -77,12 +81,12 @@ def test_as_much_is_done_in_fewer_launches(optimizer: str) -> None:
     before = planned(optimizer)
     after = joined(before, 1)
     names = {op.target.data for op in updates(after) if isinstance(op, train.ForeachOp)}
-    assert names == {op.name for op in updates(before) if train.may_join(op)}
+    assert names == {op.name for op in updates(before) if train.may_join(op) and not is_assignment(op)}
     assert 2 * len(updates(after)) < len(updates(before))
     assert total_work(after) == pytest.approx(total_work(before))
     seconds = [sum(each.seconds for each in simulate_module(module)) for module in (before, after)]
     launches = len(updates(before)) - len(updates(after))
-    assert seconds[0] - seconds[1] == pytest.approx(launches * CLUSTER.devices[0].launch, rel=0.05)
+    assert seconds[0] - seconds[1] > 0.9 * launches * CLUSTER.devices[0].launch
 
 
 def test_what_an_update_is_priced_at_is_its_part_of_what_is_joined() -> None:
@@ -94,9 +98,10 @@ def test_what_an_update_is_priced_at_is_its_part_of_what_is_joined() -> None:
         return sum(seconds_by_signature(op, (s,), CLUSTER, joining=joining)[0] for op, s in signed if s is not None)
 
     (device,) = CLUSTER.devices
-    # The parameter of one number has a collective of its own, and none to be joined with.
-    launches = sum(isinstance(op, train.ForeachOp) or train.may_join(op) for op in updates(after))
-    assert seconds(before, joining=True) + launches * device.launch == pytest.approx(seconds(after, joining=False))
+    assert not any(map(train.may_join, updates(after)))
+    launches = sum(isinstance(op, train.ForeachOp) for op in updates(after))
+    expected = seconds(before, joining=True) + launches * device.launch
+    assert expected == pytest.approx(seconds(after, joining=False))
 
 
 def test_groups_bound_what_is_held() -> None:

@@ -10,9 +10,11 @@ func.func @step(
 ) -> (tensor<8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64}) {
   // CHECK-NEXT: %t = spmd.start "all_gather" %g
   // CHECK-NEXT: %h = spmd.wait %t
-  // CHECK-NEXT: %a.less, %b.less = train.foreach "aten.mul.Tensor" lists = ["self"] %a, %b {other = 9.000000e-01 : f64
-  // CHECK-NEXT: %a.next, %b.next = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a.less, %b.less, %h, %h
-  // CHECK-NEXT: %a.new, %b.new = train.foreach "train.assign"
+  // CHECK-NEXT: %a.less, %b.less = train.foreach "aten.mul.Tensor" in_place lists = ["self"] %a, %b
+  // CHECK-SAME:   {other = 9.000000e-01 : f64
+  // CHECK-NEXT: %a.new, %b.new = train.foreach "aten.add.Tensor" in_place lists = ["self", "other"]
+  // CHECK-SAME:   %a.less, %b.less, %h, %h
+  // CHECK-NEXT: return %a.new, %b.new
   %t = spmd.start "all_gather" %g out_shardings = [#spmd.sharding<@mesh, [{}]>] : tensor<8xf32>
   %a.less = aten.mul.Tensor %a {other = 0.9 : f64, train.update = "a"} : (tensor<8xf32>) -> tensor<8xf32>
   %h = spmd.wait %t : tensor<8xf32>
