@@ -269,7 +269,7 @@ def _bytes(update: Update, mesh: Mesh | None) -> int:
 
 def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: Mapping[Operation, int]) -> None:
     """
-    Put joined ops where the last member of their group was.
+    Put joined ops where the last of their group was.
 
     What needs something of an update, and is not joined itself, comes after all groups.
 
@@ -280,7 +280,8 @@ def _write(segment: Sequence[Operation], groups: Sequence[list[Update]], place: 
     begin = place[segment[0]]
     assert block is not None
     assert end is not None, "a step function returns"
-    last: dict[Operation, list[Update]] = {group[-1][-1]: group for group in groups}
+    number = {op: index for index, op in enumerate(segment)}
+    last = {segment[max(number[op] for update in group for op in update)]: group for group in groups}
     joined: set[Operation] = {op for group in groups for update in group for op in update}
     waiting, later, written = set(joined), list[Operation](), set[Operation]()
     for op in segment:

@@ -7,6 +7,7 @@ from functools import cache, partial
 import optimizer_steps
 import pytest
 import torch
+from emitted import emit
 from split_cluster import launching_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -109,6 +110,15 @@ def test_groups_bound_what_is_held() -> None:
     before = planned("rmsprop")
     peaks = [peak_memory(view_of(module).func, MESH).bytes for module in (before, joined(before, 0.0005))]
     assert peaks[1] <= peaks[0] + 8 * 0.0005 * 2**20
+
+
+def test_a_program_writes_over_states_without_copies() -> None:
+    module = joined(planned("rmsprop"), 1)
+    run_pipeline(Context(), module, "insert-frees")
+    text = emit(module)
+    assert 'rt.foreach_(\n        "add",' in text
+    assert '"copy"' not in text
+    assert ".clone()" not in text
 
 
 def test_a_launch_is_counted_once() -> None:
