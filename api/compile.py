@@ -47,7 +47,7 @@ PIPELINE = (
 )
 """What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
-_FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit}"
+_FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit},join-updates"
 """What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
 
 _FIT = ',fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap"}'

@@ -210,8 +210,8 @@ class ShardedState:
 _STEP = "step"
 """What torch's optimizers call the count of updates."""
 
-_UNCOUNTED = ("sgd", "torch.optim.sgd.SGD")
-"""The optimizers of torch that count no updates, fused and captured."""
+_UNCOUNTED = ("sgd",)
+"""The optimizers of torch that count no updates."""
 
 
 def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
@@ -254,7 +254,11 @@ def _as_in_torch(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **found}
 
 
-_CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+_CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
 """By kind of update."""
 
 

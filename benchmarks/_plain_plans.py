@@ -30,10 +30,10 @@ from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search.layers import find_layers
 from shardwright.passes.search.step_view import StepView, step_views
 
-WHOLE = "insert-resharding,select-collectives,overlap"
-ACCUMULATED = "split-batch{{parts={parts}}},insert-resharding,select-collectives,accumulate,overlap"
+WHOLE = "insert-resharding,select-collectives,overlap,join-updates"
+ACCUMULATED = "split-batch{{parts={parts}}},insert-resharding,select-collectives,accumulate,overlap,join-updates"
 PIPELINED = (
-    "split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap,"
+    "split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap,join-updates,"
     "schedule-pipeline{{schedule={schedule}}},plan-transfers"
 )
 SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")

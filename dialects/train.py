@@ -1,8 +1,9 @@
 """
 The `train` dialect: the optimizer's updates, and the roles of a step function's arguments and results.
 
-The update of a parameter is one fused op (`train.sgd`, `train.adamw`), or ordinary ops that carry `train.update`, the
-last of which write the new parameter and states over the old ones (`train.assign`).
+The update of a parameter is one fused op (`train.sgd`, `train.adam`, `train.adamw`), or ordinary ops that carry
+`train.update`, the last of which write the new parameter and states over the old ones (`train.assign`). Of several
+parameters together it is multi-tensor ops (`train.foreach`).
 
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
 Arguments carry one of the role attributes below; a result that is the new value of an argument carries
@@ -11,20 +12,26 @@ Arguments carry one of the role attributes below; a result that is the new value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, BlockArgument, Dialect, Operation, SSAValue
-from xdsl.irdl import irdl_op_definition
+from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.mesh import Mesh
+from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.ops.spec import OpInstance
 from ..ir.ops.table import update_rule
-from ..ir.rules import Rule
-from .compute import ComputeOp, shape_of
+from ..ir.rules import Rule, Value
+from ..ir.signatures import Signature
+from .compute import SIGNATURE, ComputeOp, dtype_of, element_bytes, shape_of, signature_problem
+from .mesh_ops import find_mesh
 from .placed import argument_attribute
+from .sharding_attrs import SignatureAttr
 
 PARAM, STATE, BUFFER, CONSTANT, BATCH = (
     "train.param",
@@ -81,6 +88,8 @@ class TrainOp(ComputeOp):
     """
 
     OPERANDS: ClassVar[tuple[str, ...]] = ()
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    """Those that only some settings have; calls name them."""
 
     def __init__(self, operands: Sequence[SSAValue], results: Sequence[Attribute], attributes: dict[str, Attribute]):
         super().__init__(operands=[operands], result_types=[results], attributes=attributes)
@@ -124,14 +133,36 @@ class SgdOp(TrainOp):
     OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "momentum_buffer", "step", "lr")
 
 
-@irdl_op_definition
-class AdamWOp(TrainOp):
+class AdamBaseOp(TrainOp):
     """
-    AdamW of one parameter: `(param, grad, exp_avg, exp_avg_sq, step, lr) -> (param', exp_avg', exp_avg_sq')`.
+    What Adam and AdamW have in common.
+
+    `(param, grad, *states, step, lr) -> (param', *states')`; the states are `exp_avg`, `exp_avg_sq` and, with
+    `amsgrad`, `max_exp_avg_sq`.
     """
 
+    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "lr")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("max_exp_avg_sq",)
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The operands' names, less the maximum where none is kept."""
+        absent = () if self.arguments().get("amsgrad") else self.OPTIONAL
+        names = tuple(name for name in self.OPERANDS if name not in absent)
+        return (*names, FOUND_INF) if len(self.args) == len(names) + 1 else names
+
+
+@irdl_op_definition
+class AdamOp(AdamBaseOp):
+    """Adam of one parameter, whose weight decay is added to the gradient."""
+
+    name = "train.adam"
+
+
+@irdl_op_definition
+class AdamWOp(AdamBaseOp):
+    """AdamW of one parameter, whose weight decay scales the parameter."""
+
     name = "train.adamw"
-    OPERANDS: ClassVar[tuple[str, ...]] = ("param", "grad", "exp_avg", "exp_avg_sq", "step", "lr")
 
 
 @irdl_op_definition
@@ -150,12 +181,216 @@ class AssignOp(TrainOp):
     OPERANDS: ClassVar[tuple[str, ...]] = ("old", "new")
 
 
-TRAIN = Dialect("train", [SgdOp, AdamWOp, IncrementOp, AssignOp])
+@dataclass(frozen=True)
+class Member:
+    """
+    One of the uses that a `train.foreach` stands for.
+
+    Args:
+        signature: its part of that of the op; None where nothing is decided.
+        dtypes: of operands and then results, by name.
+        widths: the bytes of an element of each.
+    """
+
+    instance: OpInstance
+    rule: Rule
+    signature: Signature | None
+    dtypes: tuple[str, ...]
+    widths: tuple[int, ...]
+
+
+@irdl_op_definition
+class ForeachOp(TrainOp):
+    """
+    The same op on the tensors of several parameters, element by element: one call of a multi-tensor function.
+
+    `lists` are the operands of `target` that are another tensor for each member, all members' first operands coming
+    first; `shared`, which follow them, are one tensor of no dims for all. Results come as operands do: those of the
+    first kind of all members, then those of the second. Plain arguments are those of `target`. `in_place` where results
+    are the new values of parameters or states, written over the first list.
+    """
+
+    name = "train.foreach"
+
+    target = prop_def(StringAttr)
+    lists = prop_def(ArrayAttr[StringAttr])
+    shared = opt_prop_def(ArrayAttr[StringAttr])
+    in_place = opt_prop_def(UnitAttr)
+
+    assembly_format = (
+        "$target (`in_place` $in_place^)? `lists` `=` $lists (`shared` `=` $shared^)? $args attr-dict"
+        " `:` functional-type($args, $outs)"
+    )
+
+    def __init__(
+        self,
+        target: str,
+        lists: Mapping[str, Sequence[SSAValue]],
+        shared: Mapping[str, SSAValue],
+        results: Sequence[Attribute],
+        attributes: dict[str, Attribute],
+    ):
+        IRDLOperation.__init__(
+            self,
+            operands=[[*(value for values in lists.values() for value in values), *shared.values()]],
+            result_types=[results],
+            attributes=attributes,
+            properties={
+                "target": StringAttr(target),
+                "lists": ArrayAttr(map(StringAttr, lists)),
+                "shared": ArrayAttr(map(StringAttr, shared)) if shared else None,
+            },
+        )
+
+    @property
+    def overload(self) -> str:
+        """The op that is done to each member."""
+        return self.target.data
+
+    @property
+    def list_names(self) -> tuple[str, ...]:
+        """The operands that are another tensor for each member."""
+        return tuple(name.data for name in self.lists)
+
+    @property
+    def shared_names(self) -> tuple[str, ...]:
+        """The operands that are one tensor for all."""
+        return tuple(name.data for name in self.shared) if self.shared is not None else ()
+
+    @property
+    def count(self) -> int:
+        """The number of members."""
+        return (len(self.args) - len(self.shared_names)) // max(len(self.lists), 1)
+
+    @property
+    def is_whole_update(self) -> bool:
+        """Whether a member is all of a parameter's update."""
+        return self.overload in _FUSED_NAMES
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The names of the operands in order, each list's as often as there are members."""
+        return (*(name for name in self.list_names for _ in range(self.count)), *self.shared_names)
+
+    def operands_of(self, name: str) -> range:
+        """Where the operands of a list are, or the one that is shared."""
+        if name in self.shared_names:
+            at = len(self.lists) * self.count + self.shared_names.index(name)
+            return range(at, at + 1)
+        begin = self.list_names.index(name) * self.count
+        return range(begin, begin + self.count)
+
+    def use_key(self) -> tuple[object, ...]:
+        """What equal uses have in common."""
+        return (*super().use_key(), self.lists, self.shared)
+
+    def rule(self) -> Rule:
+        """Those of all members, whose factors have nothing to do with one another."""
+        shapes = tuple(tuple(map(shape_of, values)) for values in (self.args, self.outs))
+        return _rule_of_members(*shapes, self.count)
+
+    def members(self) -> Iterator[Member]:
+        """What is done to each."""
+        return self.members_as(self.signature)
+
+    def members_as(self, given: Signature | None) -> Iterator[Member]:
+        """What is done to each, with a signature of them all."""
+        names, plain = (*self.list_names, *self.shared_names), self.arguments()
+        shared = range(len(self.lists) * self.count, len(self.args))
+        for number in range(self.count):
+            places = (*range(number, len(self.lists) * self.count, self.count), *shared)
+            made = range(number, len(self.outs), self.count)
+            operands, results = [self.args[at] for at in places], [self.outs[at] for at in made]
+            shapes = tuple(map(shape_of, operands)), tuple(map(shape_of, results))
+            signature = None
+            if given is not None:
+                chosen = tuple(given.operands[at] for at in places), tuple(given.results[at] for at in made)
+                signature = Signature(*chosen)
+            values = (*operands, *results)
+            yield Member(
+                OpInstance(self.overload.removeprefix("aten."), *shapes, names, plain),
+                _rule(*shapes),
+                signature,
+                tuple(map(dtype_of, values)),
+                tuple(map(element_bytes, values)),
+            )
+
+    def verify_(self) -> None:
+        names = ", ".join((*self.list_names, *self.shared_names))
+        lists, kinds = len(self.lists), len(self.lists) - 1 if self.is_whole_update else 1
+        if not lists or len(self.args) != lists * self.count + len(self.shared_names) or not self.count:
+            raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected as many of each of ({names})")
+        if len(self.outs) != kinds * self.count:
+            raise VerifyException(f"'{self.name}' of {self.count} members has {len(self.outs)} results")
+        if (problem := self._problem()) is not None:
+            raise VerifyException(f"the multi-tensor form of '{self.overload}' {problem}")
+        attribute = self.attributes.get(SIGNATURE)
+        mesh = find_mesh(self, attribute.data.mesh) if isinstance(attribute, SignatureAttr) else None
+        for member in self.members():
+            self._verify_member(member, mesh)
+
+    def _problem(self) -> str | None:
+        """Why its operands are not those of its target; None where they are."""
+        lists, shared = frozenset(self.list_names), frozenset(self.shared_names)
+        if self.in_place is not None and self.overload not in FOREACH:
+            return "is in place in any case"
+        if (form := FOREACH.get(self.overload)) is not None:
+            return foreach_problem(form, lists, shared, frozenset(self.arguments()))
+        if self.overload == AssignOp.name:
+            return None if self.list_names == AssignOp.OPERANDS else "takes lists of 'old' and 'new'"
+        if self.overload not in _FUSED_NAMES:
+            return "does not exist; members have to be updates, or ops that torch has a function for"
+        return None if shared == _SHARED else "takes 'step' and 'lr' for all members"
+
+    def _verify_member(self, member: Member, mesh: Mesh | None) -> None:
+        shape = member.instance.results[0]
+        count = len(self.lists)
+        tensors = (*member.instance.operands[:count], *member.instance.results)
+        if any(other != shape for other in tensors) or any(member.instance.operands[count:]):
+            listed = ", ".join(str(list(other)) for other in (*tensors, *member.instance.operands[count:]))
+            raise VerifyException(f"'{self.name}' has a member of shapes {listed}, expected one for what is not shared")
+        if mesh is not None and member.signature is not None:
+            if (problem := signature_problem(member.rule, member.signature, mesh)) is not None:
+                raise VerifyException(problem)
+
+
+@lru_cache(maxsize=4096)
+def _rule_of_members(operands: tuple[tuple[int, ...], ...], results: tuple[tuple[int, ...], ...], count: int) -> Rule:
+    sizes: dict[str, int] = {}
+
+    def value(number: int, shape: tuple[int, ...]) -> Value:
+        dims = tuple((f"m{number % count}d{dim}",) for dim in range(len(shape)))
+        sizes.update({dim[0]: size for dim, size in zip(dims, shape, strict=True)})
+        return dims
+
+    return Rule(
+        tuple(value(number, shape) for number, shape in enumerate(operands)),
+        tuple(value(number, shape) for number, shape in enumerate(results)),
+        sizes,
+    )
+
+
+FusedOp: TypeAlias = SgdOp | AdamOp | AdamWOp
+"""The update of a parameter as one op."""
+
+FUSED: dict[str, type[FusedOp]] = {"sgd": SgdOp, "adam": AdamOp, "adamw": AdamWOp}
+"""By the kind of an optimizer."""
+
+_FUSED_NAMES = frozenset(each.name for each in FUSED.values())
+_SHARED = frozenset({"step", "lr"})
+
+TRAIN = Dialect("train", [*FUSED.values(), IncrementOp, AssignOp, ForeachOp])
 
 
 def is_update(op: Operation) -> bool:
     """Whether an op is one of the optimizer's: fused, or a part of an update."""
     return isinstance(op, TrainOp) or UPDATE in op.attributes
+
+
+def may_join(op: Operation) -> bool:
+    """Whether an op is of the kind that `join-updates` joins with those of other parameters."""
+    if isinstance(op, FusedOp | AssignOp):
+        return True
+    return updated_parameter(op) is not None and op.name in FOREACH
 
 
 def updated_parameter(op: Operation) -> str | None:
@@ -170,7 +405,7 @@ def gradients_of(op: Operation) -> list[int]:
 
     Of ops that together are an update these are what is made outside of it, and no parameter, state, rate or count.
     """
-    if isinstance(op, SgdOp | AdamWOp):
+    if isinstance(op, FusedOp):
         return [1]
     if not is_update(op):
         return []
@@ -193,6 +428,11 @@ def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
     """
     if isinstance(op, AssignOp):
         return ((0, 0),)
-    if isinstance(op, SgdOp | AdamWOp):
+    if isinstance(op, FusedOp):
         return tuple((position + bool(position), position) for position in range(len(op.results)))
+    if isinstance(op, ForeachOp) and op.is_whole_update:
+        # All gradients lie between the parameters and the states.
+        return tuple((at + op.count * (at >= op.count), at) for at in range(len(op.results)))
+    if isinstance(op, ForeachOp) and (op.in_place is not None or op.overload == AssignOp.name):
+        return tuple((at, at) for at in range(op.count))
     return ()

@@ -79,6 +79,12 @@ class OpRate:
         moving = _at_full_rate(self.moving_curve, moved) / self.bandwidth
         return max(computing, moving) + self.launch
 
+    def least_seconds(self, flops: float, moved: float) -> float:
+        """What so many operations and bytes take at the least, in ops of any size."""
+        computing = flops / (self.flops * max((part for _, part in self.curve), default=1.0))
+        moving = moved / (self.bandwidth * max((part for _, part in self.moving_curve), default=1.0))
+        return max(computing, moving)
+
 
 def _at_full_rate(curve: Sequence[tuple[float, float]], size: float) -> float:
     """The size that takes as long at the full rate; where a curve rises so steeply that more were faster, as long."""
@@ -96,12 +102,18 @@ def efficiency(curve: Sequence[tuple[float, float]], size: float) -> float:
     return low + (high - low) * math.log(size / small) / math.log(large / small)
 
 
-def op_seconds(device: Device, work: OpWork) -> float:
+def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
     """
     The time of `work` on a device: as measured, else by the fitted rate, else the roofline.
 
     Nothing takes no time, but for views where they were measured or their launch was fitted.
+
+    Args:
+        joins: whether it is part of a larger op, so that its launch does not count, nor that it is small.
     """
+    if joins:
+        moves = bool(work.flops or work.bytes)
+        return op_rate(device, work.family, work.dtype).least_seconds(work.flops, work.bytes) if moves else 0.0
     if work.key and (measured := device.measured(work.key)) is not None:
         return measured
     if not (work.flops or work.bytes):

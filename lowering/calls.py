@@ -22,8 +22,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, shape_of
-from ..dialects.train import FOUND_INF, TrainOp
+from ..dialects.train import FOUND_INF, FUSED, ForeachOp, TrainOp
 from ..ir.mesh import Mesh
+from ..ir.ops.foreach import FOREACH
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
 from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
@@ -53,8 +54,9 @@ class Call:
     One call on one rank.
 
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
-    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adamw_`, `sgd_`, `increment`; or for ops
-    that look something up on a part of it: `embedding_part`, ..., which are told `part=(start, stop, size)`.
+    runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`,
+    `foreach` and `joined_*` of several parameters; or for ops that look something up on a part of it:
+    `embedding_part`, ..., which are told `part=(start, stop, size)`.
     """
 
     target: str
@@ -75,6 +77,8 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     if op.overload in _RESHAPES:
         return Call("aten.reshape.default", (Operand(0), _local_size(op, "result0", mesh, rank)))
     given = _arguments(op, mesh, rank)
+    if isinstance(op, ForeachOp):
+        return _foreach_call(op, given)
     if isinstance(op, TrainOp):
         return _update_call(op, given)
     target = _target(op.overload)
@@ -304,15 +308,39 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES = {"train.adamw": "adamw_", "train.sgd": "sgd_", "train.increment": "increment", "train.assign": "assign_"}
+_UPDATES = {
+    "train.adam": "adam_",
+    "train.adamw": "adamw_",
+    "train.sgd": "sgd_",
+    "train.increment": "increment",
+    "train.assign": "assign_",
+}
+
+
+def _foreach_call(op: ForeachOp, given: Mapping[str, Arg]) -> Call:
+    """A multi-tensor op: a function of lists, of torch's or for updates that are fused."""
+    places: dict[str, Arg] = {name: tuple(map(Operand, op.operands_of(name))) for name in op.list_names}
+    places |= {name: Operand(op.operands_of(name).start) for name in op.shared_names}
+    if op.is_whole_update:
+        call = _call_of_update(FUSED[op.overload.removeprefix("train.")], places, given)
+        return Call(f"joined_{call.target}", call.args, call.kwargs)
+    if (form := FOREACH.get(op.overload)) is None:
+        return Call("foreach_", ("copy", *places.values()))
+    values = {**given, **places}
+    options = tuple((name, value) for name, value in given.items() if name not in form.arguments)
+    return Call("foreach", (form.function, *(values[name] for name in form.arguments)), options)
 
 
 def _update_call(op: TrainOp, given: Mapping[str, Arg]) -> Call:
     """An update: its operands, None for a state that the optimizer does not keep, and its settings."""
-    places = {name: Operand(index) for index, name in enumerate(op.operand_names())}
+    return _call_of_update(type(op), {name: Operand(index) for index, name in enumerate(op.operand_names())}, given)
+
+
+def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping[str, Arg]) -> Call:
     settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
     if "beta1" in settings:
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
-    if FOUND_INF in places:
-        settings[FOUND_INF] = places[FOUND_INF]
-    return Call(_UPDATES[op.name], tuple(places.get(name) for name in op.OPERANDS), tuple(settings.items()))
+    named = (*op.OPTIONAL, FOUND_INF)
+    settings = {**{name: places[name] for name in named if name in places}, **settings}
+    positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)
+    return Call(_UPDATES[op.name], tuple(positional), tuple(settings.items()))

@@ -1,9 +1,8 @@
 """
 Read an optimizer by making one on fake parameters: its settings, and the updates that it makes.
 
-SGD, Adam and AdamW have fused ops, which are used where they compute what the optimizer does. The updates of any other
-optimizer, or of other settings, are captured from its own code (`capture_update`), and compared with the steps that
-it makes itself on small parameters (`check_update`).
+SGD, Adam and AdamW have fused ops, whatever their settings. The updates of any other optimizer are captured from its
+own code (`capture_update`), and compared with the steps that it makes itself on small parameters (`check_update`).
 """
 
 from __future__ import annotations
@@ -54,10 +53,8 @@ def read_optimizer(
             raise CaptureError(f"{optimizer_name(optimizer)} has no 'lr' in its groups; call its learning rate so")
     members = {name: numbers[id(parameter)] for name, parameter in parameters.items() if id(parameter) in numbers}
     shown = members if len(groups) > 1 else {}
-    kind, read = _FUSED.get(type(optimizer), ("", None))
-    fused = [read(group) if read is not None else None for group in groups]
-    if kind and all(group is not None for group in fused):
-        return OptimizerSpec(kind, tuple(group for group in fused if group is not None), shown)
+    if (kind := _kind(optimizer)) is not None:
+        return OptimizerSpec(kind, tuple(map(_READERS[kind], groups)), shown)
     updates = _captured(make, optimizer, parameters, members, mode)
     return OptimizerSpec(optimizer_name(optimizer), tuple(map(_settings, groups)), shown, updates)
 
@@ -109,35 +106,43 @@ def _settings(group: dict[str, Any]) -> GroupSpec:
     return GroupSpec(float(group["lr"]), hyper)
 
 
-def _read_sgd(group: dict[str, Any]) -> GroupSpec | None:
-    if group.get("maximize") or (group["momentum"] and group["dampening"]):
-        return None
+def _read_sgd(group: dict[str, Any]) -> GroupSpec:
     return GroupSpec(
         lr=float(group["lr"]),
-        hyper={key: group[key] for key in ("momentum", "dampening", "weight_decay", "nesterov")},
+        hyper={key: group[key] for key in ("momentum", "dampening", "weight_decay", "nesterov")} | _set(group),
         states=("momentum_buffer",) if group["momentum"] else (),
     )
 
 
-def _read_adamw(group: dict[str, Any]) -> GroupSpec | None:
-    if group.get("maximize") or group["amsgrad"]:
-        return None
+def _read_adam(group: dict[str, Any]) -> GroupSpec:
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    return GroupSpec(
-        lr=float(group["lr"]),
-        hyper={"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]},
-        states=("exp_avg", "exp_avg_sq"),
-    )
+    settings = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
+    states = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+    return GroupSpec(float(group["lr"]), settings | _set(group), states)
 
 
-def _read_adam(group: dict[str, Any]) -> GroupSpec | None:
-    added_to_gradient = group["weight_decay"] and not group.get("decoupled_weight_decay")
-    return None if added_to_gradient else _read_adamw(group)
+def _set(group: dict[str, Any]) -> dict[str, bool]:
+    """The settings that are rarely on, where they are."""
+    return {name: True for name in ("amsgrad", "maximize") if group.get(name)}
 
 
-_FUSED: dict[type[torch.optim.Optimizer], tuple[str, Callable[[dict[str, Any]], GroupSpec | None]]] = {
-    torch.optim.SGD: ("sgd", _read_sgd),
-    torch.optim.AdamW: ("adamw", _read_adamw),
-    torch.optim.Adam: ("adamw", _read_adam),
+def _kind(optimizer: torch.optim.Optimizer) -> str | None:
+    """The kind of the fused updates that compute what an optimizer does; None where its code is to be captured."""
+    if type(optimizer) is torch.optim.SGD:
+        return "sgd"
+    if type(optimizer) is torch.optim.AdamW:
+        return "adamw"
+    if type(optimizer) is not torch.optim.Adam:
+        return None
+    groups = (group for group in optimizer.param_groups if group["weight_decay"])
+    decoupled = {bool(group.get("decoupled_weight_decay")) for group in groups}
+    # Groups of either kind have no kind of fused update in common.
+    return None if len(decoupled) > 1 else "adamw" if True in decoupled else "adam"
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], GroupSpec]] = {
+    "sgd": _read_sgd,
+    "adam": _read_adam,
+    "adamw": _read_adam,
 }
-"""By class, the kind of its fused updates, and what reads a group that they compute; None for one that they do not."""
+"""By kind of fused update, what reads a group."""

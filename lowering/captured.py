@@ -101,11 +101,11 @@ class GroupSpec:
     Args:
         lr: the learning rate that the optimizer was made with; an input at run time.
         hyper: the other settings, by torch's names. SGD: ``momentum``, ``dampening``, ``weight_decay``,
-            ``nesterov``. AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``. Of another optimizer all that are
-            plain values.
+            ``nesterov``. Adam and AdamW: ``beta1``, ``beta2``, ``eps``, ``weight_decay``, and ``amsgrad`` where it is
+            on. All three: ``maximize`` where it is on. Of another optimizer all that are plain values.
         states: of fused updates the tensors kept per parameter, of its shape and dtype, zero at first: nothing or
-            ``momentum_buffer``; ``exp_avg`` and ``exp_avg_sq``. AdamW's step count is one for all
-            parameters, counted from 1, and like the learning rate an input at run time.
+            ``momentum_buffer``; ``exp_avg``, ``exp_avg_sq`` and perhaps ``max_exp_avg_sq``. The step count is one for
+            all parameters, counted from 1, and like the learning rate an input at run time.
     """
 
     lr: float
@@ -149,7 +149,7 @@ class OptimizerSpec:
     What one update does, of every parameter that has a gradient.
 
     Args:
-        kind: ``sgd`` or ``adamw``, which are fused; of another optimizer the name of its class.
+        kind: ``sgd``, ``adam`` or ``adamw``, which are fused; of another optimizer the name of its class.
         groups: in the order of the optimizer.
         members: by parameter, the number of its group; empty where there is one.
         updates: by parameter, its update; empty where all are fused.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
-from ..dialects.train import overwritten_by_update
+from ..dialects.train import ForeachOp, overwritten_by_update
 from ..ir.mesh import Mesh
 from . import random_ops
 from .calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
@@ -70,6 +70,8 @@ def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[i
 
 def returns_list(op: ComputeOp) -> bool:
     """Whether the call gives a list or tuple of tensors even where it is of one."""
+    if isinstance(op, ForeachOp):
+        return True
     if isinstance(op, AtenOp):
         return op.spec.results == 0
     if isinstance(op, OpaqueOp):

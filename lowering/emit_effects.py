@@ -17,7 +17,7 @@ from ..ir.collectives import CollectiveKind
 from ..ir.mesh import Mesh
 from .ownership import Effect, sole_owners, writable_operands
 
-IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor"}
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "foreach": "foreach_"}
 """Calls that can write into their first operand -> those that do."""
 
 
@@ -38,10 +38,12 @@ def overwritten_operands(
         returned: what it gives, or hands to somebody else.
     """
     writable = writable_operands(effects, arguments, replaced, returned)
-    return {
-        op: {operand: result for operand, result in effect.overwrites if operand in taken}
-        for op, effect, taken in zip(ops, effects, writable, strict=True)
-    }
+    found: dict[Operation, dict[int, int]] = {}
+    for op, effect, taken in zip(ops, effects, writable, strict=True):
+        # torch's functions of lists write over all members or none.
+        whole = not isinstance(op, train.ForeachOp) or effect.updates or len(taken) == op.count
+        found[op] = {operand: result for operand, result in effect.overwrites if operand in taken and whole}
+    return found
 
 
 def summed_in_place(fragment: FragmentOp, mesh: Mesh) -> Sequence[bool]:
@@ -86,8 +88,12 @@ def effect_of(op: Operation, mesh: Mesh) -> Effect:
             return _effect(op, shares=1 if op.spec.view else 0, overwrites=overwrites)
         case OpaqueOp():
             return _effect(op, shares=len(op.operands))
-        case train.SgdOp() | train.AdamWOp() | train.AssignOp():
+        case train.SgdOp() | train.AdamBaseOp() | train.AssignOp():
             return _effect(op, overwrites=train.overwritten_by_update(op), updates=True)
+        case train.ForeachOp() if written := train.overwritten_by_update(op):
+            return _effect(op, overwrites=written, updates=True)
+        case train.ForeachOp():
+            return _effect(op, overwrites=tuple((at, at) for at in range(op.count)))
         case CollectiveOp():
             # The communicator hands on what a group of one holds; a rank sums over time what is its own.
             spatial = {axis.name for axis in mesh.spatial}

@@ -202,11 +202,10 @@ class _Importer:
         self, spec: OptimizerSpec, name: str, old: list[SSAValue], grad: SSAValue, count: SSAValue, lr: SSAValue
     ) -> train.TrainOp:
         group = spec.group_of(name)
-        op_class = {"sgd": train.SgdOp, "adamw": train.AdamWOp}[spec.kind]
         attributes = {key: attribute_of(value) for key, value in group.hyper.items()}
         if spec.kind == "sgd" and not group.states:
             attributes[ABSENT] = ArrayAttr([StringAttr("momentum_buffer")])
-        update = op_class([old[0], grad, *old[1:], count, lr], [value.type for value in old], attributes)
+        update = train.FUSED[spec.kind]([old[0], grad, *old[1:], count, lr], [value.type for value in old], attributes)
         layer = name.rpartition(".")[0]
         update.location = NameLoc(StringAttr(layer), UnknownLoc())
         self.block.add_op(update)

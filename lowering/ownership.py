@@ -82,14 +82,19 @@ def _walk(
     effects: Sequence[Effect], memory: dict[Value, _Memory], returned: Iterable[Value]
 ) -> Iterator[frozenset[int]]:
     last, owners = _last_uses(effects, returned), set[Value]()
+    # A collective that carries several arguments merges what is known of their memory; it is not the same.
+    apart = set(memory)
     for index, effect in enumerate(effects):
         taken = {
             operand
             for operand, _ in effect.overwrites
             if (effect.updates or effect.operands[operand] in owners)
-            and _is_free(effect, operand, index, memory[effect.operands[operand]], last)
+            and _is_free(effect, operand, index, memory[effect.operands[operand]], last, apart)
         }
         _enter_results(effect, taken, memory, owners)
+        if effect.updates:
+            kept = ((effect.operands[operand], result) for operand, result in effect.overwrites if operand in taken)
+            apart.update(effect.results[result] for operand, result in kept if operand in apart)
         yield frozenset(taken)
 
 
@@ -99,13 +104,20 @@ def _last_uses(effects: Sequence[Effect], returned: Iterable[Value]) -> Mapping[
     return last | dict.fromkeys(returned, len(effects))
 
 
-def _is_free(effect: Effect, operand: int, index: int, memory: _Memory, last: Mapping[Value, int]) -> bool:
-    """Whether this operand alone still reads its memory, here for the last time."""
+def _is_free(
+    effect: Effect, operand: int, index: int, memory: _Memory, last: Mapping[Value, int], apart: set[Value]
+) -> bool:
+    """
+    Whether this operand alone still reads its memory, here for the last time.
+
+    Args:
+        apart: arguments, and what was written over them, each of which has memory of its own.
+    """
     value = effect.operands[operand]
     if memory.borrowed or effect.operands.count(value) > 1 or last[value] > index:
         return False
     memory.values = [other for other in memory.values if last.get(other, -1) >= index]
-    return memory.values == [value]
+    return memory.values == [value] or (value in apart and apart.issuperset(memory.values))
 
 
 def _enter_results(effect: Effect, taken: set[int], memory: dict[Value, _Memory], owners: set[Value]) -> None:

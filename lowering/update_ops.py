@@ -1,14 +1,39 @@
 """
 The optimizer's updates of one parameter as pure functions: what the runtime's in-place ones compute.
 
-The formulas are those of `torch.optim.AdamW` and `torch.optim.SGD` for a single tensor. `param`, `grad` and
+The formulas are those of `torch.optim.Adam`, `AdamW` and `SGD` for a single tensor. `param`, `grad` and
 the states are of one shape; `step` counts from 1 and is, like `lr`, a tensor of no dims. Where `found_inf` is above 0
 everything stays as it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
+
+
+def adam(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    *,
+    max_exp_avg_sq: torch.Tensor | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    found_inf: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    grad = (-grad if maximize else grad) + weight_decay * param
+    states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr.double())
+    return _adam(param, param, grad, states, numbers, betas, eps, found_inf)
 
 
 def adamw(
@@ -19,23 +44,47 @@ def adamw(
     step: torch.Tensor,
     lr: torch.Tensor,
     *,
+    max_exp_avg_sq: torch.Tensor | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
+    amsgrad: bool = False,
+    maximize: bool = False,
     found_inf: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the new ``(param, exp_avg, exp_avg_sq)``."""
-    beta1, beta2 = betas
-    # Powers of the betas are near 1: in the count's float32 they would be 1e-7 off.
-    step, lr = step.double(), lr.double()
+) -> tuple[torch.Tensor, ...]:
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
+    grad, lr = -grad if maximize else grad, lr.double()
+    decayed = param * (1 - lr * weight_decay)
+    states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr)
+    return _adam(param, decayed, grad, states, numbers, betas, eps, found_inf)
+
+
+def _adam(
+    param: torch.Tensor,
+    decayed: torch.Tensor,
+    grad: torch.Tensor,
+    states: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    numbers: tuple[torch.Tensor, torch.Tensor],
+    betas: tuple[float, float],
+    eps: float,
+    found_inf: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """
+    Both kinds of Adam after their weight decay.
+
+    Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so `numbers`, step and rate, are of
+    float64.
+    """
+    (exp_avg, exp_avg_sq, max_exp_avg_sq), (step, lr), (beta1, beta2) = states, numbers, betas
     average = exp_avg + (1 - beta1) * (grad - exp_avg)
     average_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-    denominator = average_sq.sqrt() / (1 - beta2**step).sqrt() + eps
-    decayed = param * (1 - lr * weight_decay)
-    new = decayed - lr / (1 - beta1**step) * average / denominator
-    pairs = ((param, new.to(param.dtype)), (exp_avg, average), (exp_avg_sq, average_sq))
-    new, average, average_sq = (_unless(found_inf, old, updated) for old, updated in pairs)
-    return new, average, average_sq
+    largest = average_sq if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, average_sq)
+    denominator = largest.sqrt() / (1 - beta2**step).sqrt() + eps
+    new = (decayed - lr / (1 - beta1**step) * average / denominator).to(param.dtype)
+    pairs = [(param, new), (exp_avg, average), (exp_avg_sq, average_sq)]
+    if max_exp_avg_sq is not None:
+        pairs.append((max_exp_avg_sq, largest))
+    return tuple(_unless(found_inf, old, updated) for old, updated in pairs)
 
 
 def sgd(
@@ -49,10 +98,11 @@ def sgd(
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    maximize: bool = False,
     found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Return the new ``(param,)``, or ``(param, momentum_buffer)`` where there is a buffer."""
-    grad = grad + weight_decay * param
+    grad = (-grad if maximize else grad) + weight_decay * param
     if momentum_buffer is None:
         return (_unless(found_inf, param, (param - lr * grad).to(param.dtype)),)
     # torch's buffer begins as the first gradient, without dampening.
@@ -75,3 +125,29 @@ def assign(old: torch.Tensor, new: torch.Tensor, *, found_inf: torch.Tensor | No
 def _unless(found_inf: torch.Tensor | None, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """The new value, or where the update is skipped a copy of the old one."""
     return new if found_inf is None else torch.where(found_inf > 0, old, new)
+
+
+def foreach(function: str, first: Sequence[torch.Tensor], *others: Any, **options: Any) -> list[torch.Tensor]:
+    """Return what `function` gives for each of several tensors, one after the other."""
+    call: Callable[..., torch.Tensor] = assign if function == "copy" else getattr(torch, function)
+    given = ([_of_member(each, number) for each in others] for number in range(len(first)))
+    return [call(tensor, *arguments, **options) for tensor, arguments in zip(first, given, strict=True)]
+
+
+def _of_member(given: Any, number: int) -> Any:
+    """The tensor of one member, where there is one for each; `betas` are numbers."""
+    return given[number] if isinstance(given, list) and isinstance(given[0], torch.Tensor) else given
+
+
+def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
+    """Return the update of several parameters, given that of one: all of them, then all of each kind of state."""
+
+    def of_all(params: Sequence[torch.Tensor], *others: Any, **settings: Any) -> list[torch.Tensor]:
+        found: list[tuple[torch.Tensor, ...]] = []
+        for number, param in enumerate(params):
+            positional = (_of_member(each, number) for each in others)
+            named = {name: _of_member(each, number) for name, each in settings.items()}
+            found.append(update(param, *positional, **named))
+        return [value for kind in zip(*found, strict=True) for value in kind]
+
+    return of_all

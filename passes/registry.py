@@ -35,6 +35,7 @@ _HOMES: dict[str, str] = {
     "accumulate": "accumulate:AccumulatePass",
     "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
+    "join-updates": "join_updates:JoinUpdatesPass",
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-order": "check_order:CheckOrderPass",
     "check-memory": "check_memory:CheckMemoryPass",

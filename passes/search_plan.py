@@ -49,10 +49,10 @@ class SearchPlanPass(ModulePass):
     Requires: a `spmd.mesh` and a `spmd.cluster`; a step without stages. Run it after `decompose-mean`; a batch-norm is
     decomposed if that pays.
     Ensures: what `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`, `select-collectives`,
-    `accumulate`, `duplex`, `overlap`, `schedule-pipeline` and `plan-transfers` ensure, as far as they were of use. The
-    mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate, its seconds, and
-    what became of all others; `spmd.chosen` what is needed to make it again. The same for the same input, on any
-    machine, unless `budget` ends the search.
+    `accumulate`, `duplex`, `overlap`, `join-updates`, `schedule-pipeline` and `plan-transfers` ensure, as far as they
+    were of use. The mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate,
+    its seconds, and what became of all others; `spmd.chosen` what is needed to make it again. The same for the same
+    input, on any machine, unless `budget` ends the search.
 
     Pipeline: search-plan{budget=0 bound_rounds=0}
 

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .optimizers import adamw_, assign_, increment, sgd_
+    from .multi_tensor import foreach, foreach_
+    from .optimizers import (
+        adam_,
+        adamw_,
+        assign_,
+        increment,
+        joined_adam_,
+        joined_adamw_,
+        joined_sgd_,
+        sgd_,
+    )
     from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
     from .spawn import run_ranks
@@ -55,6 +65,7 @@ __all__ = [
     "Transfer",
     "Value",
     "accumulate",
+    "adam_",
     "adamw_",
     "assign_",
     "attention",
@@ -62,6 +73,8 @@ __all__ = [
     "cross_entropy_backward",
     "embedding_dense_backward_part",
     "embedding_part",
+    "foreach",
+    "foreach_",
     "gather_part",
     "grouped_mm",
     "grouped_mm_backward",
@@ -70,6 +83,9 @@ __all__ = [
     "index_put_part",
     "index_select_part",
     "index_tensor_part",
+    "joined_adam_",
+    "joined_adamw_",
+    "joined_sgd_",
     "launch",
     "main",
     "nll_loss_backward_part",
@@ -101,6 +117,7 @@ _HOMES = {
     "Transfer": ".transfers",
     "Value": ".plan",
     "accumulate": ".parts",
+    "adam_": ".optimizers",
     "adamw_": ".optimizers",
     "assign_": ".optimizers",
     "attention": ".fused_attention",
@@ -108,6 +125,8 @@ _HOMES = {
     "cross_entropy_backward": ".cross_entropy",
     "embedding_dense_backward_part": ".indexed",
     "embedding_part": ".indexed",
+    "foreach": ".multi_tensor",
+    "foreach_": ".multi_tensor",
     "gather_part": ".indexed",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
@@ -116,6 +135,9 @@ _HOMES = {
     "index_put_part": ".indexed",
     "index_select_part": ".indexed",
     "index_tensor_part": ".indexed",
+    "joined_adam_": ".optimizers",
+    "joined_adamw_": ".optimizers",
+    "joined_sgd_": ".optimizers",
     "launch": ".launch",
     "main": ".launch",
     "nll_loss_backward_part": ".indexed",

@@ -1,21 +1,47 @@
 """
-One update of one parameter, in place, by the fused kernels of `torch.optim`.
+Updates of parameters, in place, by the fused kernels of `torch.optim`: of one parameter, or of several at once.
 
 Parameter, gradient and states are local shards of one shape and dtype; the updates are elementwise, so that
 the updates of the shards are the shards of the update. `step` counts updates from 1 (a tensor of no dims,
-or a number), `lr` is the learning rate of this one (likewise).
+or a number), `lr` is the learning rate of this one (likewise). Parameters that are updated together may be of
+different shapes; they are of one dtype, and share step and rate. Where `found_inf`, a tensor of no dims, is 1,
+everything stays as it is.
 
 The fused kernels read memory in order whatever the strides are. Parameters and states are contiguous, for the
 executor makes them so; a gradient need not be (that of a transposed weight is a view) and is copied if it is not.
-
-Where `found_inf`, a tensor of no dims, is 1, everything stays as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 
 Scalar = torch.Tensor | float
+Tensors = Sequence[torch.Tensor]
+
+
+def adam_(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    step: Scalar,
+    lr: Scalar,
+    *,
+    max_exp_avg_sq: torch.Tensor | None = None,
+    **settings: Any,
+) -> list[torch.Tensor]:
+    """
+    `torch.optim.Adam`: the parameter, its two averages and the maximum where there is one, updated.
+
+    Args:
+        max_exp_avg_sq: kept with `amsgrad`.
+        settings: those of `joined_adam_`.
+    """
+    largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
+    return joined_adam_([param], [grad], [exp_avg], [exp_avg_sq], step, lr, max_exp_avg_sq=largest, **settings)
 
 
 def adamw_(
@@ -26,34 +52,12 @@ def adamw_(
     step: Scalar,
     lr: Scalar,
     *,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    found_inf: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`torch.optim.AdamW`: the parameter and its two averages, updated."""
-    if param.numel():
-        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            [param],
-            [grad.contiguous()],
-            [exp_avg],
-            [exp_avg_sq],
-            [],
-            [_count(step, param)],
-            lr=lr,  # pyright: ignore[reportArgumentType]
-            beta1=betas[0],
-            beta2=betas[1],
-            weight_decay=weight_decay,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-            found_inf=found_inf,
-        )
-    return param, exp_avg, exp_avg_sq
-
-
-_NARROW = (torch.bfloat16, torch.float16)
-"""In these dtypes the fused SGD of the CPU leaves as it is whatever fills a vector register."""
+    max_exp_avg_sq: torch.Tensor | None = None,
+    **settings: Any,
+) -> list[torch.Tensor]:
+    """`torch.optim.AdamW`, as `adam_`."""
+    largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
+    return joined_adamw_([param], [grad], [exp_avg], [exp_avg_sq], step, lr, max_exp_avg_sq=largest, **settings)
 
 
 def sgd_(
@@ -62,17 +66,112 @@ def sgd_(
     momentum_buffer: torch.Tensor | None,
     step: Scalar | None,
     lr: Scalar,
+    **settings: Any,
+) -> torch.Tensor | list[torch.Tensor]:
+    """
+    `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
+
+    Args:
+        settings: those of `joined_sgd_`.
+
+    Raises:
+        ValueError: dampening without `step`, or momentum without a buffer.
+    """
+    buffers = None if momentum_buffer is None else [momentum_buffer]
+    updated = joined_sgd_([param], [grad], buffers, step, lr, **settings)
+    return updated if buffers else updated[0]
+
+
+def joined_adam_(
+    param: Tensors,
+    grad: Tensors,
+    exp_avg: Tensors,
+    exp_avg_sq: Tensors,
+    step: Scalar,
+    lr: Scalar,
+    *,
+    max_exp_avg_sq: Tensors = (),
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    found_inf: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """Adam of several parameters: all of them, then all of each kind of state, updated."""
+    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
+    settings["found_inf"] = found_inf
+    return _adam(torch._fused_adam_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def joined_adamw_(
+    param: Tensors,
+    grad: Tensors,
+    exp_avg: Tensors,
+    exp_avg_sq: Tensors,
+    step: Scalar,
+    lr: Scalar,
+    *,
+    max_exp_avg_sq: Tensors = (),
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    found_inf: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """AdamW of several parameters, as `joined_adam_`."""
+    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
+    settings["found_inf"] = found_inf
+    return _adam(torch._fused_adamw_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _adam(
+    kernel: Callable[..., None],
+    given: Sequence[Tensors],
+    step: Scalar,
+    lr: Scalar,
+    *,
+    betas: tuple[float, float],
+    **settings: Any,
+) -> list[torch.Tensor]:
+    params, grads, *states = given
+    if kept := _filled(params):
+        kernel(
+            [params[i] for i in kept],
+            [grads[i].contiguous() for i in kept],
+            *([state[i] for i in kept] if state else [] for state in states),
+            [_count(step, params[0])] * len(kept),
+            lr=lr,
+            beta1=betas[0],
+            beta2=betas[1],
+            **settings,
+        )
+    return [*params, *(tensor for state in states for tensor in state)]
+
+
+_NARROW = (torch.bfloat16, torch.float16)
+"""In these dtypes the fused SGD of the CPU leaves as it is whatever fills a vector register."""
+
+
+def joined_sgd_(
+    param: Tensors,
+    grad: Tensors,
+    momentum_buffer: Tensors | None,
+    step: Scalar | None,
+    lr: Scalar,
     *,
     momentum: float = 0.0,
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    maximize: bool = False,
     found_inf: torch.Tensor | None = None,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> list[torch.Tensor]:
     """
-    `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
+    SGD of several parameters: all of them, then all momentum buffers where there are any, updated.
 
-    The buffer is zero before the first update. torch leaves dampening out of the first update, so `step`
+    Buffers are zero before the first update. torch leaves dampening out of the first update, so `step`
     has to be given where there is dampening.
 
     Raises:
@@ -80,38 +179,46 @@ def sgd_(
     """
     if momentum and momentum_buffer is None:
         raise ValueError(f"SGD with momentum {momentum} needs a momentum buffer")
-    if dampening and step is None:
+    if momentum and dampening and step is None:
         raise ValueError(f"SGD with dampening {dampening} needs the step, for the first is not dampened")
-    is_first = bool(dampening) and step is not None and int(step) == 1
-    if param.dtype in _NARROW and param.device.type == "cpu":
-        if found_inf is not None and found_inf > 0:
-            return param if momentum_buffer is None else (param, momentum_buffer)
-        if weight_decay:
-            grad = grad.add(param, alpha=weight_decay)
-        if momentum and momentum_buffer is not None:
-            momentum_buffer.mul_(momentum).add_(grad, alpha=1.0 if is_first else 1 - dampening)
-            grad = grad.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
-        param.add_(grad, alpha=-float(lr))
-    elif param.numel():
+    if momentum and dampening and step is not None and int(step) == 1:
+        dampening = 0.0
+    buffers = momentum_buffer if momentum and momentum_buffer is not None else ()
+    kept = _filled(param)
+    if kept and param[0].dtype in _NARROW and param[0].device.type == "cpu":
+        for i in () if found_inf is not None and found_inf > 0 else kept:
+            direction = grad[i].neg() if maximize else grad[i]
+            if weight_decay:
+                direction = direction.add(param[i], alpha=weight_decay)
+            if buffers:
+                buffers[i].mul_(momentum).add_(direction, alpha=1 - dampening)
+                direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
+            param[i].add_(direction, alpha=-float(lr))
+    elif kept:
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
-            [param],
-            [grad.contiguous()],
-            [momentum_buffer] if momentum and momentum_buffer is not None else [],
+            [param[i] for i in kept],
+            [grad[i].contiguous() for i in kept],
+            [buffers[i] for i in kept] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
             lr=lr,  # pyright: ignore[reportArgumentType]
             dampening=dampening,
             nesterov=nesterov,
-            maximize=False,
-            is_first_step=is_first,
+            maximize=maximize,
+            is_first_step=False,
             found_inf=found_inf,
         )
-    return param if momentum_buffer is None else (param, momentum_buffer)
+    return [*param, *(momentum_buffer or ())]
 
 
 def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """The count of this update, from that of the last."""
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
+
+
+def _filled(params: Tensors) -> list[int]:
+    """The parameters of which there is any part on this rank."""
+    return [i for i, param in enumerate(params) if param.numel()]
 
 
 def _count(step: Scalar, param: torch.Tensor) -> torch.Tensor:

@@ -10,13 +10,14 @@ from xdsl.ir import SSAValue
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.spmd import SliceOp
-from ...dialects.train import TrainOp
+from ...dialects.train import AssignOp, ForeachOp, Member, TrainOp, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import COPY, VIEWS, OpWork
 from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
+from ...ir.ops.table import op_table
 from ...ir.sharding import Sharding, largest_local_shape
 from ...ir.signatures import Signature, local_sizes, rank_sizes
 
@@ -40,6 +41,7 @@ ONCE = Turns()
 _UPDATES = {
     name: OpSpec(name, (), "() -> ()", flops=flops, family="update")
     for name, flops in (
+        ("train.adam", "15*each"),
         ("train.adamw", "15*each"),
         ("train.sgd", "4*each"),
         ("train.increment", "each"),
@@ -92,6 +94,31 @@ def _costed(op: ComputeOp) -> OpSpec:
     return _UPDATES[op.name] if isinstance(op, TrainOp) else _OPAQUE
 
 
+def _counts_of_member(member: Member, plain: object) -> OpCounts:
+    """What is done to one member of a multi-tensor op, whose plain arguments are `plain`."""
+    instance = member.instance
+    key = (instance.name, plain, instance.operand_names, instance.operands, member.dtypes)
+    if (counts := _COUNTS.get(key)) is None:
+        spec = _UPDATES.get(instance.name) or op_table()[instance.name]
+        counts = OpCounts.of(spec, instance, member.rule, member.dtypes, member.widths)
+        _COUNTS[key] = counts
+    return counts
+
+
+def _foreach_work(
+    op: ForeachOp, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
+) -> OpWork:
+    """What a multi-tensor op does: the sum of what is done to its members, in one launch."""
+    plain = tuple((name, value) for name, value in op.attributes.items() if "." not in name)
+    works: list[OpWork] = []
+    for member in op.members_as(signature):
+        assert member.signature is not None
+        works.append(_work(_counts_of_member(member, plain), member.signature, mesh, rank, keyed, turns))
+    key = f"foreach({'; '.join(work.key for work in works)})" if keyed else ""
+    first = works[0]
+    return OpWork(first.family, first.dtype, sum(w.flops for w in works), sum(w.bytes for w in works), key)
+
+
 def op_work(
     op: ComputeOp,
     signature: Signature,
@@ -107,6 +134,8 @@ def op_work(
     Args:
         keyed: whether to name it, for measured times.
     """
+    if isinstance(op, ForeachOp):
+        return _foreach_work(op, signature, mesh, rank, keyed, turns)
     return _work(counts_of(op), signature, mesh, rank, keyed, turns)
 
 
@@ -132,27 +161,46 @@ def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
 
 
 def seconds_by_signature(
-    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE
+    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE, *, joining: bool = False
 ) -> list[float]:
-    """The times of an op with each of several signatures, all turns together; see `op_seconds`."""
-    counts, devices = counts_of(op), cluster.kinds_used
-    keyed = has_tables(devices)
+    """
+    The times of an op with each of several signatures, all turns together; see `op_seconds`.
+
+    Args:
+        joining: whether those that `join-updates` joins are counted without launch, as a part of what it makes.
+    """
+    devices = cluster.kinds_used
+    keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp) else counts_of(op)
+    joins = joining and may_join(op)
+    if joins and isinstance(op, AssignOp):
+        # The op that makes the new value writes it over the old one.
+        return [0.0] * len(signatures)
     seconds: list[float] = []
     for signature in signatures:
         if is_uneven(signature):
-            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns)))
+            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns, joins=joins)))
         else:
-            work = _work(counts, signature, cluster.mesh, None, keyed, turns)
-            seconds.append(turns.count * max(op_cost.op_seconds(device, work) for device in devices))
+            if counts is None:
+                work = op_work(op, signature, cluster.mesh, keyed=keyed, turns=turns)
+            else:
+                work = _work(counts, signature, cluster.mesh, None, keyed, turns)
+            seconds.append(turns.count * max(op_cost.op_seconds(device, work, joins=joins) for device in devices))
     return seconds
 
 
-def rank_seconds(op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE) -> list[float]:
-    """The time of one turn on each rank, with its own part on its own device; a rank without a part takes none."""
+def rank_seconds(
+    op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE, *, joins: bool = False
+) -> list[float]:
+    """
+    The time of one turn on each rank, with its own part on its own device; a rank without a part takes none.
+
+    Args:
+        joins: as of `op_cost.op_seconds`.
+    """
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
     ranks = range(mesh.device_count)
     works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns) for rank in ranks)
-    return [op_cost.op_seconds(cluster.device(rank), work) for rank, work in enumerate(works)]
+    return [op_cost.op_seconds(cluster.device(rank), work, joins=joins) for rank, work in enumerate(works)]
 
 
 def has_tables(devices: Iterable[Device]) -> bool:

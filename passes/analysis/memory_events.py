@@ -25,7 +25,7 @@ from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, Trans
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...dialects.train import overwritten_by_update
+from ...dialects.train import ForeachOp, overwritten_by_update
 from ...ir.collectives import CollectiveKind, find_step
 from ...ir.sharding import largest_local_shape
 from .collective_memory import CollectiveMemory, collective_memory, is_permuted
@@ -189,6 +189,8 @@ def reused_operands(op: Operation, position: int) -> tuple[int | None, int | Non
             return 0, None
         case AtenOp() if op.overload == "add.Tensor" and _alike(op):
             return None, 0
+        case ForeachOp():
+            return None, position
         case _:
             return None, None
 

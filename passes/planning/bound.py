@@ -10,9 +10,9 @@ that of the search, solved exactly, or bounded from below where `Limits` end it.
 gives a linear function above it: the next weights are the best for all of those met so far, near the best so far
 (`_next_mix`, a cutting-plane method in a box that shrinks where it did not help).
 
-Covered are all programs that `insert-resharding`, `select-collectives` and `overlap`, with any options, make of any
-signatures, homes and working copies, the batch being whole and shares even. Of plans that cut the batch, or whose
-devices have shares by their speed, the total work is a bound: `compute_bound`.
+Covered are all programs that `insert-resharding`, `select-collectives`, `overlap` and `join-updates`, with any options,
+make of any signatures, homes and working copies, the batch being whole and shares even. Of plans that cut the batch, or
+whose devices have shares by their speed, the total work is a bound: `compute_bound`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...dialects.compute import ComputeOp
+from ...dialects.train import AssignOp, may_join
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import op_rate
+from ...ir.op_cost import op_seconds
 from ...ir.signatures import signatures
 from ..analysis.compute import has_tables, op_work, seconds_by_signature
 from ..analysis.stage_costs import whole_signature
@@ -168,13 +169,9 @@ def compute_bound(bench: Workbench) -> float:
 
 def _without_launch(op: ComputeOp, device: Device) -> float:
     """The least seconds of all of an op on a device, in whatever parts."""
-    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
-    if not (work.flops or work.bytes):
+    if isinstance(op, AssignOp):
         return 0.0
-    rate = op_rate(device, work.family, work.dtype)
-    computing = work.flops / (rate.flops * max((part for _, part in rate.curve), default=1.0))
-    moving = work.bytes / (rate.bandwidth * max((part for _, part in rate.moving_curve), default=1.0))
-    return max(computing, moving)
+    return op_seconds(device, op_work(op, whole_signature(op), Mesh(()), keyed=False), joins=True)
 
 
 class _Bounding:
@@ -296,9 +293,10 @@ def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
     known: dict[object, float] = {}
     found: dict[ComputeOp, float] = {}
     for op in view.ops:
-        key = (op.use_key(), id(op.rule()))
+        key = (op.use_key(), id(op.rule()), may_join(op))
         if key not in known:
-            known[key] = min(seconds_by_signature(op, tuple(signatures(op.rule(), view.mesh, None)), cluster))
+            every = tuple(signatures(op.rule(), view.mesh, None))
+            known[key] = min(seconds_by_signature(op, every, cluster, joining=True))
         found[op] = known[key]
     return found
 

@@ -35,6 +35,7 @@ from ..analysis.compute import local_bytes
 from ..analysis.factors import Factors
 from ..errors import PassError, fail
 from ..insert_resharding import InsertReshardingPass
+from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..partition_stages import add_stages
 from ..pipeline import run_passes
@@ -168,7 +169,7 @@ class Homes:
         made: list[ModulePass] = [*cut, InsertReshardingPass(), SelectCollectivesPass()]
         if cut and not self.stages:
             made.append(AccumulatePass())
-        made.append(OverlapPass())
+        made += (OverlapPass(), JoinUpdatesPass())
         if cut and self.stages:
             made.append(SchedulePipelinePass(self.schedule, AXIS))
         return [*made, PlanTransfersPass()] if self.stages else made

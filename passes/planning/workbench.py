@@ -32,6 +32,7 @@ from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
+from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
@@ -157,12 +158,16 @@ class Workbench:
         for view in self.views:
             for op in view.ops:
                 turns = layout.parts if choices.get(op) is not None else 1
-                key = (op.use_key(), turns)
+                if isinstance(op, train.AssignOp):
+                    continue
+                joins = train.may_join(op)
+                key = (op.use_key(), turns, joins)
                 if key not in known:
                     work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
                     part = shares if turns > 1 else shares / layout.parts
                     part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
-                    speed = sum(count / max(op_seconds(each, part_work), 1e-12) for each, count in kinds.items())
+                    seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
+                    speed = sum(count / seconds[each] for each, count in kinds.items())
                     known[key] = turns * len(devices) / speed
                 total += known[key]
         stage = total / layout.stages
@@ -435,4 +440,4 @@ def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
         yield AccumulatePass()
     elif layout.mode == "duplex":
         yield DuplexPass()
-    yield OverlapPass()
+    yield from (OverlapPass(), JoinUpdatesPass())

@@ -25,6 +25,7 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue, Use
 
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
+from ...dialects.train import may_join
 from ...ir.cluster import Cluster
 from ...ir.ratios import Splits
 from ...ir.rules import Rule
@@ -170,7 +171,7 @@ class _Builder:
 
     def _seconds(self, op: ComputeOp, states: tuple[Signature, ...], turns: Turns) -> Costs:
         """The seconds of an op with each of its signatures."""
-        kind = (op.name, dtype_of((op.args or op.outs)[0]), turns)
+        kind = (op.name, dtype_of((op.args or op.outs)[0]), turns, may_join(op))
         key = ("seconds", id(states), *kind)
         if key not in self.tables.unary:
             wider = self.tables.wider.get(id(states), ())
@@ -179,7 +180,9 @@ class _Builder:
                 at = {signature: index for index, signature in enumerate(wider)}
                 self.tables.unary[key] = known[[at[signature] for signature in states]]
             else:
-                self.tables.unary[key] = np.array(seconds_by_signature(op, states, self.cluster, turns))
+                self.tables.unary[key] = np.array(
+                    seconds_by_signature(op, states, self.cluster, turns, joining=True)
+                )
         return self.tables.unary[key]
 
     def _op_splits(self, op: ComputeOp) -> Splits | None:

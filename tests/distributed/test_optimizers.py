@@ -1,5 +1,5 @@
 """
-Optimizers whose updates are captured from their own code train as on one device, at learning rates that change.
+Optimizers of all kinds, most of them captured from their code, train as on one device, at learning rates that change.
 
 By presets and searched, whole, accumulated and in stages; one launch per number of ranks runs all of its cases. Every
 optimizer is always run where it is split most, three of them in all ways; the rest with `pytest --thorough`.
@@ -15,7 +15,7 @@ import optimizer_steps
 import pytest
 import torch
 from launches import results_of
-from split_cluster import split_cluster
+from split_cluster import launching_cluster
 
 from shardwright.api.check import CheckCase, CheckResult
 from shardwright.api.training_step import TrainingStep
@@ -26,15 +26,16 @@ BEGIN = "decompose-mean,canonicalize,cse,dce"
 END = "check-memory,insert-frees"
 PIPELINES = {
     "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
-    f"overlap,{END}",
+    f"overlap,join-updates,{END}",
     "duplex": f"{BEGIN},search-strategy,split-batch{{parts=2 unrolled=true}},insert-resharding,select-collectives,"
-    f"duplex,overlap,{END}",
+    f"duplex,overlap,join-updates,{END}",
     "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
-    f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+    "select-collectives,overlap,join-updates,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,"
+    f"{END}",
 }
 
 
-IN_ALL_WAYS = ("amsgrad", "adafactor", "muon")
+IN_ALL_WAYS = ("rmsprop", "adafactor", "muon")
 """Element by element, with states of other shapes, and with products of matrices."""
 
 
@@ -49,7 +50,7 @@ def case(
 ) -> CheckCase:
     parsed = parse_mesh(mesh)
     step = step_of(optimizer, clip_norm)
-    cluster = split_cluster(parsed)
+    cluster = launching_cluster(parsed)
     return CheckCase(step, parsed, pins, torch.float64, cluster=cluster, pipeline=pipeline, schedule=SCHEDULE)
 
 
@@ -88,7 +89,7 @@ results = results_of(CASES)
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_captured_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
+def test_an_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)
     assert {"parameter", "gradient"} <= {worst.kind for worst in result.errors}

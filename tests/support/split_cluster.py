@@ -14,6 +14,12 @@ def split_cluster(mesh: Mesh) -> Cluster:
     return Cluster("split", mesh, (device,), (0,) * mesh.device_count, links)
 
 
+def launching_cluster(mesh: Mesh) -> Cluster:
+    """The same, where launching an op takes time, so that updates of a few parameters are joined."""
+    cluster = split_cluster(mesh)
+    return replace(cluster, devices=tuple(replace(device, launch=1e-5) for device in cluster.devices))
+
+
 def unequal_cluster(mesh: Mesh) -> Cluster:
     """The same, but that the last device is a third as fast as the others."""
     cluster = split_cluster(mesh)

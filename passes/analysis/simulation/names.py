@@ -10,7 +10,7 @@ from ....dialects.compute import ComputeOp
 from ....dialects.pipe import FragmentOp, TransferOp
 from ....dialects.spmd import StartOp
 from ....dialects.step import BACKWARD
-from ....dialects.train import TrainOp, is_update
+from ....dialects.train import ForeachOp, TrainOp, is_update
 from ..durations import layer_of
 
 
@@ -28,6 +28,8 @@ def verb(op: Operation) -> str:
     """What an op does: its name, that of the collective that a start begins, or of an op that has no row."""
     if isinstance(op, StartOp):
         return f"spmd.{op.collective.value}"
+    if isinstance(op, ForeachOp):
+        return f"{op.name} {op.overload} of {op.count}"
     if isinstance(op, ComputeOp) and not isinstance(op, AtenOp | TrainOp):
         return op.overload
     return op.name

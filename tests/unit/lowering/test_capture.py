@@ -163,6 +163,7 @@ def test_autocast_in_a_model_is_honoured() -> None:
 
 
 AVERAGES = ("exp_avg", "exp_avg_sq")
+LARGEST = (*AVERAGES, "max_exp_avg_sq")
 
 
 def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> OptimizerSpec:
@@ -178,7 +179,24 @@ def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> O
         ),
         (
             partial(torch.optim.Adam, lr=1e-3),
-            _one_group("adamw", 1e-3, AVERAGES, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0),
+            _one_group("adam", 1e-3, AVERAGES, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0),
+        ),
+        (
+            partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
+            _one_group(
+                "adam", 1e-3, LARGEST, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, amsgrad=True
+            ),
+        ),
+        (
+            partial(torch.optim.Adam, decoupled_weight_decay=True, weight_decay=0.1),
+            _one_group("adamw", 1e-3, AVERAGES, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1),
+        ),
+        (
+            partial(torch.optim.SGD, lr=0.5, momentum=0.9, dampening=0.3, maximize=True),
+            _one_group(
+                "sgd", 0.5, ("momentum_buffer",), momentum=0.9, dampening=0.3, weight_decay=0, nesterov=False,
+                maximize=True,
+            ),
         ),
         (
             partial(torch.optim.SGD, lr=0.5, weight_decay=0.1),
@@ -189,7 +207,7 @@ def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> O
             _one_group("sgd", 0.5, ("momentum_buffer",), momentum=0.9, dampening=0, weight_decay=0, nesterov=True),
         ),
     ],
-    ids=["adamw", "adam", "sgd", "nesterov"],
+    ids=["adamw", "adam", "amsgrad", "decoupled adam", "dampened sgd", "sgd", "nesterov"],
 )
 def test_optimizers(make: Callable[..., Any], expected: OptimizerSpec) -> None:
     assert capture_step(nn.Linear(6, 3), F.cross_entropy, make, (X, Y)).optimizer == expected

@@ -100,3 +100,21 @@ def test_update_does_not_take_what_is_read_later() -> None:
 def test_update_takes_a_view_of_what_the_program_replaces() -> None:
     effects = (view("part", "p"), update("p1 m1", "part", "g", "m"))
     assert taken(*effects, arguments="p g m", replaced="p m")[1] == {0, 2}
+
+
+def test_arguments_that_travelled_together_have_memory_of_their_own():
+    effects = [
+        Effect(("p", "q"), ("token",), shares=(0, 1)),
+        Effect(("token",), ("gathered",)),
+        Effect(("p", "q", "gathered"), ("p'", "q'"), overwrites=((0, 0), (1, 1)), updates=True),
+    ]
+    assert list(writable_operands(effects, ("p", "q"), ("p", "q"), ("p'", "q'")))[-1] == {0, 1}
+
+
+def test_what_looks_at_one_of_them_afterwards_keeps_both():
+    effects = [
+        Effect(("p", "q"), ("token",), shares=(0, 1)),
+        Effect(("p", "q"), ("p'", "q'"), overwrites=((0, 0), (1, 1)), updates=True),
+        Effect(("token",), ("gathered",)),
+    ]
+    assert list(writable_operands(effects, ("p", "q"), ("p", "q"), ("p'", "q'")))[1] == frozenset()

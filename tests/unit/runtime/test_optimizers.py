@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardwright.runtime.optimizers import adamw_, assign_, increment, sgd_
+from shardwright.runtime.optimizers import adam_, adamw_, assign_, increment, sgd_
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 NARROW = {torch.bfloat16: 1e-2, torch.float16: 1e-3}
@@ -24,22 +24,36 @@ def gradients(shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", [(), (5,), (33, 7), (0, 4)])
-@pytest.mark.parametrize("settings", [{}, {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3},
+        {"weight_decay": 0.3, "maximize": True},
+        {"weight_decay": 0.3, "amsgrad": True},
+    ],
+)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
 @pytest.mark.parametrize("as_tensor", [True, False])
-def test_adamw(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any], as_tensor: bool):
+def test_adam(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any], kind: str, as_tensor: bool):
     given = gradients(shape, dtype)
     reference = nn.Parameter(given[0].clone())
-    optimizer = torch.optim.AdamW([reference], lr=0.02, foreach=False, fused=False, **settings)
+    optimizer = getattr(torch.optim, kind)([reference], lr=0.02, foreach=False, fused=False, **settings)
     param, exp_avg, exp_avg_sq = given[0].clone(), torch.zeros_like(given[0]), torch.zeros_like(given[0])
+    largest = torch.zeros_like(param) if settings.get("amsgrad") else None
+    kept = [param, exp_avg, exp_avg_sq] if largest is None else [param, exp_avg, exp_avg_sq, largest]
+    update = {"Adam": adam_, "AdamW": adamw_}[kind]
     for number, grad in enumerate(given, 1):
         reference.grad = grad.clone()
         optimizer.step()
         step = torch.tensor(float(number)) if as_tensor else number
         lr = torch.tensor(0.02, dtype=torch.float64) if as_tensor else 0.02
-        results = adamw_(param, grad, exp_avg, exp_avg_sq, step, lr, **settings)
-        assert all(a is b for a, b in zip(results, (param, exp_avg, exp_avg_sq), strict=True))
+        results = update(param, grad, exp_avg, exp_avg_sq, step, lr, max_exp_avg_sq=largest, **settings)
+        assert all(a is b for a, b in zip(results, kept, strict=True))
     assert_close(param, reference.detach())
     assert_close(exp_avg_sq, optimizer.state[reference]["exp_avg_sq"])
+    if largest is not None:
+        assert_close(largest, optimizer.state[reference]["max_exp_avg_sq"])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE | NARROW)
@@ -52,6 +66,7 @@ def test_adamw(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, A
         {"momentum": 0.9},
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.9, "dampening": 0.4},
+        {"momentum": 0.9, "dampening": 0.4, "maximize": True, "weight_decay": 0.1},
     ],
 )
 def test_sgd(dtype: torch.dtype, shape: tuple[int, ...], settings: dict[str, Any]):

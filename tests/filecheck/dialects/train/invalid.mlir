@@ -34,3 +34,59 @@ func.func @assign_of_another_shape(%w: tensor<4xf32>, %new: tensor<5xf32>) {
   %w.new = train.assign %w, %new : (tensor<4xf32>, tensor<5xf32>) -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+func.func @lists_of_other_lengths(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) {
+  // expected-error@+1 {{'train.foreach' has 3 operands, expected as many of each of (self, other)}}
+  %x = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %b, %c
+    : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+func.func @no_such_function(%a: tensor<4xf32>, %b: tensor<4xf32>) {
+  // expected-error@+1 {{the multi-tensor form of 'aten.relu' does not exist}}
+  %x, %y = train.foreach "aten.relu" lists = ["self"] %a, %b
+    : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  func.return
+}
+
+// -----
+
+func.func @a_tensor_for_all_that_is_none(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<f32>) {
+  // expected-error@+1 {{the multi-tensor form of 'aten.sub.Tensor' takes no tensor for all members as 'other'}}
+  %x, %y = train.foreach "aten.sub.Tensor" lists = ["self"] shared = ["other"] %a, %b, %c
+    : (tensor<4xf32>, tensor<4xf32>, tensor<f32>) -> (tensor<4xf32>, tensor<4xf32>)
+  func.return
+}
+
+// -----
+
+func.func @an_option_beside_a_number(%a: tensor<4xf32>, %b: tensor<4xf32>) {
+  // expected-error@+1 {{the multi-tensor form of 'aten.add.Tensor' takes no 'alpha' beside a number}}
+  %x, %y = train.foreach "aten.add.Tensor" lists = ["self"] %a, %b {other = 1.0 : f64, alpha = 2.0 : f64}
+    : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  func.return
+}
+
+// -----
+
+func.func @a_member_of_two_shapes(%a: tensor<4xf32>, %b: tensor<f32>) {
+  // expected-error@+1 {{has a member of shapes [4], [], [4], expected one}}
+  %x = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %b
+    : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @a_member_of_partial_sums(%a: tensor<4xf32>, %b: tensor<4xf32>) {
+  // expected-error@+1 {{the nearest that it allows is ([{}]) -> ([{}])}}
+  %x, %y = train.foreach "aten.sqrt" lists = ["self"] %a, %b
+    {spmd.signature = #spmd.sig<@mesh, ([{}], [{}], unreduced={"gpu"}) -> ([{}], [{}])>}
+    : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  func.return
+}

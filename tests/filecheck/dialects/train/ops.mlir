@@ -27,6 +27,19 @@ func.func @step(
   func.return %w.new, %m.new, %v.new, %next : tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>
 }
 
+// With amsgrad there is a third state.
+// CHECK-LABEL: func.func @amsgrad
+func.func @amsgrad(
+  %w: tensor<4xf32>, %g: tensor<4xf32>, %m: tensor<4xf32>, %v: tensor<4xf32>, %x: tensor<4xf32>, %count: tensor<f32>,
+  %lr: tensor<f32>
+) -> tensor<4xf32> {
+  // CHECK: %w.new, %m.new, %v.new, %x.new = train.adam %w, %g, %m, %v, %x, %count, %lr {amsgrad = true}
+  %w.new, %m.new, %v.new, %x.new = train.adam %w, %g, %m, %v, %x, %count, %lr {amsgrad = true}
+    : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>)
+    -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+  func.return %w.new : tensor<4xf32>
+}
+
 // Without momentum there is no buffer.
 // CHECK-LABEL: func.func @plain_sgd
 func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, %lr: tensor<f32>) -> tensor<4xf32> {
@@ -34,6 +47,22 @@ func.func @plain_sgd(%w: tensor<4xf32>, %g: tensor<4xf32>, %count: tensor<f32>, 
   %w.new = train.sgd %w, %g, %count, %lr {absent = ["momentum_buffer"]}
     : (tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>) -> tensor<4xf32>
   func.return %w.new : tensor<4xf32>
+}
+
+// Of several parameters at once: lists of tensors, and those that are one for all.
+// CHECK-LABEL: func.func @together
+func.func @together(
+  %a: tensor<4xf32>, %b: tensor<2x3xf32>, %g: tensor<4xf32>, %h: tensor<2x3xf32>, %count: tensor<f32>, %lr: tensor<f64>
+) -> (tensor<4xf32>, tensor<2x3xf32>) {
+  // CHECK-NEXT: %x, %y = train.foreach "aten.mul.Tensor" lists = ["self"] shared = ["other"] %g, %h, %lr
+  %x, %y = train.foreach "aten.mul.Tensor" lists = ["self"] shared = ["other"] %g, %h, %lr
+    : (tensor<4xf32>, tensor<2x3xf32>, tensor<f64>) -> (tensor<4xf32>, tensor<2x3xf32>)
+  // CHECK-NEXT: %a.new, %b.new = train.foreach "train.sgd" lists = ["param", "grad"] shared = ["step", "lr"]
+  %a.new, %b.new = train.foreach "train.sgd" lists = ["param", "grad"] shared = ["step", "lr"] %a, %b, %x, %y, %count,
+    %lr {absent = ["momentum_buffer"]}
+    : (tensor<4xf32>, tensor<2x3xf32>, tensor<4xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f64>)
+    -> (tensor<4xf32>, tensor<2x3xf32>)
+  func.return %a.new, %b.new : tensor<4xf32>, tensor<2x3xf32>
 }
 
 // An update of several ops: what is of one parameter says of which, what is of several says nothing.

@@ -1,0 +1,131 @@
+"""`join-updates` on steps with real optimizers: the numbers, the launches, what is done, and what is held."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import optimizer_steps
+import pytest
+import torch
+from emitted import emit
+from split_cluster import launching_cluster
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.check import CheckCase, check_interpreted, imported
+from shardwright.api.pin_file import pin_file
+from shardwright.dialects import train
+from shardwright.dialects.compute import ComputeOp
+from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.op_cost import op_seconds
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.compute import op_work, seconds_by_signature
+from shardwright.passes.analysis.memory import peak_memory
+from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import StepView, step_views
+
+MESH = parse_mesh("2")
+CLUSTER = launching_cluster(MESH)
+
+
+def case(optimizer: str, pins: str = "zero3") -> CheckCase:
+    return CheckCase(partial(optimizer_steps.step, optimizer), MESH, pins, torch.float64, cluster=CLUSTER)
+
+
+@pytest.mark.parametrize("optimizer", ["amsgrad", "rmsprop", "nadam", "adafactor", "muon"])
+def test_joined_updates_train_as_on_one_device(optimizer: str) -> None:
+    result = check_interpreted(case(optimizer))
+    assert result.passed, str(result)
+
+
+@cache
+def planned(optimizer: str) -> ModuleOp:
+    """A step up to `overlap`; not to be changed."""
+    module = imported(case(optimizer))
+    add_cluster(module, CLUSTER)
+    with pin_file("zero3") as pins:
+        passes = f'search-strategy{{algorithm=fixed pins="{pins}"}},insert-resharding,select-collectives,overlap'
+        run_pipeline(Context(), module, f"decompose-mean,canonicalize,cse,dce,{passes}")
+    return module
+
+
+def joined(module: ModuleOp, group_mb: float) -> ModuleOp:
+    """A copy with joined updates."""
+    module = module.clone()
+    run_pipeline(Context(), module, f"join-updates{{group-mb={group_mb}}}")
+    return module
+
+
+def view_of(module: ModuleOp) -> StepView:
+    ((view, _),) = step_views(module)
+    return view
+
+
+def updates(module: ModuleOp) -> list[ComputeOp]:
+    return [op for op in view_of(module).ops if train.is_update(op)]
+
+
+def is_assignment(op: ComputeOp) -> bool:
+    return "train.assign" in (op.name, op.overload)
+
+
+def total_work(module: ModuleOp) -> tuple[float, float]:
+    """The operations and bytes of all updates on a rank, but for copies to where parameters and states are."""
+    signed = ((op, op.signature) for op in updates(module) if not is_assignment(op))
+    works = [op_work(op, signature, MESH) for op, signature in signed if signature is not None]
+    return sum(work.flops for work in works), sum(work.bytes for work in works)
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "maximized sgd", "amsgrad"])
+def test_as_much_is_done_in_fewer_launches(optimizer: str) -> None:
+    before = planned(optimizer)
+    after = joined(before, 1)
+    names = {op.target.data for op in updates(after) if isinstance(op, train.ForeachOp)}
+    assert names == {op.name for op in updates(before) if train.may_join(op) and not is_assignment(op)}
+    assert 2 * len(updates(after)) < len(updates(before))
+    assert total_work(after) == pytest.approx(total_work(before))
+    seconds = [sum(each.seconds for each in simulate_module(module)) for module in (before, after)]
+    launches = len(updates(before)) - len(updates(after))
+    assert seconds[0] - seconds[1] > 0.9 * launches * CLUSTER.devices[0].launch
+
+
+def test_what_an_update_is_priced_at_is_its_part_of_what_is_joined() -> None:
+    before = planned("rmsprop")
+    after = joined(before, 1)
+
+    def seconds(module: ModuleOp, *, joining: bool) -> float:
+        signed = ((op, op.signature) for op in updates(module))
+        return sum(seconds_by_signature(op, (s,), CLUSTER, joining=joining)[0] for op, s in signed if s is not None)
+
+    (device,) = CLUSTER.devices
+    assert not any(map(train.may_join, updates(after)))
+    launches = sum(isinstance(op, train.ForeachOp) for op in updates(after))
+    expected = seconds(before, joining=True) + launches * device.launch
+    assert expected == pytest.approx(seconds(after, joining=False))
+
+
+def test_groups_bound_what_is_held() -> None:
+    """What a group makes on the way is held for all of its members, and no more."""
+    before = planned("rmsprop")
+    peaks = [peak_memory(view_of(module).func, MESH).bytes for module in (before, joined(before, 0.0005))]
+    assert peaks[1] <= peaks[0] + 8 * 0.0005 * 2**20
+
+
+def test_a_program_writes_over_states_without_copies() -> None:
+    module = joined(planned("rmsprop"), 1)
+    run_pipeline(Context(), module, "insert-frees")
+    text = emit(module)
+    assert 'rt.foreach_(\n        "add",' in text
+    assert '"copy"' not in text
+    assert ".clone()" not in text
+
+
+def test_a_launch_is_counted_once() -> None:
+    (device,) = CLUSTER.devices
+    for op in updates(joined(planned("rmsprop"), 1)):
+        if isinstance(op, train.ForeachOp) and op.signature is not None:
+            work = op_work(op, op.signature, MESH)
+            alone = op_seconds(device, work, joins=True)
+            assert op_seconds(device, work) == pytest.approx(alone + device.launch)
+
