@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from ..dialects.compute import plain_attribute
+from ..ir.not_supported import COMPLEX_NUMBER
 from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
 from . import grouped_ops, random_ops
@@ -104,7 +105,8 @@ def bind_arguments(node: Node, origin: Origin) -> Arguments:
             try:
                 attributes[parameter] = attribute_of(value)
             except TypeError as error:
-                raise _refused(node, origin, f"argument '{parameter}': {error}") from error
+                advice = f"; {COMPLEX_NUMBER.instead}" if isinstance(value, complex) else ""
+                raise _refused(node, origin, f"argument '{parameter}': {error}{advice}") from error
     return Arguments(name, tuple(tensors), tuple(absent), attributes)
 
 

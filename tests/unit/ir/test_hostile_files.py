@@ -1,11 +1,10 @@
 """Cluster and pin files that are wrong in any way are refused with one message; minimal cases, and mutants."""
 
 import pytest
+from hostile_files import KINDS, cluster_texts, mutants, outcome, pin_texts
 
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
 from shardwright.passes.search.pins import PinError, parse_pins
-
-from hostile_files import KINDS, cluster_texts, mutants, outcome, pin_texts
 
 HOSTS = """version = 3
 mesh = ["gpu=4"]
