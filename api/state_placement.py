@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from ..dialects import train
 from ..dialects.compute import element_bytes, shape_of
 from ..dialects.step import sharding_of
-from ..ir.sharding import local_slices
-from ..ir.state_moves import Spread
+from ..ir.sharding import Sharding, local_slices
+from ..ir.state_moves import Box, Spread
 from ..passes.search.step_view import step_views
 
 LASTING = (train.PARAM, train.STATE, train.BUFFER)
@@ -24,14 +24,16 @@ def state_placement(module: ModuleOp) -> list[Spread]:
     views = step_views(module)
     for view, cluster in views:
         mesh = cluster.mesh
+        known: dict[tuple[tuple[int, ...], Sharding], dict[int, Box]] = {}
         for given in view.inputs:
             if given.role not in LASTING:
                 continue
             shape, sharding = shape_of(given.argument), sharding_of(given.argument)
-            boxes = {
-                first + rank: tuple((part.start, part.stop) for part in local_slices(shape, sharding, mesh, rank))
-                for rank in range(mesh.device_count)
-            }
+            if (boxes := known.get((shape, sharding))) is None:
+                boxes = known[shape, sharding] = {
+                    first + rank: tuple((part.start, part.stop) for part in local_slices(shape, sharding, mesh, rank))
+                    for rank in range(mesh.device_count)
+                }
             found.append(Spread(f"{given.role.rpartition('.')[2]} {given.name}", boxes, element_bytes(given.argument)))
         if view.stage is not None:
             first += mesh.device_count
