@@ -102,6 +102,8 @@ def _device(section: Section, version: int) -> Device:
     rates = section.numbers("flops", FLOPS)
     if odd := next((dtype for dtype in rates if re.fullmatch("[a-z][a-z0-9_]*", dtype) is None), None):
         raise section.fail("flops", f"{shown(odd)} is not the name of a dtype, as float32 or bfloat16")
+    if (block := section.number("block", BLOCK, default=1.0)) % 1:
+        raise section.fail("block", f"is {shown(block)}, expected a whole number of bytes")
     return Device(
         str(section.path[-1]),
         tuple(rates.items()),
@@ -111,7 +113,7 @@ def _device(section: Section, version: int) -> Device:
         tuple(_rate(each, launch, version) for each in section.listed("rate")),
         tuple(section.numbers("table", SECONDS, positive=False).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
-        section.number("block", BLOCK, default=1.0),
+        block,
     )
 
 
