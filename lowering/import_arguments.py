@@ -149,7 +149,10 @@ def attribute_of(value: Any) -> Attribute:
 
 
 def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:
-    """The values of a small constant tensor."""
+    """The values of a small constant tensor; CaptureError where they are complex."""
+    if value.is_complex():
+        what = f"a constant tensor of {value.dtype} cannot be imported, as that of torch.tensor(1j)"
+        raise CaptureError(f"{what}; {COMPLEX_NUMBER.instead}")
     items = value.detach().reshape(-1).tolist()
     numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
     return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportCallIssue, reportArgumentType]
