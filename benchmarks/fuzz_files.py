@@ -17,7 +17,7 @@ from _report import publish
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from hostile_files import KINDS, mutants, outcome
+from hostile_files import KINDS, load_what_is_used, mutants, outcome
 
 
 def main() -> None:
@@ -29,10 +29,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where to write the mutants that were not clean")
     parser.add_argument("--seconds", type=float, default=20.0, help="that a file may take (%(default)s)")
     options = parser.parse_args()
-    import shardwright.lowering.emit_python
-    import shardwright.passes.analysis.simulation.simulate
-    import shardwright.tools.ir_input  # noqa: F401
-
+    load_what_is_used()
     rows = [_row(kind, options) for kind in options.kind or KINDS]
     command = f"python benchmarks/fuzz_files.py --count {options.count} --seed {options.seed}"
     publish("fuzz_files", rows, command=command)

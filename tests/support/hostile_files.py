@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 SECONDS = 20
@@ -105,6 +106,13 @@ def mutants(texts: list[str], seed: int, count: int) -> Iterator[str]:
         for _ in range(draw.choice((1, 1, 1, 2, 3))):
             text = draw.choice(_MUTATIONS)(text, draw)
         yield text
+
+
+def load_what_is_used() -> None:
+    """Import what children need, once for all of them."""
+    for name in ("lowering.emit_python", "passes.analysis.simulation.simulate", "passes.pipeline", "tools.ir_input"):
+        import_module(f"shardwright.{name}")
+    import_module("shardwright.tools.cli")
 
 
 def outcome(use: Callable[[str], None], text: str, *, seconds: float = SECONDS, most: int = BYTES) -> Outcome:

@@ -1,7 +1,7 @@
 """Cluster and pin files that are wrong in any way are refused with one message; minimal cases, and mutants."""
 
 import pytest
-from hostile_files import KINDS, cluster_texts, mutants, outcome, pin_texts
+from hostile_files import KINDS, cluster_texts, load_what_is_used, mutants, outcome, pin_texts
 
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
 from shardwright.passes.search.pins import PinError, parse_pins
@@ -85,6 +85,7 @@ def test_mutants_are_read_or_refused():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutants_are_used_or_refused(kind: str):
+    load_what_is_used()
     texts, use = KINDS[kind]
     for text in mutants(texts(), seed=6, count=6):
         found = outcome(use, text)
