@@ -47,6 +47,9 @@ PIPELINE = (
 )
 """What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
+AGAIN = "{plan},check-order,check-memory,insert-frees"
+"""What `replan` runs on the step before any decision, on which the first passes were run."""
+
 _FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit},join-updates"
 """What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
 

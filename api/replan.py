@@ -1,8 +1,13 @@
-"""Planning again, from the IR of a plan, for a cluster with other numbers."""
+"""Planning again, from the IR of a plan, for a cluster with other numbers or other devices."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -11,10 +16,12 @@ from xdsl.utils.exceptions import PassFailedException
 from ..dialects.pipe import FragmentOp, TransferOp
 from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
+from ..ir.state_moves import Moves, kept_ranks, state_moves
 from ..passes.add_cluster import add_cluster
 from ..passes.errors import describe
 from ..passes.pipeline import run_pipeline
-from .compile import PlanOptions
+from .compile import AGAIN, CompiledStep, PlanOptions, lower
+from .state_placement import state_bytes, state_placement
 
 
 def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOptions()) -> ModuleOp:
@@ -35,3 +42,67 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
     add_cluster(found, cluster)
     run_pipeline(Context(), found, f"strip-resharding,{options.passes(cluster)}")
     return found
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """
+    A plan that was made of another, and how the state of the one becomes that of the other.
+
+    Args:
+        before: by new rank, the old rank of the same process.
+        state: the bytes of parameters, states and buffers, each counted once.
+    """
+
+    step: CompiledStep
+    moves: Moves
+    before: Mapping[int, int]
+    state: int
+
+    def report(self) -> dict[str, Any]:
+        """What `plan.json` says of it: sizes in bytes."""
+        moves = self.moves
+        lost = [{"value": name, "rank": rank, "box": [list(dim) for dim in box]} for name, rank, box in moves.lost]
+        return {
+            "kept_ranks": {str(new): old for new, old in self.before.items()},
+            "state_bytes": self.state,
+            "moved_bytes": moves.bytes,
+            "moved_bytes_bound": moves.bound,
+            "kept_bytes": moves.kept,
+            "lost": lost,
+        }
+
+
+def replan(
+    undecided: ModuleOp,
+    planned: ModuleOp,
+    report: Mapping[str, Any],
+    cluster: Cluster,
+    remaining: Sequence[int] | None = None,
+) -> Replanned:
+    """
+    A plan for other devices, begun from one that there is: its strategy on a mesh like its own, as long as that fits,
+    so that the state stays where it is as far as it can; else what a search finds.
+
+    Args:
+        undecided: the step before any decision (`global.mlir`); it is changed.
+        planned: the old plan (`step.mlir`).
+        report: what its `plan.json` says.
+        remaining: the old ranks that are left, in the order of the new ones; by default as many as there are.
+
+    Raises:
+        ValueError: a remaining rank that there was not.
+        PassError: no plan fits the cluster.
+    """
+    old = state_placement(planned)
+    ranks = len({rank for spread in old for rank in spread.boxes})
+    before = kept_ranks(ranks, cluster.mesh.device_count, remaining)
+    with tempfile.TemporaryDirectory(prefix="shardwright-replan-") as folder:
+        path = Path(folder, "candidate.json")
+        path.write_text(json.dumps(report["chosen_candidate"]), encoding="utf-8")
+        passes = AGAIN.format(plan=f'search-plan{{candidate="{path}" adapt=true}}')
+        options = PlanOptions(pipeline=passes)
+        made = lower(undecided, cluster, options, name=report["name"], step_spec=report["step"], seconds={})
+    moves = state_moves(old, state_placement(made.module), before)
+    found = Replanned(made, moves, before, state_bytes(old))
+    return replace(found, step=replace(made, report={**made.report, "replan": found.report()}))

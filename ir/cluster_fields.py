@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
 import re
+import reprlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, replace
+from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias, cast
 
 Table: TypeAlias = Mapping[str, Any]
@@ -27,11 +27,16 @@ class ClusterFileError(ValueError):
 
 @dataclass(frozen=True)
 class Unit:
-    """What a number counts, how a text with a unit looks, and the units that there are."""
+    """
+    What a number counts, how a text with a unit looks, the units that there are, and the range of numbers that are
+    taken: what no device or wire is like is an error of the file, and sums of it would overflow.
+    """
 
     what: str
     example: str
     units: Mapping[str, Decimal]
+    least: float
+    most: float
 
 
 _THOUSANDS = {prefix: Decimal(1000) ** i for i, prefix in enumerate("KMGTP", 1)}
@@ -40,11 +45,32 @@ _SIZES = {f"{prefix}B": factor for prefix, factor in {"": Decimal(1), **_THOUSAN
 _BITS = {f"{prefix}bit/s": factor / 8 for prefix, factor in {"": Decimal(1), **_THOUSANDS}.items()}
 _TIMES = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ns": Decimal("1e-9")}
 
-PLAIN = Unit("", "", {})
-BYTES = Unit("bytes", "40GiB", _SIZES)
-SECONDS = Unit("seconds", "5us", _TIMES)
-BANDWIDTH = Unit("bytes/s", "25GB/s", {**{f"{unit}/s": factor for unit, factor in _SIZES.items()}, **_BITS})
-FLOPS = Unit("FLOP/s", "19.5TFLOP/s", {f"{p}FLOP/s": f for p, f in {"": Decimal(1), **_THOUSANDS}.items()})
+PLAIN = Unit("", "", {}, 1e-30, 1e30)
+BYTES = Unit("bytes", "40GiB", _SIZES, 1, 1e18)
+SECONDS = Unit("seconds", "5us", _TIMES, 1e-15, 1e6)
+BANDWIDTH = Unit("bytes/s", "25GB/s", {**{f"{unit}/s": factor for unit, factor in _SIZES.items()}, **_BITS}, 1, 1e18)
+FLOPS = Unit("FLOP/s", "19.5TFLOP/s", {f"{p}FLOP/s": f for p, f in {"": Decimal(1), **_THOUSANDS}.items()}, 1, 1e21)
+BLOCK = replace(BYTES, most=2.0**30)
+BETA = replace(PLAIN, least=1e-18, most=1)
+PART = replace(PLAIN, least=1e-6, most=1e6)
+"""Of a rate, or of a time; above 1 where caches help."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """The largest whole number that a field takes; its smallest is 1."""
+
+    most: int
+
+
+DEVICES = Count(2**14)
+"""Of a cluster: tables by rank and by group are made of them."""
+NICS = Count(2**10)
+AXES = Count(8)
+
+_MOST_NAME = 1000
+_MOST_SHOWN = 80
+"""Longer values and names are cut in messages."""
 
 
 class Source:
@@ -101,14 +127,14 @@ class Section:
         line = self.source.line(path)
         place = f"{self.source.name}:{line}" if line else self.source.name
         section = ".".join(key for key in self.path if isinstance(key, str))
-        name = f"[{section}] {field}".strip() if section else field
+        name = _cut(f"[{section}] {field}".strip() if section else field)
         return ClusterFileError(f"{place}: {name}: {message}")
 
     def only(self, known: Collection[str], what: str = "here") -> None:
         """Refuse fields that are none of `known`."""
         for name in self.table:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
+                near = difflib.get_close_matches(_cut(name), known, n=1)
                 hint = f'; did you mean "{near[0]}"?' if near else ""
                 raise self.fail(name, f"is not a field {what}; expected one of {', '.join(sorted(known))}{hint}")
 
@@ -118,6 +144,8 @@ class Section:
         if not isinstance(found, dict) or not all(isinstance(v, dict) for v in cast(Table, found).values()):
             raise self.fail(field, f"must be sections, as [{self._header(field)}.NAME]")
         tables = cast(dict[str, Table], found)
+        for name in tables:
+            self.name(field, name)
         return {name: Section(self.source, (*self.path, field, name), table) for name, table in tables.items()}
 
     def listed(self, field: str) -> list[Section]:
@@ -140,7 +168,7 @@ class Section:
         inner = self.section(field)
         if inner is None:
             return {}
-        return {name: inner.number(name, unit, positive=positive) for name in inner.table}
+        return {inner.name(name, name): inner.number(name, unit, positive=positive) for name in inner.table}
 
     def number(self, field: str, unit: Unit = PLAIN, *, default: float | None = None, positive: bool = True) -> float:
         """A number, or a text with a unit; not negative, and not 0 where it must be positive."""
@@ -152,49 +180,56 @@ class Section:
         """The number that a value of `field` is."""
         number = _with_unit(value, unit) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise self.fail(field, f"is {value!r}, expected {_wanted(unit)}")
-        if not math.isfinite(number) or number < 0 or (positive and number == 0):
-            raise self.fail(field, f"is {value!r}, expected a {'positive' if positive else 'non-negative'} number")
+            raise self.fail(field, f"is {shown(value)}, expected {_wanted(unit)}")
+        if not (unit.least <= number <= unit.most or (number == 0 and not positive)):
+            kind = "a positive number" if positive else "a non-negative number, 0 or"
+            raise self.fail(field, f"is {shown(value)}, expected {kind} from {unit.least:g} to {unit.most:g}")
         return float(number)
 
-    def count(self, field: str, default: int | None = None) -> int:
+    def count(self, field: str, most: Count, default: int | None = None) -> int:
         """A positive whole number."""
         value = self.table.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            given = "missing" if value is None else f"is {value!r}"
-            raise self.fail(field, f"{given}, expected a positive whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most.most:
+            given = "missing" if value is None else f"is {shown(value)}"
+            raise self.fail(field, f"{given}, expected a positive whole number, at most {most.most}")
         return value
 
     def text(self, field: str, default: str = "") -> str:
         """A text."""
         if not isinstance(value := self.table.get(field, default), str):
-            raise self.fail(field, f"is {value!r}, expected text")
+            raise self.fail(field, f"is {shown(value)}, expected text")
+        return self.name(field, value)
+
+    def name(self, field: str, value: str) -> str:
+        """A name: printable, for messages and for the text of the IR, and not endless."""
+        if not value.isprintable() or len(value) > _MOST_NAME:
+            raise self.fail(field, f"is {shown(value)}, expected at most {_MOST_NAME} printable characters")
         return value
 
     def flag(self, field: str) -> bool:
         """True or false; false where it is not given."""
         if not isinstance(value := self.table.get(field, False), bool):
-            raise self.fail(field, f"is {value!r}, expected true or false")
+            raise self.fail(field, f"is {shown(value)}, expected true or false")
         return value
 
     def one_of(self, field: str, known: Collection[str], default: str = "") -> str:
         """One of several names."""
         value = self.table.get(field, default)
         if value not in known:
-            near = difflib.get_close_matches(str(value), known, n=1)
+            near = difflib.get_close_matches(shown(value), known, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else ""
             raise self.fail(
-                field, f"{value!r} is not one of those described: {', '.join(filter(None, known)) or 'none'}{hint}"
+                field, f"{shown(value)} is not one of those described: {', '.join(filter(None, known)) or 'none'}{hint}"
             )
         return cast(str, value)
 
-    def pairs(self, field: str, example: str) -> tuple[tuple[float, float], ...]:
+    def pairs(self, field: str, example: str, units: tuple[Unit, Unit]) -> tuple[tuple[float, float], ...]:
         """Pairs of positive numbers whose firsts ascend; none where they are not given."""
         value = self.table.get(field, [])
         if not isinstance(value, list) or not all(_is_pair(pair) for pair in cast(list[object], value)):
             raise self.fail(field, f"expected pairs of numbers, as {example}")
         pairs = cast("list[list[object]]", value)
-        found = tuple((self.checked(field, a), self.checked(field, b)) for a, b in pairs)
+        found = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
         if any(a >= b for (a, _), (b, _) in itertools.pairwise(found)):
             raise self.fail(field, "the first number of each pair must be larger than that of the pair before")
         return found
@@ -207,13 +242,31 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(cast(list[object], value)) == 2
 
 
+def shown(value: object) -> str:
+    """A value for a message, cut where it is long; whole numbers of thousands of digits have no text in Python."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, str | list | dict):
+        short = reprlib.Repr()
+        short.maxstring = short.maxother = _MOST_SHOWN
+        return _cut(short.repr(value))
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 def _with_unit(text: str, unit: Unit) -> float | str:
     """The number that a text is; the text itself where it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*", text)
     units = {"": Decimal(1), **unit.units}
     if match is None or not unit.what or match[2] not in units:
         return text
-    return float(Decimal(match[1]) * units[match[2]])
+    try:
+        return float(Decimal(match[1]) * units[match[2]])
+    except (DecimalException, OverflowError):
+        return text
 
 
 def _wanted(unit: Unit) -> str:

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from itertools import groupby
@@ -48,6 +47,7 @@ from pathlib import Path
 from .cluster import Cluster, Device, Link
 from .cluster_fields import ClusterFileError, Section, Source
 from .cluster_reader import read_cluster
+from .toml_text import read_toml
 from .topology import Level, Topology
 
 _SHIPPED = "shardwright.examples.clusters"
@@ -85,8 +85,8 @@ def load_cluster(path: str | Path) -> Cluster:
 def parse_cluster(text: str, source: str = "<cluster>") -> Cluster:
     """Read a cluster from TOML text; see `load_cluster`."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = read_toml(text)
+    except ValueError as error:
         raise ClusterFileError(f"{source}: {error}") from error
     return read_cluster(Section(Source(text, source), (), table))
 

@@ -6,14 +6,27 @@ import re
 from typing import Any, cast
 
 from .cluster import Cluster, Device, Interference, Link
-from .cluster_fields import BANDWIDTH, BYTES, FLOPS, SECONDS, Section
+from .cluster_fields import (
+    AXES,
+    BANDWIDTH,
+    BETA,
+    BLOCK,
+    BYTES,
+    DEVICES,
+    FLOPS,
+    NICS,
+    PART,
+    PLAIN,
+    SECONDS,
+    Section,
+    shown,
+)
 from .collectives import CollectiveKind
-from .mesh import Axis, Mesh
+from .mesh import Axis, Mesh, axis_name_fault
 from .op_cost import MULTIPLYING, OpRate
 from .topology import Host, Level, Switch, Topology
 
 VERSIONS = (1, 2, 3)
-_MOST_DEVICES = 2**20
 _FIELDS = ("version", "name", "mesh", "device", "place", "link")
 _FIELDS_OF_2 = ("host", "level", "switch", "interference")
 _COLLECTIVES = ("broadcast", *(kind.value for kind in CollectiveKind if not kind.is_local))
@@ -22,8 +35,8 @@ _COLLECTIVES = ("broadcast", *(kind.value for kind in CollectiveKind if not kind
 def read_cluster(file: Section) -> Cluster:
     """The cluster that a file describes; ClusterFileError where it describes none."""
     version = file.table.get("version", 1)
-    if version not in VERSIONS:
-        raise file.fail("version", f"is {version!r}, this release reads versions {', '.join(map(str, VERSIONS))}")
+    if isinstance(version, bool) or version not in VERSIONS:
+        raise file.fail("version", f"is {shown(version)}, this release reads versions {', '.join(map(str, VERSIONS))}")
     file.only((*_FIELDS, *_FIELDS_OF_2), "of a cluster file")
     for name in _FIELDS_OF_2:
         if version == 1 and name in file.table:
@@ -34,7 +47,7 @@ def read_cluster(file: Section) -> Cluster:
     topology = _topology(file)
     mesh = _mesh(file, topology)
     return Cluster(
-        str(file.table.get("name", "cluster")),
+        file.text("name", "cluster"),
         mesh,
         tuple(devices),
         _placement(file, [device.kind for device in devices], mesh, topology),
@@ -50,19 +63,27 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
         return _mesh_of_hosts(topology)
     if not isinstance(entries, list) or not entries:
         raise file.fail("mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
-    sizes: list[tuple[str, int]] = []
-    for entry in cast(list[Any], entries):
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", str(entry))
-        if match is None:
-            raise file.fail("mesh", f'entry {entry!r} is not of the form "gpu=4"')
-        sizes.append((match[1], int(match[2])))
+    if len(cast(list[Any], entries)) > AXES.most:
+        raise file.fail("mesh", f"has {len(cast(list[Any], entries))} axes, expected at most {AXES.most}")
     try:
-        mesh = Mesh(tuple(Axis(name, size) for name, size in sizes))
+        mesh = Mesh(tuple(_axis(file, entry) for entry in cast(list[Any], entries)))
     except ValueError as error:
         raise file.fail("mesh", str(error)) from error
+    if mesh.device_count > DEVICES.most:
+        raise file.fail("mesh", f"has {mesh.device_count} devices, expected at most {DEVICES.most}")
     if topology is not None and topology.size != mesh.device_count:
         raise file.fail("mesh", f"{mesh} has {mesh.device_count} devices, the hosts have {topology.size}")
     return mesh
+
+
+def _axis(file: Section, entry: Any) -> Axis:
+    """An entry of a mesh; what the file says wrong of it is ClusterFileError, or ValueError."""
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", entry) if isinstance(entry, str) else None
+    if match is None:
+        raise file.fail("mesh", f'entry {shown(entry)} is not of the form "gpu=4"')
+    if (fault := axis_name_fault(match[1])) is not None:
+        raise file.fail("mesh", fault)
+    return Axis(match[1], int(match[2]))
 
 
 def _mesh_of_hosts(topology: Topology) -> Mesh:
@@ -78,23 +99,28 @@ def _device(section: Section, version: int) -> Device:
     if not isinstance(section.table.get("flops"), dict) or not section.table["flops"]:
         raise section.fail("flops", 'missing; expected FLOP/s by dtype, as { float32 = "19.5TFLOP/s" }')
     launch = section.number("launch", SECONDS, default=0.0, positive=False)
+    rates = section.numbers("flops", FLOPS)
+    if odd := next((dtype for dtype in rates if re.fullmatch("[a-z][a-z0-9_]*", dtype) is None), None):
+        raise section.fail("flops", f"{shown(odd)} is not the name of a dtype, as float32 or bfloat16")
+    if (block := section.number("block", BLOCK, default=1.0)) % 1:
+        raise section.fail("block", f"is {shown(block)}, expected a whole number of bytes")
     return Device(
         str(section.path[-1]),
-        tuple(section.numbers("flops", FLOPS).items()),
+        tuple(rates.items()),
         section.number("memory_bandwidth", BANDWIDTH),
         section.number("memory", BYTES),
         launch,
         tuple(_rate(each, launch, version) for each in section.listed("rate")),
         tuple(section.numbers("table", SECONDS, positive=False).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
-        section.number("block", BYTES, default=1.0),
+        block,
     )
 
 
 def _rate(section: Section, launch: float, version: int) -> OpRate:
     section.only(("family", "dtype", "flops", "bandwidth", "launch", "curve", "moving_curve"))
-    family, curve = section.text("family"), section.pairs("curve", "[[1e6, 0.2], [1e9, 0.9]]")
-    moving = section.pairs("moving_curve", "[[1e6, 0.2], [1e9, 0.9]]")
+    family, example, units = section.text("family"), "[[1e6, 0.2], [1e9, 0.9]]", (PLAIN, PART)
+    curve, moving = (section.pairs(name, example, units) for name in ("curve", "moving_curve"))
     if version < 3 and family not in MULTIPLYING:
         # One curve had the sizes of both terms, and of ops that go over memory nearly all were in bytes.
         moving = moving or curve
@@ -118,8 +144,8 @@ def _topology(file: Section) -> Topology | None:
         return None
     levels = {name: _level(section) for name, section in file.sections("level").items()}
     read = tuple(_host(section, levels, alone=len(hosts) == 1) for section in hosts)
-    if sum(host.count * host.devices for host in read) > _MOST_DEVICES:
-        raise hosts[0].fail("count", f"the hosts have more than {_MOST_DEVICES} devices in all")
+    if sum(host.count * host.devices for host in read) > DEVICES.most:
+        raise hosts[0].fail("count", f"the hosts have more than {DEVICES.most} devices in all")
     return Topology(tuple(levels.values()), read, _switch(file))
 
 
@@ -133,27 +159,27 @@ def _level(section: Section) -> Level:
         section.number("bandwidth", BANDWIDTH),
         section.number("start", SECONDS, default=0.0, positive=False),
         section.flag("shared"),
-        tuple(section.numbers("efficiency").items()),
+        tuple(section.numbers("efficiency", PART).items()),
     )
 
 
 def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
     """A [[host]]; what is between several devices, and several hosts, must be said."""
     section.only(("count", "devices", "device", "inside", "nic", "nics"))
-    count, devices = section.count("count", 1), section.count("devices", 1)
+    count, devices = section.count("count", DEVICES, 1), section.count("devices", DEVICES, 1)
     inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))
     if devices > 1 and not inside:
         raise section.fail("inside", f"missing; name the [level.NAME] between the {devices} devices")
     if not nic and (count > 1 or not alone):
         raise section.fail("nic", "missing; name the [level.NAME] between hosts")
-    return Host(devices, inside, nic, section.count("nics", 1), count)
+    return Host(devices, inside, nic, section.count("nics", NICS, 1), count)
 
 
 def _switch(file: Section) -> Switch | None:
     if (section := file.section("switch")) is None:
         return None
     section.only(("hosts", "oversubscription"))
-    return Switch(section.count("hosts"), section.number("oversubscription"))
+    return Switch(section.count("hosts", DEVICES), section.number("oversubscription", PART))
 
 
 def _placement(file: Section, kinds: list[str], mesh: Mesh, topology: Topology | None) -> tuple[int, ...]:
@@ -168,7 +194,7 @@ def _placement(file: Section, kinds: list[str], mesh: Mesh, topology: Topology |
     places = file.listed("place")
     for entry in places:
         entry.only(("device", "count"))
-        placed.append((kinds.index(entry.one_of("device", kinds)), entry.count("count", 1)))
+        placed.append((kinds.index(entry.one_of("device", kinds)), entry.count("count", DEVICES, 1)))
     if (total := sum(count for _, count in placed)) != mesh.device_count:
         raise places[0].fail("count", f"{total} devices placed, the mesh {mesh} has {mesh.device_count}")
     return tuple(kind for kind, count in placed for _ in range(count))
@@ -199,7 +225,7 @@ def _link(section: Section, topology: Topology | None) -> Link:
         if not isinstance(pair, dict) or set(cast("dict[str, Any]", pair)) != {"alpha", "beta"}:
             raise section.fail(kind, "expected { alpha = seconds, beta = seconds per byte }")
         inner = Section(section.source, (*section.path, kind), cast("dict[str, Any]", pair))
-        alpha, beta = inner.number("alpha", SECONDS, positive=False), inner.number("beta", positive=False)
+        alpha, beta = inner.number("alpha", SECONDS, positive=False), inner.number("beta", BETA, positive=False)
         measured.append((kind, alpha, beta))
     alpha, beta = _line(section, required=topology is None)
     return Link(str(section.path[-1]), alpha, beta, tuple(measured), _points(section))
@@ -212,7 +238,9 @@ def _line(section: Section, *, required: bool) -> tuple[float, float]:
     if not required and not {"latency", "bandwidth", "beta"} & section.table.keys():
         return 0.0, 0.0
     alpha = section.number("latency", SECONDS, positive=False)
-    return alpha, section.number("beta") if "beta" in section.table else 1.0 / section.number("bandwidth", BANDWIDTH)
+    if "beta" in section.table:
+        return alpha, section.number("beta", BETA)
+    return alpha, 1.0 / section.number("bandwidth", BANDWIDTH)
 
 
 def _points(section: Section) -> tuple[tuple[str, float, float], ...]:
@@ -221,9 +249,10 @@ def _points(section: Section) -> tuple[tuple[str, float, float], ...]:
         return ()
     found: list[tuple[str, float, float]] = []
     for name in inner.table:
-        if name.partition(":")[0] not in _COLLECTIVES:
+        kind, _, method = name.partition(":")
+        if kind not in _COLLECTIVES or (method and re.fullmatch("[a-z_]+", method) is None):
             raise inner.fail(name, f"is not a collective, or one with a method; expected {', '.join(_COLLECTIVES)}")
-        found += [(name, *pair) for pair in inner.pairs(name, "[[1024, 2e-5], [1048576, 9e-4]]")]
+        found += [(name, *pair) for pair in inner.pairs(name, "[[1024, 2e-5], [1048576, 9e-4]]", (BYTES, SECONDS))]
     return tuple(found)
 
 
@@ -231,5 +260,6 @@ def _interference(file: Section) -> Interference:
     if (section := file.section("interference")) is None:
         return Interference()
     section.only(("compute", "communication", "delays"))
-    compute, communication = (section.number(name, default=1.0) for name in ("compute", "communication"))
-    return Interference(compute, communication, section.pairs("delays", "[[0.001, 5e-4], [0.01, 2e-3]]"))
+    compute, communication = (section.number(name, PART, default=1.0) for name in ("compute", "communication"))
+    delays = section.pairs("delays", "[[0.001, 5e-4], [0.01, 2e-3]]", (SECONDS, SECONDS))
+    return Interference(compute, communication, delays)

@@ -8,6 +8,7 @@ ranks.
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ class AxisKind(StrEnum):
 
     SPATIAL = "spatial"
     TEMPORAL = "temporal"
+
+
+def axis_name_fault(name: str) -> str | None:
+    """What is wrong with the name of an axis, which generated programs use as a name; None where nothing is."""
+    if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or len(name) > 100:
+        cut = name if len(name) <= 40 else f"{name[:40]}..."
+        return f"axis {cut!r} is not called by ASCII letters, digits and _, as gpu, or by a keyword of Python"
+    return None
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,8 @@ def parse_mesh(text: str) -> Mesh:
         if "=" in text:
             for entry in text.split(","):
                 name, size = entry.split("=")
+                if (fault := axis_name_fault(name.strip())) is not None:
+                    raise ValueError(fault)
                 axes.append(Axis(name.strip(), int(size)))
         else:
             axes = [Axis(f"a{i}", int(size)) for i, size in enumerate(text.split("x"))]

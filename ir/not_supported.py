@@ -83,12 +83,19 @@ AVERAGED_STATISTICS = Refusal(
     "a batch norm with `momentum=None` in train mode", "give it a momentum: this one depends on the number of the step"
 )
 VALUE = Refusal(
-    "a shape, branch or Python number that depends on values: `.item()`, `if x.sum() > 0`, `nonzero`, `x[mask]`, packed"
-    " sequences, `ctc_loss`",
+    "a shape, branch or Python number that depends on values: `.item()`, `if x.sum() > 0`, `nonzero`, `x[mask]`,"
+    " `masked_select`, `torch.cov`, packed sequences, `ctc_loss`",
     "let no shape, branch or Python number depend on them; torch.where and a product with the mask keep shapes",
 )
 CONTROL_FLOW = Refusal(
     "`torch.cond` and the other control-flow operators", "use torch.where, or a Python loop of fixed length"
+)
+CHECKED = Refusal(
+    "linear algebra that raises where a matrix is singular: `torch.linalg.cholesky`, `inv`, `solve`",
+    "use the function that does not raise, torch.linalg.cholesky_ex(a)[0], inv_ex(a)[0] or solve_ex(a, b)[0]",
+)
+COMPLEX_NUMBER = Refusal(
+    "complex Python numbers in forward: `x * 2j`", "compute with a complex tensor, as torch.complex(real, imag)"
 )
 NUMPY = Refusal("`.numpy()` in forward", "use the functions of torch, which are captured")
 OTHER_RANDOM = Refusal(
@@ -247,6 +254,8 @@ NOT_SUPPORTED: Mapping[str, tuple[Refusal, ...]] = {
         AVERAGED_STATISTICS,
         VALUE,
         CONTROL_FLOW,
+        CHECKED,
+        COMPLEX_NUMBER,
         NUMPY,
         OTHER_RANDOM,
         GENERATOR,

@@ -33,6 +33,7 @@ _OF_DEVICES = ("launch", "overhead", "block")
 _OF_WIRES = ("latency", "bandwidth")
 _KEPT = ("version", "name", "mesh", "place")
 _MEASURED = ("rate", "table", "points")
+_MOST_VALUES = 1000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -100,9 +101,9 @@ def parse_change(text: str) -> tuple[str, str]:
 def parse_sweep(text: str, cluster: Cluster) -> Sweep:
     """A field and its numbers, of `link.node.bandwidth=1GB/s..100GB/s:9`: 9 numbers at equal ratios."""
     path, values = parse_change(text)
-    match = re.fullmatch(r"(?P<low>\S+?)\.\.(?P<high>\S+?):(?P<count>\d+)", values)
-    if match is None or int(match["count"]) < 2:
-        expected = "FIELD=FROM..TO:COUNT with a count of at least 2, as link.node.bandwidth=1GB/s..100GB/s:9"
+    match = re.fullmatch(r"(?P<low>\S+?)\.\.(?P<high>\S+?):(?P<count>[0-9]{1,4})", values)
+    if match is None or not 2 <= int(match["count"]) <= _MOST_VALUES:
+        expected = f"FIELD=FROM..TO:COUNT with a count of 2 to {_MOST_VALUES}, as link.node.bandwidth=1GB/s..100GB/s:9"
         raise WhatIfError(f"'{text}' is no sweep; expected {expected}")
     low, high = (number(changed(cluster, path, match[end]), path) for end in ("low", "high"))
     if low <= 0.0 or high <= 0.0:

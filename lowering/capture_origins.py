@@ -61,6 +61,7 @@ class SiteRecorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.latest = Site("", "", 0)
+        self._function: Any = None
         self.by_sequence: dict[int, Site] = {}
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._running: list[str] = [""]
@@ -90,6 +91,7 @@ class SiteRecorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         site = self.latest = self._site()
+        self._function = func
         if torch.is_autocast_enabled("cuda"):
             # Steps are captured on the CPU, where that of another device does nothing.
             raise CaptureError(
@@ -101,6 +103,12 @@ class SiteRecorder(TorchFunctionMode):
             )
         with self.noting(site):
             return rewritten(func, args)(*args, **(kwargs or {}))
+
+    @property
+    def function(self) -> str:
+        """The function of torch that the model called last, as users write it."""
+        name = torch.overrides.resolve_name(self._function) if self._function is not None else None
+        return name or getattr(self._function, "__name__", "an op of torch")
 
     @contextlib.contextmanager
     def noting(self, site: Site) -> Iterator[None]:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
 from ..ir.garbage import collector_paused
-from ..ir.not_supported import CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
+from ..ir.not_supported import CHECKED, CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
 from .calling import Batch, CallError, Precision, compute_output, compute_step
 from .capture_effects import Effects
 from .capture_export import ExportedStep
@@ -272,11 +272,15 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
     if isinstance(error, VALUE_NEEDED):
         of_gradient = recorder.by_sequence.get(needed_by) if needed_by is not None else None
         where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
-        return (
-            f"{where} {error.func} needs the values of a tensor, which capture does not have; {VALUE.instead}"
-        )
+        called = f"{recorder.function}, by way of {error.func}," if of_gradient is None else str(error.func)
+        return f"{where} {called} needs the values of a tensor, which capture does not have; {VALUE.instead}"
     if isinstance(error, UncapturedHigherOrderOpError):
         return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
+    if isinstance(error, NotImplementedError) and "with_effects" in str(error):
+        return (
+            f"{recorder.latest}: {recorder.function} raises an error that depends on the values of its operand, which"
+            f" capture does not have; {CHECKED.instead}"
+        )
     if "Unexpected fake param" in str(error):
         return f"{recorder.latest}: forward uses a parameter that is not one of the model; {HIDDEN_WEIGHT.instead}"
     in_numpy = ".numpy() is not" in str(error)

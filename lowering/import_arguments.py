@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from ..dialects.compute import plain_attribute
+from ..ir.not_supported import COMPLEX_NUMBER
 from ..ir.ops.registered import registered_rules
 from ..ir.ops.table import op_table
 from . import grouped_ops, random_ops
@@ -104,7 +105,8 @@ def bind_arguments(node: Node, origin: Origin) -> Arguments:
             try:
                 attributes[parameter] = attribute_of(value)
             except TypeError as error:
-                raise _refused(node, origin, f"argument '{parameter}': {error}") from error
+                advice = f"; {COMPLEX_NUMBER.instead}" if isinstance(value, complex) else ""
+                raise _refused(node, origin, f"argument '{parameter}': {error}{advice}") from error
     return Arguments(name, tuple(tensors), tuple(absent), attributes)
 
 
@@ -147,7 +149,10 @@ def attribute_of(value: Any) -> Attribute:
 
 
 def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:
-    """The values of a small constant tensor."""
+    """The values of a small constant tensor; CaptureError where they are complex."""
+    if value.is_complex():
+        what = f"a constant tensor of {value.dtype} cannot be imported, as that of torch.tensor(1j)"
+        raise CaptureError(f"{what}; {COMPLEX_NUMBER.instead}")
     items = value.detach().reshape(-1).tolist()
     numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
     return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -22,7 +22,7 @@ from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
 from .planning.bound import compute_bound, plan_bound
-from .planning.candidates import Candidate, Layout
+from .planning.candidates import Candidate, Layout, resized
 from .planning.explore import WORK, Explorer
 from .planning.layouts import Fixed
 from .planning.notes import Allowance, Note
@@ -141,6 +141,10 @@ class SearchPlanPass(ModulePass):
     candidate: str | None = None
     """A JSON file with a candidate, as `spmd.chosen`, or a `plan.json`: it is made again, and nothing is searched."""
 
+    adapt: bool = False
+    """Whether the candidate may be of another cluster: it is then put on the devices that there are, and searched is
+    only where it fits on none of the meshes like its own."""
+
     bound_rounds: int = 3
     """How many times the lower bound of the step is improved; 0 for none."""
 
@@ -159,12 +163,25 @@ class SearchPlanPass(ModulePass):
         except (PinError, ValueError) as error:
             raise PassFailedException(str(error)) from error
         bench = Workbench(op, cluster, pins)
-        found = self._made_again(bench, given.candidate) if given is not None else self._searched(bench, fixed)
+        found = self._found(bench, given, fixed)
         if isinstance(found, str):
             fail(funcs[0], found)
         replace_module(op, found.best.module)
         for func in step_functions(op):
             func.attributes |= found.attributes(pins, cluster.mesh)
+
+    def _found(self, bench: Workbench, given: Chosen | None, fixed: Fixed) -> _Found | str:
+        if given is None:
+            return self._searched(bench, fixed)
+        if not self.adapt:
+            return self._made_again(bench, given.candidate)
+        cluster = bench.cluster
+        balanced = self.ratios == "auto" and len(cluster.kinds_used) > 1
+        for each in resized(given.candidate, cluster.mesh.device_count, balanced=balanced):
+            found = self._made_again(bench, each)
+            if not isinstance(found, str) and found.best.fits:
+                return found
+        return self._searched(bench, fixed)
 
     def _searched(self, bench: Workbench, fixed: Fixed) -> _Found | str:
         """What a search finds, or why it finds nothing."""
@@ -198,7 +215,7 @@ class SearchPlanPass(ModulePass):
                 " of a plan that was searched for, or its entry chosen_candidate"
             ) from error
         mesh = given.candidate.layout.mesh
-        if mesh.device_count != cluster.mesh.device_count:
+        if not self.adapt and mesh.device_count != cluster.mesh.device_count:
             raise ValueError(
                 f"{self.candidate}: the candidate is for {mesh.device_count} devices, cluster {cluster.name!r} has"
                 f" {cluster.mesh.device_count}; search again"

@@ -18,6 +18,9 @@ from ..ir.garbage import collector_paused, kept_to_the_end
 from .cli_arguments import TOOL, parse_arguments
 from .diagnostics import Diagnostic, DiagnosticError
 
+_MOST_CHARACTERS = 4096
+"""Of an argument: a path may have so many."""
+
 PACKAGE = (__package__ or "").split(".", maxsplit=1)[0]
 
 
@@ -28,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return main(sys.argv[1:])
     words = list(arguments)
     try:
+        _check(words)
         options = parse_arguments(words)
         module, _, function = options.handler.partition(":")
         with collector_paused():
@@ -43,6 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         print(diagnostic_of(error), file=sys.stderr)
     return 1
+
+
+def _check(words: Sequence[str]) -> None:
+    """Refuse words that are no path and no value of any option; messages that repeat them stay short."""
+    for number, word in enumerate(words, 1):
+        if len(word) > _MOST_CHARACTERS or "\0" in word:
+            what = "has a null character" if "\0" in word else f"has {len(word)} characters"
+            hint = f"at most {_MOST_CHARACTERS} are taken; what is longer goes into a file"
+            raise DiagnosticError(Diagnostic(f"argument {number}, {word[:20]!r}, {what}", TOOL, hint=hint))
 
 
 def diagnostic_of(error: Exception) -> Diagnostic:

@@ -71,6 +71,14 @@ def _plan_options(add: _Add) -> None:
     _probe(add)
 
 
+def _replan_options(add: _Add) -> None:
+    add("plan", metavar="DIR", help="what `plan` wrote")
+    add("--cluster", required=True, metavar="FILE", help=f"{_CLUSTER}, of the devices that there are now")
+    add("--out", required=True, metavar="DIR", help="where to write the new plan")
+    kept = "the old ranks that are left, as 0,1,3, in the order of the new ones; by default the first"
+    add("--remaining", type=_ranks, metavar="RANKS", help=kept)
+
+
 def _run_options(add: _Add) -> None:
     add("target", metavar="DIR|STEP", help=f"what `plan` wrote, or what to plan: {_STEP}")
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
@@ -190,9 +198,17 @@ def _positive(text: str) -> int:
     return number
 
 
+def _ranks(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes numbers of ranks, as 0,1,3, not '{text[:80]}'") from None
+
+
 _COMMANDS: dict[str, tuple[str, str, Callable[[_Add], None]]] = {
     "import": ("cli_plan:import_command", "Write the IR of a training step, before any decision", _import_options),
     "plan": ("cli_plan:plan_command", "Find the fastest plan of a step and write its program", _plan_options),
+    "replan": ("cli_replan:replan_command", "Plan again for other devices, moving little state", _replan_options),
     "run": ("cli_run:run_command", "Run a plan with torchrun on this machine", _run_options),
     "explain": ("cli_explain:explain_command", "Say why a plan won, and what others would cost", _explain_options),
     "simulate": ("cli_simulate:simulate_command", "Predict a step in detail, and what-ifs", _simulate_options),

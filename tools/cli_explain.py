@@ -26,7 +26,7 @@ from .cli_arguments import TOOL
 from .cli_console import bound_text, print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
-from .plan_folder import read_report
+from .plan_folder import WHOLE, read_report
 from .why_not import difference, why_not
 
 NEAREST = 3
@@ -71,6 +71,11 @@ def _report(folder: Path) -> dict[str, Any]:
     if report["chosen_candidate"] is None:
         what = "nothing else was tried: it was not made by search-plan"
         raise _error(f"{folder}: {what}", f"{again}, without --pass-pipeline, --algorithm and a preset for --pin")
+    read_report(folder, *WHOLE)
+    if report["chosen"] not in [each["name"] for each in report["candidates"]]:
+        raise _error(f"{path} was changed: its plan {report['chosen']!r} is none of its candidates", again)
+    if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
+        raise _error(f"{path} was changed: bound_s is without gap or bound_of", again)
     return report
 
 

@@ -123,6 +123,30 @@ class Candidate:
         return Family(self.layout.mode, strategy, mesh, self.choice.balanced)
 
 
+def resized(candidate: Candidate, count: int, *, balanced: bool) -> list[Candidate]:
+    """
+    A candidate on another number of devices, the likeliest to keep the state where it is first: one axis has another
+    size, the outermost that can; else that one alone has all devices.
+
+    Args:
+        balanced: whether the devices differ, so that shares by their speed may be the better ones.
+    """
+    axes = candidate.layout.mesh.spatial
+    sizes: list[list[int]] = []
+    for at, axis in enumerate(axes):
+        others = candidate.layout.mesh.device_count // axis.size
+        if count % others == 0:
+            sizes.append([count // others if index == at else other.size for index, other in enumerate(axes)])
+    sizes.append([count, *(1 for _ in axes[1:])])
+    found: list[Candidate] = []
+    for each in sizes:
+        made = tuple(replace(axis, size=size) for axis, size in zip(axes, each, strict=True))
+        layout = replace(candidate.layout, mesh=replace(candidate.layout.mesh, axes=made))
+        for shares in (True, False) if balanced else (False,):
+            found.append(Candidate(layout, replace(candidate.choice, balanced=shares)))
+    return list(dict.fromkeys(found))
+
+
 def preset(*parts: tuple[str, tuple[str, ...]]) -> Choice:
     """A preset, or several on axes of their own, outermost first: `(("dp", ("node",)), ("tp", ("gpu",)))`."""
     names = [f"{name} over {'-'.join(axes)}" if len(parts) > 1 else name for name, axes in parts]

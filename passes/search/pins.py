@@ -22,7 +22,6 @@ of that).
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,9 +31,11 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, element_bytes, shape_of
+from ...ir.cluster_fields import shown
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
+from ...ir.toml_text import read_toml
 from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..errors import fail
 from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
@@ -44,6 +45,9 @@ from .step_view import StepView, value_label
 _Key = TypeVar("_Key")
 
 PRESETS = ("dp", "zero1", "zero2", "zero3", "tp")
+
+_MOST_CHARACTERS = 10_000
+"""Of a glob, or of a sharding."""
 
 _SPLIT_ROLES: dict[str, frozenset[str]] = {
     "dp": frozenset(),
@@ -74,33 +78,54 @@ def load_pins(path: str | Path) -> tuple[Pin, ...]:
         return parse_pins(Path(path).read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise PinError(f"{path}: cannot read the pin file: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PinError(f"{path}: the pin file is not UTF-8 text") from error
 
 
 def parse_pins(text: str, source: str = "<pins>") -> tuple[Pin, ...]:
     """Read pins from TOML text; see `load_pins`."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = read_toml(text)
+    except ValueError as error:
         raise PinError(f"{source}: {error}") from error
-    entries = cast("list[Mapping[str, Any]]", table.get("pin", []))
-    if not entries or set(table) != {"pin"}:
+    entries = table.get("pin")
+    if not isinstance(entries, list) or set(table) != {"pin"} or not _are_tables(cast("list[object]", entries)):
         raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
-    return tuple(_pin(entry, f"{source}: pin {number}") for number, entry in enumerate(entries, 1))
+    pins = cast("list[Mapping[str, Any]]", entries)
+    return tuple(_pin(entry, f"{source}: pin {number}") for number, entry in enumerate(pins, 1))
+
+
+def _are_tables(entries: list[object]) -> bool:
+    return bool(entries) and all(isinstance(entry, dict) for entry in entries)
 
 
 def _pin(entry: Mapping[str, Any], place: str) -> Pin:
     fields = set(entry)
+    for name in fields - {"axes"}:
+        if not isinstance(entry[name], str):
+            raise PinError(f"{place}: {shown(name)} is {shown(entry[name])}, expected text")
+        if len(entry[name]) > _MOST_CHARACTERS:
+            raise PinError(f"{place}: {shown(name)} is longer than {_MOST_CHARACTERS} characters")
     if fields == {"value", "sharding"}:
         try:
-            return Pin(value=str(entry["value"]), sharding=parse_sharding(str(entry["sharding"])))
+            return Pin(value=entry["value"], sharding=parse_sharding(entry["sharding"]))
         except ValueError as error:
-            raise PinError(f"{place}: {error}") from error
+            raise PinError(f"{place}: sharding: {error}") from error
     if "preset" in fields and fields <= {"preset", "axes"}:
         if entry["preset"] not in PRESETS:
-            raise PinError(f"{place}: preset {entry['preset']!r} is not one of {', '.join(PRESETS)}")
+            raise PinError(f"{place}: preset {shown(entry['preset'])} is not one of {', '.join(PRESETS)}")
         axes = entry.get("axes")
-        return Pin(preset=str(entry["preset"]), axes=tuple(axes) if axes is not None else None)
-    raise PinError(f"{place}: has {', '.join(sorted(fields))}; expected value and sharding, or preset and axes")
+        if axes is not None and not _are_axes(axes):
+            raise PinError(f'{place}: axes is {shown(axes)}, expected names of axes, each once, as ["gpu"]')
+        return Pin(preset=entry["preset"], axes=tuple(axes) if axes is not None else None)
+    raise PinError(f"{place}: has {shown(sorted(fields))}; expected value and sharding, or preset and axes")
+
+
+def _are_axes(axes: object) -> bool:
+    if not isinstance(axes, list):
+        return False
+    names = cast("list[object]", axes)
+    return all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
 AxisLimit = tuple[str, frozenset[Placement]]

@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import shardwright as sw
 from shardwright.ir.not_supported import (
+    CHECKED,
     CHECKPOINT_POLICY,
+    COMPLEX_NUMBER,
     CONTROL_FLOW,
     COUNTED,
     CUDA_AUTOCAST,
@@ -104,6 +106,41 @@ def nonzero():
 @refused("index by a boolean mask", "needs the values of a tensor", VALUE)
 def boolean_mask():
     planned(Between(lambda h: h * h[h > 0].sum()))
+
+
+@refused("masked_select", r"torch\.masked_select, by way of aten\.masked_select\.default, needs the values", VALUE)
+def masked_select():
+    planned(Between(lambda h: h * torch.masked_select(h, h > 0).sum()))
+
+
+@refused("torch.cov", r"torch\.cov, by way of aten\.equal\.default, needs the values", VALUE)
+def covariance():
+    planned(Between(lambda h: h * torch.cov(h).sum()))
+
+
+@refused("torch.linalg.cholesky", r"torch\.linalg\.cholesky raises an error that depends on the values", CHECKED)
+def cholesky():
+    planned(Between(lambda h: h * torch.linalg.cholesky(h.mT @ h + torch.eye(8)).sum()))
+
+
+@refused("torch.linalg.inv", r"torch\.linalg\.inv raises an error that depends on the values", CHECKED)
+def inverse():
+    planned(Between(lambda h: h @ torch.linalg.inv(h.mT @ h + torch.eye(8))))
+
+
+@refused("torch.linalg.solve", r"torch\.linalg\.solve raises an error that depends on the values", CHECKED)
+def solve():
+    planned(Between(lambda h: torch.linalg.solve(h.mT @ h + torch.eye(8), h.mT).mT))
+
+
+@works("linear algebra that does not raise")
+def solve_without_raising():
+    trains_alike(Between(lambda h: torch.linalg.solve_ex(h.mT @ h + torch.eye(8), h.mT)[0].mT))
+
+
+@refused("complex Python numbers", r"argument 'other': a value of type complex has no form in the IR", COMPLEX_NUMBER)
+def complex_number():
+    planned(Between(lambda h: (h * (1 + 2j)).abs()))
 
 
 @refused(".numpy() in forward", "numpy", NUMPY)

@@ -94,7 +94,7 @@ def test_shipped_files_are_read_and_read_back(path: Path):
         ("flops = { float32 = 1e13 }", "flops = { float32 = -1 }", ":12: [device.slow.flops] float32: is -1, expected"),
         ('device = "slow"', 'device = "slower"', ":21: [place] device: 'slower' is not one of those described: fast"),
         ("count = 3", "count = 4", ":18: [place] count: 5 devices placed, the mesh <[\"node\"=2, \"gpu\"=2]> has 4"),
-        ("count = 3", "count = 1000000000000000", "1000000000000001 devices placed"),
+        ("count = 3", "count = 1000000000", ":18: [place] count: is 1000000000, expected a positive whole number"),
         ("count = 3", "count = 0", "[place] count: is 0, expected a positive whole number"),
         ("[link.gpu]", "[link.gpus]", '[link.gpus]: the mesh has no axis "gpus"; its axes are node, gpu'),
         ("latency = 5e-6", "latency = -5e-6", ":28: [link.gpu] latency: is -5e-06, expected a non-negative number"),

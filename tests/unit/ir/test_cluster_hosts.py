@@ -163,7 +163,7 @@ def test_hosts_that_differ_are_one_axis():
         ('nic = "ethernet"\nnics', "nics", ":33: [host] nic: missing; name the [level.NAME] between hosts"),
         ("nics = 2", "nics = 0", ":39: [host] nics: is 0, expected a positive whole number"),
         ("count = 2", "count = true", ":34: [host] count: is True, expected a positive whole number"),
-        ("count = 2", "count = 1000000000", ":27: [host] count: the hosts have more than 1048576 devices in all"),
+        ("count = 2", "count = 1000000000", ":34: [host] count: is 1000000000, expected a positive whole number"),
         ("shared = true", "shared = 1", ":48: [level.pcie] shared: is 1, expected true or false"),
         ('"10.4Gbit/s"', '"10.4Gbits"', ":52: [level.ethernet] bandwidth: is '10.4Gbits', expected a number of"),
         ("all_gather = 0.7", "allgather = 0.7", ":54: [level.ethernet.efficiency] allgather: is not a field here"),

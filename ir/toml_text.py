@@ -1,0 +1,24 @@
+"""Reading TOML that anybody may have written."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+MOST_CHARACTERS = 2**24
+"""Longer files are refused unread; one with the measured times of a large model has some hundred thousand."""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """
+    The tables of a TOML text.
+
+    Raises:
+        ValueError: it is none, or is too long or too deeply nested to be read.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"has {len(text)} characters, expected at most {MOST_CHARACTERS}")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
