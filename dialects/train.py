@@ -387,9 +387,9 @@ def is_update(op: Operation) -> bool:
 
 
 def may_join(op: Operation) -> bool:
-    """Whether an op is of the kind that `join-updates` joins with those of other parameters."""
+    """Whether an op is of the kind that `join-updates` joins with those of other parameters: it is never skipped."""
     if isinstance(op, FusedOp | AssignOp):
-        return True
+        return FOUND_INF not in op.operand_names()
     return updated_parameter(op) is not None and op.name in FOREACH
 
 

@@ -15,7 +15,7 @@ from shardwright.dialects.compute import ComputeOp, element_bytes, shape_of
 from shardwright.dialects.step import SEARCH, is_regathered, sharding_of, working_of
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.sharding import Sharding
-from shardwright.passes.analysis.compute import op_seconds
+from shardwright.passes.analysis.compute import seconds_by_signature
 from shardwright.passes.analysis.resharding import ReshardCosts
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
@@ -126,7 +126,8 @@ def written_cost(module: ModuleOp) -> float:
 
 def _op_cost(op: ComputeOp, cluster: Cluster) -> float:
     assert op.signature is not None
-    return op_seconds(op, op.signature, cluster)
+    (seconds,) = seconds_by_signature(op, [op.signature], cluster, joining=True)
+    return seconds
 
 
 def _change(value: SSAValue, source: Sharding, target: Sharding, costs: ReshardCosts) -> float:
