@@ -403,6 +403,22 @@ class DistributedStep:
                 self._executor.steps,
             )
 
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Take over the states of the optimizer and the learning rates.
+
+        Args:
+            state: what `optimizer_state_dict` gives, with whole tensors or sharded ones; or the `state_dict()` of an
+                optimizer of torch with the same groups, that of one device, say, the same on all ranks.
+
+        Raises:
+            PlanError: a state is missing or of another shape, or the ranks were given different ones.
+        """
+        self._sharded.load_optimizer(state)
+        if self.optimizer is not None:
+            for group, given in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
+                group["lr"] = float(given["lr"])
+
     @property
     def steps(self) -> int:
         """How many steps were made, those before what was loaded among them."""

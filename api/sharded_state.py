@@ -173,6 +173,68 @@ class ShardedState:
             for value, given in wanted:
                 self._executor.local(value).copy_(self._part(value, given))
 
+    def load_optimizer(self, state: Mapping[str, Any]) -> None:
+        """
+        Take the states of the optimizer from what `optimizer_state` gives, or from the state dict of an optimizer of
+        torch, whose parameters are numbered in the order of its groups.
+
+        Raises:
+            PlanError: one is missing or of another shape, or ranks were given different ones; then nothing was taken.
+        """
+        given = self._by_name(state)
+        wanted: list[tuple[Value, Sharded]] = []
+        counts: list[tuple[Value, float]] = []
+        for value in self._executor.plan.inputs:
+            if value.role == "state" and value.name:
+                wanted.append((value, self._given_state(value, given)))
+            elif value.role == "step_count" and self._counts:
+                steps = {float(states[_STEP]) for states in given.values() if _STEP in states}
+                if len(steps) != 1:
+                    raise PlanError(f"load_optimizer_state_dict() was given the steps {sorted(steps)}, expected one")
+                counts.append((value, *steps))
+        whole = {f"{name}.{key}": each for name, one in given.items() for key, each in one.items() if _is_whole(each)}
+        _verify_alike(whole, "load_optimizer_state_dict()")
+        with torch.no_grad():
+            for value, each in wanted:
+                self._executor.local(value).copy_(self._part(value, each))
+            for value, count in counts:
+                self._executor.local(value).fill_(count)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether torch's optimizer counts its updates."""
+        return (self._executor.plan.optimizer or {}).get("kind") not in _UNCOUNTED
+
+    def _by_name(self, state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """The states by the names of parameters."""
+        given: Mapping[Any, Mapping[str, Any]] = state["state"]
+        groups = self._parameter_groups(())
+        numbered = [number for group in state["param_groups"] for number in group["params"]]
+        names = [name for group in groups for name in group["params"]]
+        if not any(isinstance(key, int) for key in given):
+            return dict(given)
+        if len(numbered) != len(names):
+            raise PlanError(
+                f"load_optimizer_state_dict() was given the states of {len(numbered)} parameters; the step's optimizer "
+                f"has {len(names)}: give those of an optimizer with the same groups"
+            )
+        return {name: given[number] for name, number in zip(names, numbered, strict=True) if number in given}
+
+    def _given_state(self, value: Value, given: Mapping[str, Mapping[str, Any]]) -> Sharded:
+        found = given.get(value.name, {}).get(value.state)
+        if found is None:
+            raise PlanError(
+                f"load_optimizer_state_dict() was given no {value.state!r} of {value.name!r}; give the states of the "
+                "same optimizer, after a step of it"
+            )
+        if not isinstance(found, torch.Tensor | LocalShard) or tuple(found.shape) != value.shape:
+            shape = list(found.shape) if isinstance(found, torch.Tensor | LocalShard) else type(found).__name__
+            raise PlanError(
+                f"load_optimizer_state_dict() was given {value.state!r} of {value.name!r} as {shape}, expected "
+                f"{list(value.shape)}"
+            )
+        return found
+
     def _given_for(self, value: Value, state: Mapping[str, Sharded]) -> Sharded:
         """What is given for a value under one of its names, of the right form."""
         given = next((state[name] for name in _names(value) if name in state), None)
@@ -218,7 +280,7 @@ def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
     return isinstance(given, torch.Tensor) and not isinstance(given, DTensor)
 
 
-def _verify_alike(state: Mapping[str, torch.Tensor]) -> None:
+def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:
     """Check that no rank has another tensor under a name: where each takes its part, nobody would notice."""
     first: dict[str, tuple[int, str]] = {}
     for rank, found in enumerate(of_all_ranks({name: digest(tensor, SAMPLED) for name, tensor in state.items()})):
@@ -226,7 +288,7 @@ def _verify_alike(state: Mapping[str, torch.Tensor]) -> None:
             holder, expected = first.setdefault(name, (rank, numbers))
             if numbers != expected:
                 raise PlanError(
-                    f"load_state_dict() was given another {name!r} on rank {rank} than on rank {holder}; give all "
+                    f"{call} was given another {name!r} on rank {rank} than on rank {holder}; give all "
                     "ranks the same"
                 )
 

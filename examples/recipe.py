@@ -1,8 +1,10 @@
 """
 A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
 gradients, accumulation, activations computed again, dropout, metrics, and evaluation every so often; bfloat16 if asked.
+With `--save RUN` it writes checkpoints, and goes on from the newest one when it is started again, on as many
+processes as there are then.
 
-    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed]
+    torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed] [--save RUN]
 
 Without `parallelize`, its `loader` and `step.evaluate` this is the script of one device.
 """
@@ -24,7 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import shardwright as sw
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4)
-BATCH, LENGTH, STEPS, WARM, EVERY, HELD = 16, 32, 20, 5, 10, 60
+BATCH, LENGTH, STEPS, WARM, EVERY, SAVE, HELD = 16, 32, 20, 5, 10, 4, 60
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
@@ -73,6 +75,7 @@ def main() -> None:
     parser.add_argument("--cluster", default="auto")
     parser.add_argument("--mesh")
     parser.add_argument("--precision")
+    parser.add_argument("--save")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -94,12 +97,16 @@ def main() -> None:
     )
     assert step.optimizer is not None
     schedule = make_schedule(step.optimizer)
-    for number, batch in enumerate(step.loader(training)):
+    if options.save and (saved := step.resume(options.save)):
+        schedule.load_state_dict(saved.extra)
+    for number, batch in enumerate(step.loader(training), step.steps):
         loss = step(batch).item()
         schedule.step()
         told = "  ".join(f"{name} {value:.4f}" for name, value in step.metrics.items())
         if step.rank == 0:
             print(f"step {number:3}  loss {loss:.6f}  {told}", flush=True)
+        if options.save and number % SAVE == SAVE - 1:
+            step.save(options.save, extra=schedule.state_dict())
         if number % EVERY == EVERY - 1:
             held = evaluate(step, held_out)
             if step.rank == 0:

@@ -206,8 +206,8 @@ CLOSURE = Refusal(
     "`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself"
 )
 OPTIMIZER_STATE = Refusal(
-    "`step.optimizer.state_dict()`, and loading the states of the optimizer",
-    "step.optimizer_state_dict() has them; they cannot be loaded yet",
+    "`step.optimizer.state_dict()` and `load_state_dict()`",
+    "step.optimizer_state_dict() has the states, and step.load_optimizer_state_dict(state) takes them",
 )
 OPTIMIZER_STEP = Refusal("`step.optimizer.step()`", "step(batch) updates the parameters itself")
 COPIED_STEP = Refusal("copying or pickling a step", "keep step.state_dict(), and parallelize again where it is needed")

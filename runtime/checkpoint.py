@@ -183,17 +183,24 @@ def write(
         text = json.dumps(manifest, indent=1)
         _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
         if (folder / name).exists():
-            shutil.rmtree(folder / name)
+            _remove(folder / name)
         _flush(unfinished)
         unfinished.rename(folder / name)
         _flush(folder)
         for old in checkpoints(folder)[keep:] if keep is not None else ():
-            shutil.rmtree(folder / old)
+            _remove(folder / old)
 
     ranks.together(begin)
     written = ranks.together(tensors)
     ranks.together(lambda: commit({name: entry for each in written for name, entry in each.items()}))
     return folder / name
+
+
+def _remove(checkpoint: Path) -> None:
+    """Delete a checkpoint: first its name, so that none is ever there in part."""
+    hidden = checkpoint.with_name(f".{checkpoint.name}.old{_UNFINISHED}")
+    checkpoint.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 def checkpoints(folder: Path) -> list[str]:

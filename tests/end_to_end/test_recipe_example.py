@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from example_runs import EXAMPLES, load_example
+from example_runs import EXAMPLES, load_example, write_cluster
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,6 +21,7 @@ import shardwright as sw
 from shardwright.runtime.sampler import ShareSampler
 
 RUN = Path(__file__).parents[1] / "support" / "recipe_run.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 MARGIN = 3.0
 """How many times as far as other orders of its sums lead one device, several may be from it in bfloat16."""
 
@@ -79,11 +82,16 @@ def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: in
 def on_processes(script: Path, ranks: int, *options: str) -> Curves:
     """What the example prints."""
     pytest.importorskip("transformers")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    ran = subprocess.run([*launch, str(script), *options], capture_output=True, text=True, timeout=280, check=False)
+    launch = [*TORCHRUN, str(ranks), str(script), *options]
+    ran = subprocess.run(launch, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr
-    steps = re.findall(r"loss (\S+)  accuracy (\S+)  grad_norm (\S+)$", ran.stdout, re.MULTILINE)
-    held = re.findall(r"held out  loss (\S+)$", ran.stdout, re.MULTILINE)
+    return curves(ran.stdout)
+
+
+def curves(printed: str) -> Curves:
+    """What is in the lines that the example prints."""
+    steps = re.findall(r"loss (\S+)  accuracy (\S+)  grad_norm (\S+)$", printed, re.MULTILINE)
+    held = re.findall(r"held out  loss (\S+)$", printed, re.MULTILINE)
     return Curves([(float(a), float(b), float(c)) for a, b, c in steps], [float(loss) for loss in held])
 
 
@@ -92,7 +100,7 @@ def on_processes(script: Path, ranks: int, *options: str) -> Curves:
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [
-        (4, ("--cluster", "local-4", "--mesh", "2x2")),
+        pytest.param(4, ("--cluster", "local-4", "--mesh", "2x2"), marks=pytest.mark.thorough),
         pytest.param(4, ("--cluster", "local-4"), marks=pytest.mark.thorough),
         pytest.param(2, (), marks=pytest.mark.thorough),
     ],
@@ -100,11 +108,40 @@ def on_processes(script: Path, ranks: int, *options: str) -> Curves:
 def test_the_recipe_follows_one_device(ranks: int, options: tuple[str, ...]):
     found, one = on_processes(EXAMPLES / "recipe.py", ranks, *options), on_one_device(load_example("recipe"))
     assert len(found.steps) == len(one.steps)
-    for (loss, accuracy, norm), (loss_1, accuracy_1, norm_1) in zip(found.steps, one.steps, strict=True):
+    assert_same_steps(found, one)
+    assert found.held == pytest.approx(one.held, rel=1e-5)
+
+
+def assert_same_steps(found: Curves, one: Curves) -> None:
+    """Check each step that was made; one device may have made more."""
+    for (loss, accuracy, norm), (loss_1, accuracy_1, norm_1) in zip(found.steps, one.steps, strict=False):
         assert loss == pytest.approx(loss_1, rel=1e-5, abs=1e-6)
         assert accuracy == pytest.approx(accuracy_1, abs=1e-4 + 1 / (16 * 31))
         assert norm == pytest.approx(norm_1, rel=1e-3)
-    assert found.held == pytest.approx(one.held, rel=1e-5)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_it_is_killed_and_goes_on_on_fewer_processes(tmp_path: Path):
+    recipe, runs = load_example("recipe"), str(tmp_path / "runs")
+    one, last = on_one_device(recipe), 9
+    given = ("--cluster", "local-4", "--mesh", "2x2", "--save", runs)
+    launch = [*TORCHRUN, "4", str(EXAMPLES / "recipe.py"), *given]
+    with subprocess.Popen(launch, stdout=subprocess.PIPE, text=True, start_new_session=True) as killed:
+        assert killed.stdout is not None
+        printed: list[str] = []
+        for line in killed.stdout:
+            printed.append(line)
+            if line.startswith(f"step {last:3}"):
+                os.killpg(killed.pid, signal.SIGKILL)
+    before = curves("".join(printed))
+    assert_same_steps(before, one)
+
+    after = on_processes(EXAMPLES / "recipe.py", 2, "--cluster", write_cluster(2, tmp_path), "--save", runs)
+    made = len(one.steps) - len(after.steps)
+    assert made == last + 1 - (last + 1) % recipe.SAVE, "the last checkpoint that was whole"
+    assert_same_steps(after, Curves(one.steps[made:], []))
+    assert (before.held + after.held)[-len(one.held) :] == pytest.approx(one.held, rel=1e-5)
 
 
 @pytest.mark.distributed

@@ -226,6 +226,28 @@ def given_mesh() -> Iterator[str]:
         yield "a parameter is on another mesh"
 
 
+def from_plain_pytorch() -> Iterator[str]:
+    """What one device trained goes on in a step, weights and states."""
+    model = net(seed=1)
+    optimizer = adamw(model.named_parameters())
+    for number in range(3):
+        plain_step(model, optimizer, number)
+    step = planned(pins="zero3")
+    step(batch(9))  # so that it has other states, to be replaced
+    step.load_state_dict(model.state_dict())
+    try:
+        step.load_optimizer_state_dict(adamw(model.named_parameters()).state_dict())
+        yield "states were taken of an optimizer that has none"
+    except PlanError as error:
+        if "no 'exp_avg' of" not in str(error):
+            yield str(error)
+    step.load_optimizer_state_dict(optimizer.state_dict())
+    for number in range(3, 6):
+        ours, theirs = step(batch(number)).item(), plain_step(model, optimizer, number)
+        if abs(ours - theirs) > 1e-10:
+            yield f"step {number}: loss {ours}, in plain PyTorch {theirs}"
+
+
 def on_two_axes() -> Iterator[str]:
     """Split over one axis or both of 2x2."""
     step = planned(mesh="2x2", pins="zero3")
@@ -251,6 +273,7 @@ ON_TWO: dict[str, Callable[[], Iterator[str]]] = {
     "even": even,
     "uneven": uneven,
     "loads": loads,
+    "from plain PyTorch": from_plain_pytorch,
     "given mesh": given_mesh,
 }
 ON_FOUR: dict[str, Callable[[], Iterator[str]]] = {"on two axes": on_two_axes, "in stages": in_stages}

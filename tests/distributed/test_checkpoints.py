@@ -1,0 +1,76 @@
+"""Checkpoints: what is saved goes on as if nothing had happened, and what is damaged is not taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import checkpoint_ranks
+import pytest
+from checkpoint_ranks import LAST, PLANS, SAVED
+
+from shardwright.runtime.spawn import run_ranks
+
+CASES = [(ranks, name) for ranks, plans in PLANS.items() for name in plans]
+
+BACK = "going back to the checkpoint before it"
+TOLD: dict[str, tuple[int | str, str]] = {
+    "nothing": (LAST, ""),
+    "flipped": (SAVED, "__1_0.distcp is not what was written: its SHA-256 differs"),
+    "torn": (SAVED, "bytes, "),
+    "missing": (SAVED, "__1_0.distcp is missing"),
+    "manifest": (SAVED, "manifest.json "),
+    "unfinished": (SAVED, ""),
+    "all": ("no checkpoint is whole", BACK),
+    "empty": ("/empty has no checkpoint; step.save(folder) writes one", ""),
+    "another model": ("it was saved of another model", ""),
+    "another optimizer": ("load the weights alone, by optimizer=False", ""),
+    "another optimizer, weights alone": (LAST, ""),
+}
+"""By what was wrong, the step that was loaded or the error, and the warning."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    """A folder with two checkpoints, and the losses of the run that wrote them."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    losses = run_ranks(checkpoint_ranks.saves, 2, str(folder))
+    assert losses[0] == losses[1]
+    first = folder.parent / "first"
+    first.mkdir()
+    (first / f"step-{SAVED:08d}").symlink_to(folder / f"step-{SAVED:08d}")
+    return folder, losses[0]
+
+
+@pytest.fixture(scope="module")
+def found(saved: tuple[Path, list[float]]) -> dict[int, list[dict[str, Any]]]:
+    """By number of ranks, what each of them gives."""
+    return {ranks: run_ranks(checkpoint_ranks.goes_on, ranks, str(saved[0].parent)) for ranks in PLANS}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("ranks", "plan"), CASES)
+def test_any_plan_goes_on_as_the_run_that_was_saved(
+    ranks: int, plan: str, saved: tuple[Path, list[float]], found: dict[int, list[dict[str, Any]]]
+):
+    expected = saved[1][SAVED:]
+    for rank in found[ranks]:
+        if plan == "zero3":
+            assert rank[plan] == expected
+        assert rank[plan] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.distributed
+def test_the_folder_has_the_last_two(saved: tuple[Path, list[float]]):
+    assert sorted(path.name for path in saved[0].iterdir()) == [f"step-{SAVED:08d}", f"step-{LAST:08d}"]
+
+
+@pytest.mark.distributed
+def test_what_is_damaged_is_not_taken(saved: tuple[Path, list[float]]):
+    everyone = run_ranks(checkpoint_ranks.damages, 2, str(saved[0]))
+    for number, rank in enumerate(everyone):
+        for name, (outcome, warning) in TOLD.items():
+            loaded, told = rank[name]
+            assert loaded == outcome if isinstance(outcome, int) else outcome in loaded, (name, loaded)
+            if number == 0:
+                assert any(warning in each for each in told) if warning else not told, (name, told)

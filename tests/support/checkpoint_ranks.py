@@ -1,0 +1,163 @@
+"""Steps that are saved, and go on on other ranks and by other plans as if nothing had happened."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from split_cluster import split_cluster
+from state_ranks import LOSS, PIPELINE, ROWS, adamw, net, planned
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import shardwright as sw
+from shardwright.api.distributed_step import DistributedStep
+from shardwright.ir.mesh import parse_mesh
+
+SAVED, LAST = 3, 6
+"""After how many steps checkpoints are written, and when training ends."""
+
+PLANS: dict[int, dict[str, dict[str, Any]]] = {
+    2: {"zero3": {"pins": "zero3"}, "tp": {"pins": "tp"}, "dp": {"pins": "dp"}},
+    3: {"uneven zero3": {"pins": "zero3"}},
+    4: {"stages": {"pipeline": PIPELINE, "mesh": "2x2"}, "hybrid": {"mesh": "2x2"}},
+}
+"""By number of ranks, the plans that go on."""
+
+EXTRA = {"note": "kept", "schedule": [1, 2.5], "tensor": torch.arange(3)}
+
+
+def data() -> TensorDataset:
+    """Five batches an epoch."""
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(5 * ROWS, 8, generator=generator, dtype=torch.float64)
+    return TensorDataset(inputs, torch.randint(4, (5 * ROWS,), generator=generator))
+
+
+def train(step: DistributedStep, until: int, folder: Path | None = None) -> list[float]:
+    """The losses of the steps that are left, over epochs; a checkpoint is written after `SAVED` and at the end."""
+    loader, losses = step.loader(data()), list[float]()
+    while step.steps < until:
+        for batch in loader:
+            losses.append(step(batch).item())
+            assert step.optimizer is not None
+            for group in step.optimizer.param_groups:
+                group["lr"] *= 0.9
+            if folder is not None and step.steps in (SAVED, LAST):
+                step.save(folder, extra=EXTRA, asynchronous=step.steps == LAST)
+            if step.steps == until:
+                break
+        else:
+            loader.batch_sampler.set_epoch(loader.batch_sampler.epoch + 1)  # type: ignore[union-attr]
+    step.wait_saved()
+    return losses
+
+
+def saves(folder: str) -> list[float]:
+    """What a run gives that writes two checkpoints."""
+    return train(planned(pins="zero3"), LAST, Path(folder))
+
+
+def goes_on(folder: str) -> dict[str, Any]:
+    """By plan, the losses after the first checkpoint."""
+    first = Path(folder, "first")
+    return {name: _goes_on(first, options) for name, options in PLANS[dist.get_world_size()].items()}
+
+
+def _goes_on(folder: Path, options: Mapping[str, Any]) -> list[float] | str:
+    step = planned(seed=1, **options)
+    saved = step.resume(folder)
+    if saved is None or saved.step != SAVED or step.steps != SAVED or repr(saved.extra) != repr(EXTRA):
+        return f"resumed {saved}"
+    return train(step, LAST)
+
+
+def wide(sizes: int) -> nn.Module:
+    """Another model."""
+    return nn.Sequential(nn.Linear(8, sizes), nn.Linear(sizes, 4)).double()
+
+
+def damages(folder: str) -> dict[str, Any]:
+    """By what was done to a folder, which checkpoint was loaded, or what was said; on two ranks."""
+    return {name: _told(Path(folder), name, damage) for name, damage in DAMAGES.items()}
+
+
+def _told(folder: Path, name: str, damage: Callable[[Path], DistributedStep | None]) -> tuple[Any, list[str]]:
+    mine = folder.parent / name.replace(" ", "-")
+    step: DistributedStep | None = None
+    if dist.get_rank() == 0:
+        shutil.copytree(folder, mine)
+    dist.barrier()
+    step = damage(mine)
+    dist.barrier()
+    step = step if step is not None else planned(pins="dp")
+    before = {name: value.clone() for name, value in step.state_dict().items()}
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("shardwright")
+    logger.addHandler(handler)
+    try:
+        found: Any = step.load(mine, optimizer=name != "another optimizer, weights alone").step
+    except sw.CheckpointError as error:
+        found = str(error).replace(str(folder.parent), "")
+        unchanged = all(torch.equal(before[name], value) for name, value in step.state_dict().items())
+        assert unchanged, "a checkpoint that was refused changed weights"
+    finally:
+        logger.removeHandler(handler)
+    return found, told
+
+
+def _newest(folder: Path) -> Path:
+    return folder / f"step-{LAST:08d}"
+
+
+def _on_first(what: Callable[[Path], object]) -> Callable[[Path], DistributedStep | None]:
+    """Something that one rank does to a folder."""
+
+    def do(folder: Path) -> DistributedStep | None:
+        if dist.get_rank() == 0:
+            what(folder)
+        return None
+
+    return do
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def _of(model: Callable[[], nn.Module], optimizer: Any) -> Callable[[Path], DistributedStep]:
+    batch = torch.randn(ROWS, 8, dtype=torch.float64), torch.zeros(ROWS, dtype=torch.long)
+    return lambda _: sw.parallelize(model(), LOSS, optimizer, batch, split_cluster(parse_mesh("2")))
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
+    "nothing": _on_first(lambda folder: None),
+    "flipped": _on_first(lambda folder: _flip(_newest(folder) / "__1_0.distcp")),
+    "torn": _on_first(lambda folder: _tear(_newest(folder) / "__0_0.distcp")),
+    "missing": _on_first(lambda folder: (_newest(folder) / "__1_0.distcp").unlink()),
+    "manifest": _on_first(lambda folder: _flip(_newest(folder) / "manifest.json")),
+    "unfinished": _on_first(lambda folder: _newest(folder).rename(folder / ".step-00000006.unfinished")),
+    "all": _on_first(lambda folder: [_tear(path) for path in folder.glob("*/__0_0.distcp")]),
+    "empty": _on_first(shutil.rmtree),
+    "another model": _of(lambda: wide(16), adamw),
+    "another optimizer": _of(lambda: net(1), _sgd),
+    "another optimizer, weights alone": _of(lambda: net(1), _sgd),
+}
+"""What can be wrong with a folder, or with the step that loads it."""
