@@ -168,7 +168,7 @@ def _check_functional(target: str, op: Any) -> None:
     schema, why = op._schema, ""
     if target.partition(".")[0] in _NOT_OF_TENSORS or target.rpartition(".")[0] in _NEVER:
         why = "does more than compute"
-    elif not torch._C._dispatch_has_kernel(schema.name):
+    elif not torch._C._dispatch_has_kernel(op.name()):
         why = "is an op of TorchScript, not of the dispatcher"
     elif not schema.returns or any("Tensor" not in str(result.type) for result in schema.returns):
         why = "gives what is no tensor"

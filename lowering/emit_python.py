@@ -22,8 +22,8 @@ from ..dialects.spmd import FreeOp
 from ..ir.mesh import Mesh
 from .emit_body import Body, Program
 from .emit_checks import check_lowered, the_mesh, the_step
-from .emit_errors import EmitError
 from .emit_effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
+from .emit_errors import EmitError
 from .emit_layout import INDENT, lines
 from .emit_plan import Signature, argument_name, docstring, mesh_doc, plan_doc
 from .emit_stages import staged
