@@ -11,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.ir import Operation
-from xdsl.utils.exceptions import ParseError
+from xdsl.utils.exceptions import ParseError, VerifyException
 
 from ..dialects.aten import ATEN
 from ..dialects.compute import ComputeOp, dtype_of
@@ -87,8 +87,9 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
     for dialect in (Builtin, Func, ATEN, TRAIN, SPMD, PIPE):
         context.load_dialect(dialect)
     try:
-        return parse_module(context, path.read_text(encoding="utf-8"), str(path))
-    except (OSError, ParseError) as error:
+        module = parse_module(context, path.read_text(encoding="utf-8"), str(path))
+        module.verify()
+    except (OSError, UnicodeDecodeError, ParseError, VerifyException) as error:
         raise PlanFileError(f"{plan} is not a plan: {error}; write one with `shardwright plan`") from error
 
 

@@ -63,7 +63,7 @@ class Mesh:
         """A mesh of spatial axes: `Mesh.of(dp=2, tp=4)`."""
         return Mesh(tuple(Axis(name, size) for name, size in sizes.items()))
 
-    def over(self, **parts: int) -> Mesh:
+    def over(self, /, **parts: int) -> Mesh:
         """The mesh with temporal axes before its own: `Mesh.of(dp=2).over(micro=4)`."""
         times = tuple(Axis(name, size, AxisKind.TEMPORAL) for name, size in parts.items())
         return Mesh((*times, *self.axes), self.name)

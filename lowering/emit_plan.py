@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword as python_keyword
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from xdsl.ir import Attribute, BlockArgument, SSAValue
 from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
 from ..dialects.step import sharding_of
-from ..ir.mesh import Axis, Mesh
+from ..ir.mesh import Axis, AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .emit_effects import roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
-from .emit_layout import WIDTH, Doc, Group, Repeated, call, keyword, literal, tuple_of
+from .emit_layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -41,10 +42,9 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
     """The docstring of the program of `func`; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
     planner = f"shardwright {version}" if version else "shardwright"
-    plain = "".join(c if c.isprintable() and c not in '"\\' else "'" for c in name)
     stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
     what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
-    text = f"{plain} {stages}on {' and '.join(map(str, meshes))}: {what}, as planned by {planner}."
+    text = f"{_plain(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -56,6 +56,18 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
     yield '"""'
 
 
+def _plain(text: str) -> str:
+    """`text` for a docstring, which nothing in it may end."""
+    return "".join(c if c.isprintable() and c not in '"\\' else "'" for c in text)
+
+
+def _mesh_text(mesh: Mesh) -> str:
+    """A mesh for a docstring; only what quotes the names of axes may be a double quote."""
+    axes = (f'"{_plain(axis.name)}"={axis.size}' for axis in mesh.axes)
+    kinds = (" temporal" if axis.kind is AxisKind.TEMPORAL else "" for axis in mesh.axes)
+    return f"<[{', '.join(axis + kind for axis, kind in zip(axes, kinds, strict=True))}]>"
+
+
 def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
     """`MESH = rt.Mesh.of(dp=2, tp=2)`: the axes whose parts are devices."""
     return axes_doc(f"{name} = rt.Mesh.of", mesh.spatial)
@@ -64,9 +76,9 @@ def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
 def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
     """`function(dp=2, tp=2)`."""
     names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
-    if all(name.isidentifier() for name in names):
+    if all(name.isascii() and name.isidentifier() and not python_keyword.iskeyword(name) for name in names):
         return call(function, map(keyword, names, sizes))
-    entries = (f'"{name}": {size}' for name, size in zip(names, sizes, strict=True))
+    entries = (f"{flat(string(name))}: {size}" for name, size in zip(names, sizes, strict=True))
     return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
 
 

@@ -23,6 +23,7 @@ from ..ir.mesh import Mesh
 from .emit_body import Body, Program
 from .emit_checks import check_lowered, the_mesh, the_step
 from .emit_effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
+from .emit_errors import EmitError
 from .emit_layout import INDENT, lines
 from .emit_plan import Signature, argument_name, docstring, mesh_doc, plan_doc
 from .emit_stages import staged
@@ -70,7 +71,12 @@ def emit_python(
     else:
         mesh = the_mesh(module)
         text = [*docstring(func, name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
-    return "\n".join(text) + "\n"
+    program = "\n".join(text) + "\n"
+    try:
+        compile(program, "<program>", "exec")
+    except (SyntaxError, ValueError) as error:
+        raise EmitError(func, f"the program that it becomes is not Python: {error}") from error
+    return program
 
 
 def _single(

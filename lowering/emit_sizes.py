@@ -29,7 +29,7 @@ class Table:
         if (known := self._keys.get(row)) is None:
             known = self._keys[row] = self._unused(key)
             self._rows[known] = row
-        return f'{TABLE}["{known}"]'
+        return f"{TABLE}[{flat(string(known))}]"
 
     def table(self) -> Group:
         """`SIZES = {...}`, a line or more per row."""
@@ -38,7 +38,7 @@ class Table:
 
     @staticmethod
     def _row(key: str, row: tuple[Any, ...]) -> Group:
-        return tuple_of(map(literal, row), prefix=f"{string(key)}: ")
+        return tuple_of(map(literal, row), prefix=f"{flat(string(key))}: ")
 
     def _unused(self, key: str) -> str:
         name, count = key, 1
