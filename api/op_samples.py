@@ -91,6 +91,7 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
         module.verify()
     except (OSError, UnicodeDecodeError, ParseError, VerifyException) as error:
         raise PlanFileError(f"{plan} is not a plan: {error}; write one with `shardwright plan`") from error
+    return module
 
 
 def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:

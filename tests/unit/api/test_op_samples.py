@@ -1,12 +1,19 @@
 """Ops to measure: what they do, and what is called."""
 
+import io
+from pathlib import Path
+
+import pytest
 import torch
+from xdsl.dialects.builtin import StringAttr
+from xdsl.printer import Printer
 
 from shardwright.api.compile import compile_step
 from shardwright.api.local_cluster import generic_cluster
 from shardwright.api.op_families import family_samples
-from shardwright.api.op_samples import samples_of_plan
+from shardwright.api.op_samples import PlanFileError, ops_of_plans, samples_of_plan
 from shardwright.api.steps import find_step
+from shardwright.lowering.load_program import load_text
 from shardwright.runtime.profile.samples import TensorSpec, arena_for, callable_of
 
 
@@ -19,6 +26,26 @@ def test_families_rise_in_size_and_run():
     arena = arena_for(small, torch.device("cpu"))
     for each in small:
         callable_of(each, arena)()
+
+
+@pytest.mark.parametrize("before", ['gpu"]}; ', '"""\n', "\\"])
+def test_a_name_in_a_plan_runs_nothing_when_its_ops_are_measured(before: str, tmp_path: Path):
+    marker = tmp_path / "ran"
+    code = f"{before}__import__('pathlib').Path({str(marker)!r}).touch() #"
+    compile_step(find_step("mlp-tiny"), generic_cluster(2)).save(tmp_path / "plan")
+    text = (tmp_path / "plan" / "step.mlir").read_text()
+    assert '"gpu"' in text
+    hostile = StringAttr(code)
+    printed = io.StringIO()
+    Printer(printed).print_attribute(hostile)
+    (tmp_path / "plan" / "step.mlir").write_text(text.replace('"gpu"', printed.getvalue()))
+
+    (rehearsal,) = ops_of_plans([str(tmp_path / "plan")], None).rehearsals
+    load_text(rehearsal.text, "<a rehearsal>")
+    assert not marker.exists()
+    (tmp_path / "plan" / "step.mlir").write_text("func.func @step() { func.return %nothing : f32 }")
+    with pytest.raises(PlanFileError, match="is not a plan"):
+        ops_of_plans([str(tmp_path / "plan")], None)
 
 
 def test_updates_write_to_copies():
