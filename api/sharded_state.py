@@ -191,7 +191,7 @@ class ShardedState:
                 steps = {float(states[_STEP]) for states in given.values() if _STEP in states}
                 if len(steps) != 1:
                     raise PlanError(f"load_optimizer_state_dict() was given the steps {sorted(steps)}, expected one")
-                counts.append((value, *steps))
+                counts.append((value, next(iter(steps))))
         whole = {f"{name}.{key}": each for name, one in given.items() for key, each in one.items() if _is_whole(each)}
         _verify_alike(whole, "load_optimizer_state_dict()")
         with torch.no_grad():

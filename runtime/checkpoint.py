@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -36,6 +36,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 LOG = logging.getLogger("shardwright")
 
@@ -110,7 +112,9 @@ class Ranks:
         """All ranks of the job; every rank must call this."""
         if not dist.is_initialized():
             return Ranks(None)
-        return Ranks(dist.new_group(backend="gloo"), dist.get_rank(), dist.get_world_size())
+        group = dist.new_group(backend="gloo")
+        assert isinstance(group, dist.ProcessGroup), "every rank is of the group"
+        return Ranks(group, dist.get_rank(), dist.get_world_size())
 
     def gather(self, mine: Returned) -> list[Returned]:
         """By rank, what each gives."""
@@ -164,9 +168,9 @@ def write(
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[Any]]:
-        writer = dcp.FileSystemWriter(unfinished, sync_files=True)
+        writer = FileSystemWriter(unfinished, sync_files=True)
         with _alone_without_warning():
-            dcp.save(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
+            save_tensors(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
             _write_file(unfinished / EXTRA, lambda path: torch.save(extra, path))
@@ -252,7 +256,7 @@ def read(whole: Whole, parts: Mapping[str, Part], ranks: Ranks) -> None:
     def tensors() -> None:
         with _alone_without_warning():
             reader, is_alone = _Reader(whole.path), ranks.group is None
-            dcp.load(_boxes(parts), storage_reader=reader, process_group=ranks.group, no_dist=is_alone)
+            load_tensors(_boxes(parts), storage_reader=reader, process_group=ranks.group, no_dist=is_alone)
 
     ranks.together(tensors)
 
@@ -374,7 +378,7 @@ def _boxes(parts: Mapping[str, Part]) -> dict[str, Any]:
     return boxes
 
 
-class _Reader(dcp.FileSystemReader):
+class _Reader(FileSystemReader):
     """Reads the description of the files without what a pickle can do besides."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

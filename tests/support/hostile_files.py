@@ -134,7 +134,8 @@ def outcome(use: Callable[[str], None], text: str, *, seconds: float = SECONDS, 
         return Outcome("hang", f"not done in {seconds:g} s", took)
     if not found:
         return Outcome("died", f"wait status {status}", took)
-    return Outcome(*json.loads(found), took)
+    kind, message = json.loads(found)
+    return Outcome(kind, message, took)
 
 
 def _heard(read: int, deadline: float) -> bytes | None:
@@ -154,7 +155,8 @@ def _child(use: Callable[[str], None], text: str, write: int, most: int) -> None
     """Use a text, write what became of it, and end the process without what an exit would do."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most,) * 2)
+        limit = pages * resource.getpagesize() + most
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             said = _said(use, text)
         os.write(write, json.dumps(said).encode()[:60000])
