@@ -73,7 +73,7 @@ def test_the_ops_of_a_plan_get_times_of_their_own():
     table = dict(Output("pair", samples, cluster).profile(journal).cluster.devices[0].table)
     assert not journal.left_out
     assert table.keys() == {sample.work.key for sample in samples}
-    assert {key.partition("(")[0] for key in table} >= {"addmm", "mm", "train.adamw"}
+    assert {key.partition("(")[0] for key in table} >= {"addmm", "mm", "foreach"}
 
 
 @pytest.mark.parametrize("step", ["mlp-tiny", "bert-switch-tiny"])

@@ -70,12 +70,13 @@ def test_the_script_runs_and_is_exact(ranks: int, tmp_path: Path):
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
-    losses, weights = expected()
+    (losses, weights), (_, others) = expected(), expected(parts=2)
     allowed = tolerances(losses)
     for rank in range(ranks):
         printed = [float(loss) for loss in re.findall(rf"rank {rank}: (\d+\.\d{{6}})", done.stdout)]
         apart = [abs(found / loss - 1.0) for found, loss in zip(printed, losses, strict=True)]
         assert all(map(le, apart, allowed)), (apart, allowed)
     # AdamW divides gradients that should be zero by their own size, so single weights say nothing.
-    torch.testing.assert_close(outputs(torch.load(folder / "model.pt")), outputs(weights), rtol=1e-3, atol=1e-3)
+    apart = (outputs(torch.load(folder / "model.pt")) - outputs(weights)).norm()
+    assert apart <= 3.0 * (outputs(others) - outputs(weights)).norm()
     assert len(list((tmp_path / "cache" / "shardwright" / "clusters").glob("auto-*.toml"))) == 1

@@ -13,8 +13,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.runtime.plan import Plan, Value
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = {"runtime/launch.py"}
-"""What prints beside `tools`: programs, which are command lines of their own."""
+COMMANDS = {"runtime/launch.py", "runtime/ending.py"}
+"""What prints beside `tools`: programs, which are command lines of their own, and the message that ends a job."""
 
 
 def plan(sharding: str, ranks: int = 2) -> Plan:
