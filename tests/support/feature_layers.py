@@ -187,7 +187,7 @@ def masked_attention():
 # Losses
 
 
-@refused("CTC loss", r"torch\.nn\.functional\.ctc_loss, by way of aten\._ctc_loss\.default, needs the values of a tensor", VALUE)
+@refused("CTC loss", r"ctc_loss, by way of aten\._ctc_loss\.default, needs the values of a tensor", VALUE)
 def ctc():
     class Steps(nn.Module):
         def __init__(self) -> None:
