@@ -39,7 +39,7 @@ torch.manual_seed(0)
 model, options = made.build_model(), {"cluster": sys.argv[1], "pins": "zero3", "seed": 0}
 step = sw.parallelize(model, made.loss, made.optimizer, made.batch, **options)
 step.resume(sys.argv[2])
-print(f"began {step.steps}", flush=True)
+step.rank or print(f"began {step.steps}", flush=True)
 while step.steps < int(sys.argv[3]):
     loss = step(made.batch).item()
     if step.rank == 0:
@@ -124,7 +124,7 @@ def main() -> None:
         for number in range(options.count):
             start = run([*command, str(folder / "killed"), "1000000"], drawn)
             starts.append(start)
-            print(f"kill {number + 1}: began {start.began}, made {len(start.losses)}", file=sys.stderr, flush=True)
+            print(f"kill {number + 1}: began {start.began}, made {len(start.losses)}, saved {start.saved}", file=sys.stderr, flush=True)
             last = max(last, *start.losses, 0)
         expected = run([*command, str(folder / "whole"), str(last)], None).losses
     before = 0
