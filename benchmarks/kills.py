@@ -124,7 +124,8 @@ def main() -> None:
         for number in range(options.count):
             start = run([*command, str(folder / "killed"), "1000000"], drawn)
             starts.append(start)
-            print(f"kill {number + 1}: began {start.began}, made {len(start.losses)}, saved {start.saved}", file=sys.stderr, flush=True)
+            told = f"began {start.began}, made {len(start.losses)}, saved {start.saved}"
+            print(f"kill {number + 1}: {told}", file=sys.stderr, flush=True)
             last = max(last, *start.losses, 0)
         expected = run([*command, str(folder / "whole"), str(last)], None).losses
     before = 0
