@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .api.check_rule import check_rule
     from .api.counter_random import counter_random
     from .api.parallelize import parallelize
-    from .api.sharded_state import LocalShard
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
     from .runtime.checkpoint import CheckpointError
     from .runtime.faults import FaultBounds
+    from .runtime.local_shard import LocalShard
     from .runtime.non_finite import NonFiniteError
     from .runtime.sampler import ShareSampler
 
@@ -51,7 +51,7 @@ _HOMES = {
     "CheckpointError": ".runtime.checkpoint",
     "FaultBounds": ".runtime.faults",
     "NonFiniteError": ".runtime.non_finite",
-    "LocalShard": ".api.sharded_state",
+    "LocalShard": ".runtime.local_shard",
     "LossScaling": ".api.training_step",
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",

@@ -8,9 +8,8 @@ A DTensor splits a dim into parts of one size, by the axes of its mesh in their 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -20,36 +19,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from ..ir.mesh import Mesh
 from ..runtime.agreement import SAMPLED, digest, of_all_ranks
 from ..runtime.executor import Executor
+from ..runtime.local_shard import LocalShard
 from ..runtime.plan import Plan, PlanError, Spread, Value
-
-
-@dataclass(frozen=True)
-class LocalShard:
-    """
-    This rank's part of a value that is split as no `DTensor` can be.
-
-    Args:
-        local: the part, the step's own memory; empty where the rank has none.
-        shape: of the whole.
-        offsets: where the part begins in the whole, by dim.
-    """
-
-    local: torch.Tensor
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        """The part of the whole that `local` is: ``whole[shard.slices]``."""
-        sizes = zip(self.offsets, self.local.shape, strict=True)
-        return tuple(slice(start, start + size) for start, size in sizes)
-
-    def __create_write_items__(self, name: str, _: object) -> NoReturn:
-        """PlanError: torch.distributed.checkpoint asks this of what it saves, and would save the part of one rank."""
-        raise PlanError(
-            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: save "
-            'step.state_dict(), which is whole, or plan with ratios="even"'
-        )
 
 
 Sharded: TypeAlias = "torch.Tensor | LocalShard"

@@ -1,0 +1,39 @@
+"""`LocalShard`: a rank's part of a value, and where it lies in the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+from .plan import PlanError
+
+
+@dataclass(frozen=True)
+class LocalShard:
+    """
+    This rank's part of a value that is split as no `DTensor` can be.
+
+    Args:
+        local: the part, the step's own memory; empty where the rank has none.
+        shape: of the whole.
+        offsets: where the part begins in the whole, by dim.
+    """
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The part of the whole that `local` is: ``whole[shard.slices]``."""
+        sizes = zip(self.offsets, self.local.shape, strict=True)
+        return tuple(slice(start, start + size) for start, size in sizes)
+
+    def __create_write_items__(self, name: str, _: object) -> NoReturn:
+        """PlanError: torch.distributed.checkpoint asks this of what it saves, and would save the part of one rank."""
+        raise PlanError(
+            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: save "
+            'step.state_dict(), which is whole, or plan with ratios="even"'
+        )
