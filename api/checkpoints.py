@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.checkpoint import CheckpointError, Notes, Part, Ranks, Whole, newest_whole, read, write
+from ..runtime.checkpoint import CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
 from ..runtime.executor import Executor
+from ..runtime.local_shard import LocalShard
 from ..runtime.plan import Plan, Value
 
-_LASTING = {"param": "model", "buffer": "buffers", "state": "optimizer", "step_count": "optimizer"}
-"""By role of what lasts from step to step, under what it stands in a checkpoint."""
+_NAMES: dict[str, Callable[[Value], tuple[str, ...]]] = {
+    "param": lambda value: ("model", value.name),
+    "buffer": lambda value: ("buffers", value.name),
+    "state": lambda value: ("optimizer", value.name, value.state),
+    "step_count": lambda _: ("optimizer", "step_count"),
+}
+"""By role of what lasts from step to step, its name in a checkpoint in pieces; a state of the step has no parameter."""
 
 _OF_OPTIMIZER = "optimizer."
 
@@ -27,15 +33,11 @@ class Restored:
         step: how many steps had been made.
         extra: what was given to `save`.
         path: of the checkpoint.
-        rates: the learning rates, by group of parameters.
-        loaders: the positions of the loaders that the step made, in their order.
     """
 
     step: int
     extra: Any
     path: Path
-    rates: tuple[float, ...] = ()
-    loaders: tuple[Mapping[str, int], ...] = ()
 
 
 class Checkpoints:
@@ -64,14 +66,15 @@ class Checkpoints:
         executor = self._executor
         notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
         parts = self._parts(with_optimizer=True)
+        given = self._ranks.agree(lambda: packed(extra))
         if not asynchronous:
-            return write(folder, parts, notes, extra, keep, self._ranks)
+            return write(folder, parts, notes, given, keep, self._ranks)
         copies = {
-            name: Part(part.local.detach().to("cpu", copy=True), part.shape, part.offsets)
+            name: LocalShard(part.local.detach().to("cpu", copy=True), part.shape, part.offsets)
             for name, part in parts.items()
         }
         self._writer = self._writer or ThreadPoolExecutor(1, "shardwright-checkpoint")
-        self._writing = self._writer.submit(write, folder, copies, notes, extra, keep, self._ranks)
+        self._writing = self._writer.submit(write, folder, copies, notes, given, keep, self._ranks)
         return folder / notes.name
 
     def wait(self) -> None:
@@ -80,18 +83,17 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
-    def load(self, folder: Path, *, with_optimizer: bool) -> Restored | None:
+    def load(self, folder: Path, *, with_optimizer: bool) -> Whole | None:
         """See `DistributedStep.load`; None where the folder has no checkpoint."""
         self.wait()
         whole = newest_whole(folder, self._ranks)
         if whole is None:
             return None
         parts = self._parts(with_optimizer=with_optimizer)
-        self._ranks.together(lambda: self._verify(whole, with_optimizer=with_optimizer))
+        self._ranks.agree(lambda: self._verify(whole, with_optimizer=with_optimizer))
         read(whole, parts, self._ranks)
-        notes = whole.notes
-        self._executor.resume(notes.step, notes.seed)
-        return Restored(notes.step, whole.extra, whole.path, notes.rates, notes.loaders)
+        self._executor.resume(whole.notes.step, whole.notes.seed)
+        return whole
 
     @property
     def _ranks(self) -> Ranks:
@@ -99,14 +101,14 @@ class Checkpoints:
             self._made = Ranks.connect()
         return self._made
 
-    def _parts(self, *, with_optimizer: bool) -> dict[str, Part]:
+    def _parts(self, *, with_optimizer: bool) -> dict[str, LocalShard]:
         executor = self._executor
-        found: dict[str, Part] = {}
+        found: dict[str, LocalShard] = {}
         for name, value in _lasting(executor.plan, with_optimizer=with_optimizer):
             if value.spread.partial:
                 raise CheckpointError(f"{name} is kept as partial values, which no checkpoint has")
             slices = value.slices(executor.plan.mesh, executor.comm.rank)
-            found[name] = Part(executor.local(value), value.shape, tuple(each.start for each in slices))
+            found[name] = LocalShard(executor.local(value), value.shape, tuple(each.start for each in slices))
         return found
 
     def _verify(self, whole: Whole, *, with_optimizer: bool) -> None:
@@ -138,7 +140,7 @@ def _remedy(name: str) -> str:
 def _lasting(plan: Plan, *, with_optimizer: bool) -> Iterator[tuple[str, Value]]:
     """What a stage keeps from step to step, by its name in a checkpoint."""
     for value in plan.inputs:
-        under = _LASTING.get(value.role)
-        if under is not None and (with_optimizer or under != "optimizer"):
-            state = value.state if value.role == "state" else "step_count" if value.role == "step_count" else ""
-            yield ".".join(filter(None, (under, value.name, state))), value
+        if value.role in _NAMES:
+            name = ".".join(filter(None, _NAMES[value.role](value)))
+            if with_optimizer or not name.startswith(_OF_OPTIMIZER):
+                yield name, value

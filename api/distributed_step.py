@@ -484,13 +484,14 @@ class DistributedStep:
         found = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
         if found is None:
             return None
+        notes = found.notes
         if self.optimizer is not None and optimizer:
-            for group, rate in zip(self.optimizer.param_groups, found.rates, strict=True):
+            for group, rate in zip(self.optimizer.param_groups, notes.rates, strict=True):
                 group["lr"] = rate
-        self._positions = list(found.loaders)
+        self._positions = list(notes.loaders)
         for loader in self._loaders[: len(self._positions)]:
             loader.load_state_dict(self._positions.pop(0))
-        return found
+        return Restored(notes.step, found.extra, found.path)
 
     def gather(self, name: str) -> torch.Tensor:
         """

@@ -22,7 +22,6 @@ from ..runtime.executor import Executor
 from ..runtime.local_shard import LocalShard
 from ..runtime.plan import Plan, PlanError, Spread, Value
 
-
 Sharded: TypeAlias = "torch.Tensor | LocalShard"
 """A `DTensor` or a `LocalShard`; in a job without a process group the tensor itself."""
 
@@ -108,7 +107,7 @@ class ShardedState:
             if value.role == "state" and value.name:
                 state.setdefault(value.name, {})[value.state] = self.sharded(value)
         count = next((value for value in plan.inputs if value.role == "step_count"), None)
-        if count is not None and (plan.optimizer or {}).get("kind") not in _UNCOUNTED:
+        if count is not None and self._counts:
             for states in state.values():
                 # torch has one on the host for each parameter.
                 states[_STEP] = self._executor.local(count).to("cpu", torch.float32, copy=True)

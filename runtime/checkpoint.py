@@ -12,6 +12,7 @@ is read can name code: the pickle of torch.distributed.checkpoint is read by an 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
@@ -22,8 +23,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -39,6 +41,8 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
+from .local_shard import LocalShard
+
 LOG = logging.getLogger("shardwright")
 
 Returned = TypeVar("Returned")
@@ -53,22 +57,6 @@ _UNFINISHED = ".unfinished"
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message names the file, and what to do."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """
-    This rank's part of a value.
-
-    Args:
-        local: the part, which is read and written in place; empty where the rank has none.
-        shape: of the whole.
-        offsets: where the part begins in the whole, by dim.
-    """
-
-    local: torch.Tensor
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -124,26 +112,49 @@ class Ranks:
         dist.all_gather_object(everyone, mine, group=self.group)
         return everyone
 
-    def together(self, what: Callable[[], Returned]) -> list[Returned]:
+    def agree(self, what: Callable[[], Returned]) -> Returned:
         """
-        Do something on every rank, and give all results.
+        Do something on every rank.
 
         Raises:
             CheckpointError: on all ranks, where it failed on one.
         """
+        # Of whatever kind the failure is: the other ranks wait for this one.
         try:
-            done: tuple[Any, str] = (what(), "")
-        except (OSError, CheckpointError, RuntimeError) as error:
-            done = (None, str(error) or type(error).__name__)
-        everyone = self.gather(done)
-        if failed := [(rank, message) for rank, (_, message) in enumerate(everyone) if message]:
+            done, message = what(), ""
+        except CheckpointError as error:
+            done, message = None, str(error)
+        except Exception as error:
+            done, message = None, f"{type(error).__name__}: {error}"
+        told = self.gather(message)
+        if failed := [(rank, message) for rank, message in enumerate(told) if message]:
             rank, message = failed[0]
             raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
-        return [result for result, _ in everyone]
+        return cast("Returned", done)
+
+
+def packed(extra: object) -> bytes:
+    """
+    What the user adds, as it is written.
+
+    Raises:
+        CheckpointError: `torch.load(weights_only=True)` could not read it.
+    """
+    file = io.BytesIO()
+    try:
+        torch.save(extra, file)
+        torch.load(io.BytesIO(file.getbuffer()), weights_only=True)
+    except Exception as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"save() was given extra={type(extra).__name__}, which has something else than numbers, strings, tensors, "
+            f"lists and dicts ({what}): give what describes it, as its state_dict() does"
+        ) from error
+    return file.getvalue()
 
 
 def write(
-    folder: Path, parts: Mapping[str, Part], notes: Notes, extra: object, keep: int | None, ranks: Ranks
+    folder: Path, parts: Mapping[str, LocalShard], notes: Notes, extra: bytes, keep: int | None, ranks: Ranks
 ) -> Path:
     """
     Write a checkpoint; every rank must call this.
@@ -151,7 +162,7 @@ def write(
     Args:
         folder: on a disk that all ranks share.
         parts: by name; what several ranks hold alike is written once.
-        extra: what `torch.load(weights_only=True)` can read: numbers, strings, tensors, and lists and dicts of them.
+        extra: what the user adds, `packed`; that of rank 0 is kept.
         keep: how many checkpoints stay, the newest; None: all.
 
     Raises:
@@ -173,8 +184,7 @@ def write(
             save_tensors(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            _write_file(unfinished / EXTRA, lambda path: torch.save(extra, path))
-            torch.load(unfinished / EXTRA, weights_only=True)
+            _write_file(unfinished / EXTRA, lambda path: path.write_bytes(extra))
             mine += [unfinished / EXTRA, unfinished / _METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
@@ -194,9 +204,9 @@ def write(
         for old in checkpoints(folder)[keep:] if keep is not None else ():
             _remove(folder / old)
 
-    ranks.together(begin)
-    written = ranks.together(tensors)
-    ranks.together(lambda: commit({name: entry for each in written for name, entry in each.items()}))
+    ranks.agree(begin)
+    written = ranks.gather(ranks.agree(tensors))
+    ranks.agree(lambda: commit({name: entry for each in written for name, entry in each.items()}))
     return folder / name
 
 
@@ -236,7 +246,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
         found = ranks.gather(_fault(folder / name, ranks))
         fault = next(filter(None, found), "")
         if not fault:
-            return _whole(folder / name)
+            return ranks.agree(partial(_whole, folder / name))
         faults.append(f"{folder / name}: {fault}")
         if ranks.rank == 0:
             LOG.warning("%s; going back to the checkpoint before it", faults[-1])
@@ -245,7 +255,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     return None
 
 
-def read(whole: Whole, parts: Mapping[str, Part], ranks: Ranks) -> None:
+def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """
     Read this rank's parts, which may lie otherwise than those that were written; every rank must call this.
 
@@ -258,7 +268,7 @@ def read(whole: Whole, parts: Mapping[str, Part], ranks: Ranks) -> None:
             reader, is_alone = _Reader(whole.path), ranks.group is None
             load_tensors(_boxes(parts), storage_reader=reader, process_group=ranks.group, no_dist=is_alone)
 
-    ranks.together(tensors)
+    ranks.agree(tensors)
 
 
 def _whole(path: Path) -> Whole:
@@ -302,6 +312,8 @@ def _fault(path: Path, ranks: Ranks) -> str:
                 return f"{name} is not what was written: its SHA-256 differs"
     except (CheckpointError, OSError) as error:
         return str(error)
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"{MANIFEST} is no manifest of a checkpoint: {error}"
     return ""
 
 
@@ -339,7 +351,7 @@ def _alone_without_warning() -> Iterator[None]:
 class _Box(torch.Tensor):
     """A part as torch.distributed.checkpoint asks for it: where it lies, and what it holds."""
 
-    part: Part
+    part: LocalShard
 
     def size(self, dim: int | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of the whole: it is compared with what was written."""
@@ -369,7 +381,7 @@ def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape or (1,)
 
 
-def _boxes(parts: Mapping[str, Part]) -> dict[str, Any]:
+def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, Any]:
     boxes: dict[str, Any] = {}
     for name, part in parts.items():
         box = part.local.detach().as_subclass(_Box)

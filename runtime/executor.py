@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -233,8 +233,13 @@ class Executor:
         """What the loss of the next step will be scaled by, where it is, the same on every rank."""
         if LOSS_SCALE in self.metrics:
             return self.metrics[LOSS_SCALE].item()
-        states = (value for plan in self.plans for value in plan.inputs if value.role == "state" and not value.name)
-        return next((float(value.value) for value in states if value.state == LOSS_SCALE), None)
+        return next((float(value.value) for value in self._loss_scales()), None)
+
+    def _loss_scales(self) -> Iterator[Value]:
+        """The state that it is, where a plan has it, of whichever stage."""
+        for value in (value for plan in self.plans for value in plan.inputs):
+            if (value.role, value.name, value.state) == ("state", "", LOSS_SCALE):
+                yield value
 
     @property
     def seed(self) -> int:
@@ -242,8 +247,9 @@ class Executor:
         return self._seed
 
     def resume(self, steps: int, seed: int) -> None:
-        """Go on as after so many steps, with the random numbers of `seed`."""
+        """Go on as after so many steps, with the random numbers of `seed` and the states that are held."""
         self._steps, self._seed = steps, seed
+        self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
 
     @property
     def steps(self) -> int:

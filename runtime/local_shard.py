@@ -13,7 +13,7 @@ from .plan import PlanError
 @dataclass(frozen=True)
 class LocalShard:
     """
-    This rank's part of a value that is split as no `DTensor` can be.
+    This rank's part of a value, which may be split as no `DTensor` can be.
 
     Args:
         local: the part, the step's own memory; empty where the rank has none.
@@ -34,6 +34,6 @@ class LocalShard:
     def __create_write_items__(self, name: str, _: object) -> NoReturn:
         """PlanError: torch.distributed.checkpoint asks this of what it saves, and would save the part of one rank."""
         raise PlanError(
-            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: save "
-            'step.state_dict(), which is whole, or plan with ratios="even"'
+            f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: use "
+            "step.save(folder), which can, or save step.state_dict(), which is whole"
         )

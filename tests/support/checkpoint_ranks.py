@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from split_cluster import split_cluster
@@ -147,6 +148,15 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
+def _save_what_cannot_be_read(folder: Path) -> DistributedStep:
+    """What one rank adds no file can hold; all ranks are told, and nothing is written."""
+    step = planned(pins="dp")
+    with pytest.raises(sw.CheckpointError, match=r"^rank 0: save\(\) was given extra=function, .*: give what"):
+        step.save(folder, extra=_tear if dist.get_rank() == 0 else None)
+    assert not list(folder.glob(".*"))
+    return step
+
+
 DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "nothing": _on_first(lambda folder: None),
     "flipped": _on_first(lambda folder: _flip(_newest(folder) / "__1_0.distcp")),
@@ -156,6 +166,7 @@ DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "unfinished": _on_first(lambda folder: _newest(folder).rename(folder / ".step-00000006.unfinished")),
     "all": _on_first(lambda folder: [_tear(path) for path in folder.glob("*/__0_0.distcp")]),
     "empty": _on_first(shutil.rmtree),
+    "an extra that cannot be read": _save_what_cannot_be_read,
     "another model": _of(lambda: wide(16), adamw),
     "another optimizer": _of(lambda: net(1), _sgd),
     "another optimizer, weights alone": _of(lambda: net(1), _sgd),
