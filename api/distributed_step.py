@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -19,7 +16,6 @@ from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
 from ..lowering.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
-from ..runtime.checkpoint import CheckpointError
 from ..runtime.executor import Executor
 from ..runtime.faults import HERE
 from ..runtime.non_finite import FiniteLosses, OnNan
@@ -28,20 +24,16 @@ from ..runtime.recording import named_tensors
 from ..runtime.replicas import REPLICAS
 from ..runtime.sampler import ShareSampler
 from .batch_values import BatchValues
-from .checkpoints import Checkpoints, Restored
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
-from .loading import ShareLoader, share_loader
+from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
-from .optimizer_handle import OptimizerHandle
 from .profiled_layers import ProfiledLayers
-from .sharded_state import Sharded, ShardedState
+from .step_state import StepState
 from .trained_loss import trained_loss
 from .variants import Variants
 
-LOG = logging.getLogger("shardwright")
 
-
-class DistributedStep:
+class DistributedStep(StepState):
     """
     A planned training step, on one rank of a job: call it with the global batch to train one step.
 
@@ -58,8 +50,7 @@ class DistributedStep:
         device_mesh: the one that was planned for, if one was given.
         on_nan: what becomes of a loss that is no number.
 
-    `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
-    program updates nothing.
+    What it holds is read, replaced, saved and loaded by the methods of `StepState`.
     """
 
     def __init__(
@@ -74,9 +65,9 @@ class DistributedStep:
         device_mesh: DeviceMesh | None = None,
         on_nan: OnNan = "raise",
     ) -> None:
+        super().__init__(executor, device_mesh)
         self.plan = plan
         self.program = program
-        self._executor = executor
         self._model = model if isinstance(model, nn.Module) else None
         layers = self._model.named_modules() if self._model is not None else ()
         self._modes = [(name, layer, layer.training) for name, layer in layers]
@@ -85,13 +76,7 @@ class DistributedStep:
         self._variants = variants
         if self._guard is not None:
             variants.opened = self._guard.open
-        groups = executor.plan.parameter_groups
-        self.optimizer = OptimizerHandle(groups) if groups else None
         self._ranges = ProfiledLayers(executor, program)
-        self._checkpoints = Checkpoints(executor)
-        self._loaders: list[ShareLoader] = []
-        self._positions: list[Mapping[str, int]] = []
-        self._sharded = ShardedState(executor, device_mesh)
         self._given = GivenAlike(executor.plan, executor.comm.rank, executor.plans, compared)
         self._replicas = REPLICAS.add(executor)
         self._finite = FiniteLosses(executor, on_nan)
@@ -241,11 +226,6 @@ class DistributedStep:
         return self._executor.loss_scale
 
     @property
-    def rank(self) -> int:
-        """Of this process in the job."""
-        return dist.get_rank() if dist.is_initialized() else 0
-
-    @property
     def rows(self) -> range:
         """
         The rows of every global batch, shaped as the example, that this rank computes on: all of them where the batch
@@ -279,9 +259,7 @@ class DistributedStep:
             PlanError: the last batch is to be used, and has a number of rows that was not declared.
         """
         made = share_loader(self._executor, self._variants, dataset, seed, drop_last=drop_last, options=options)
-        self._loaders.append(made)
-        if self._positions:
-            made.load_state_dict(self._positions.pop(0))
+        self._add_loader(made)
         return made
 
     def local(self, batch: Batch, rows: int | None = None) -> LocalRows:
@@ -334,173 +312,3 @@ class DistributedStep:
         with torch.no_grad():
             for name, value in {value.name: value for value in values}.items():
                 tensors[name].copy_(self._executor.gather(value))
-
-    @property
-    def device_mesh(self) -> DeviceMesh | None:
-        """
-        The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
-
-        It is the very one that was given as `cluster`, where the plan is on its axes.
-        """
-        return self._sharded.device_mesh
-
-    def named_parameters(self) -> Iterator[tuple[str, Sharded]]:
-        """
-        The parameters by their names in the model, in a pipeline those of this rank's stage.
-
-        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can be split as it is.
-
-        They are views of the step's own memory, for the next step to change or to leave behind: ask again after it.
-        """
-        return self._sharded.named_parameters()
-
-    def parameters(self) -> Iterator[Sharded]:
-        """Those of `named_parameters`."""
-        return (value for _, value in self.named_parameters())
-
-    @overload
-    def state_dict(self) -> dict[str, torch.Tensor]: ...
-    @overload
-    def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
-    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
-        """
-        Parameters and buffers, whole, under the names of the single-device model: what it can load.
-
-        Args:
-            sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
-                `torch.distributed.checkpoint` saves, and loads into.
-        """
-        return self._sharded.weights() if sharded else self._executor.state_dict()
-
-    def optimizer_state_dict(self) -> dict[str, Any]:
-        """
-        The states of the optimizer, by parameter and torch's name of the state, and its groups of parameters.
-
-        The form is that of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`, the tensors are as in
-        `named_parameters`.
-        """
-        return self._sharded.optimizer_state(self.optimizer.rates if self.optimizer is not None else ())
-
-    def load_state_dict(self, state: Mapping[str, Sharded]) -> None:
-        """
-        Take over weights: parameters and persistent buffers, all of them.
-
-        The states of the optimizer stay as they are, averages over the weights before among them. Once steps have been
-        made, a warning is logged that says so.
-
-        Args:
-            state: by the names of the model, whole tensors, the same on all ranks, or what `state_dict(sharded=True)`
-                gives.
-
-        Raises:
-            PlanError: anything is missing, unknown or of another shape, or the ranks were given different weights.
-        """
-        self._sharded.load_weights(state)
-        if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
-            LOG.warning(
-                "load_state_dict() replaced the weights after %d steps; the states of the optimizer are still those of "
-                "the weights before",
-                self._executor.steps,
-            )
-
-    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
-        Take over the states of the optimizer and the learning rates.
-
-        Args:
-            state: what `optimizer_state_dict` gives, with whole tensors or sharded ones; or the `state_dict()` of an
-                optimizer of torch with the same groups, that of one device, say, the same on all ranks.
-
-        Raises:
-            PlanError: a state is missing or of another shape, or the ranks were given different ones.
-        """
-        self._sharded.load_optimizer(state)
-        if self.optimizer is not None:
-            for group, given in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
-                group["lr"] = float(given["lr"])
-
-    @property
-    def steps(self) -> int:
-        """How many steps were made, those before what was loaded among them."""
-        return self._executor.steps
-
-    def save(
-        self, folder: str | Path, *, extra: object = None, keep: int | None = 2, asynchronous: bool = False
-    ) -> Path:
-        """
-        Write a checkpoint: parameters, buffers, states of the optimizer, the number of steps, the seed, the learning
-        rates, and the positions of the loaders that `loader` made.
-
-        Every rank writes its parts. The checkpoint is in its folder, ``step-00000042``, once all of it is on the disk,
-        or not at all.
-
-        Args:
-            folder: on a disk that all ranks share.
-            extra: what else is to be kept, a scheduler's `state_dict()`, say: numbers, strings, tensors, and lists and
-                dicts of them. That of rank 0 is.
-            keep: how many checkpoints stay in the folder, the newest; None: all.
-            asynchronous: copy what is held, and write it while training goes on; the next `save`, `load` or
-                `wait_saved` waits for that.
-
-        Returns:
-            The checkpoint's folder.
-
-        Raises:
-            CheckpointError: it could not be written, on any rank.
-        """
-        rates = self.optimizer.rates if self.optimizer is not None else ()
-        loaders = [each.state_dict() for each in self._loaders]
-        return self._checkpoints.save(
-            Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous
-        )
-
-    def wait_saved(self) -> None:
-        """Wait until what `save` writes asynchronously is there; CheckpointError where that failed."""
-        self._checkpoints.wait()
-
-    def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
-        """
-        Take over the newest whole checkpoint in a folder, of any plan on any number of ranks.
-
-        What `save` lists is as it was, learning rates and positions of loaders too, in the order in which they were
-        made, now or later.
-
-        Args:
-            folder: what was given to `save`.
-            optimizer: whether states of the optimizer and learning rates are taken; if not, they stay as they are.
-
-        Returns:
-            The number of steps, and what was given to `save` besides.
-
-        Raises:
-            CheckpointError: none is whole, or it is of another model or optimizer; then nothing was changed.
-        """
-        if (found := self.resume(folder, optimizer=optimizer)) is None:
-            raise CheckpointError(f"{folder} has no checkpoint; step.save(folder) writes one")
-        return found
-
-    def resume(self, folder: str | Path, *, optimizer: bool = True) -> Restored | None:
-        """As `load`, and None where the folder has no checkpoint yet: for scripts that are started again."""
-        found = self._checkpoints.load(Path(folder), with_optimizer=optimizer)
-        if found is None:
-            return None
-        notes = found.notes
-        if self.optimizer is not None and optimizer:
-            for group, rate in zip(self.optimizer.param_groups, notes.rates, strict=True):
-                group["lr"] = rate
-        self._positions = list(notes.loaders)
-        for loader in self._loaders[: len(self._positions)]:
-            loader.load_state_dict(self._positions.pop(0))
-        return Restored(notes.step, found.extra, found.path)
-
-    def gather(self, name: str) -> torch.Tensor:
-        """
-        A parameter or buffer, whole.
-
-        Raises:
-            KeyError: the plan has none of that name.
-        """
-        for value in (value for plan in self._executor.plans for value in plan.inputs):
-            if value.role in ("param", "buffer") and name in (value.name, *value.tied):
-                return self._executor.gather(value)
-        raise KeyError(f"the plan has no parameter or buffer {name!r}")
