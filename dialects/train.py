@@ -12,7 +12,7 @@ Arguments carry one of the role attributes below; a result that is the new value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
@@ -101,7 +101,10 @@ class TrainOp(ComputeOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The operands' names, less those that are absent."""
-        names = tuple(name for name in self.OPERANDS if name not in self.absent())
+        return self._operand_names(self.absent())
+
+    def _operand_names(self, absent: Collection[str]) -> tuple[str, ...]:
+        names = tuple(name for name in self.OPERANDS if name not in absent)
         return (*names, FOUND_INF) if len(self.args) == len(names) + 1 else names
 
     def rule(self) -> Rule:
@@ -146,9 +149,7 @@ class AdamBaseOp(TrainOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The operands' names, less the maximum where none is kept."""
-        absent = () if self.arguments().get("amsgrad") else self.OPTIONAL
-        names = tuple(name for name in self.OPERANDS if name not in absent)
-        return (*names, FOUND_INF) if len(self.args) == len(names) + 1 else names
+        return self._operand_names(() if self.arguments().get("amsgrad") else self.OPTIONAL)
 
 
 @irdl_op_definition

@@ -91,17 +91,17 @@ def joined_adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
     weight_decay: float = 0.0,
-    amsgrad: bool = False,
-    maximize: bool = False,
-    found_inf: torch.Tensor | None = None,
+    **settings: Any,
 ) -> list[torch.Tensor]:
-    """Adam of several parameters: all of them, then all of each kind of state, updated."""
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
-    settings["found_inf"] = found_inf
-    return _adam(torch._fused_adam_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    """
+    Adam of several parameters: all of them, then all of each kind of state, updated.
+
+    Args:
+        settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
+    """
+    given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
+    return _adam(torch._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def joined_adamw_(
@@ -113,17 +113,12 @@ def joined_adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: Tensors = (),
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
     weight_decay: float = 0.01,
-    amsgrad: bool = False,
-    maximize: bool = False,
-    found_inf: torch.Tensor | None = None,
+    **settings: Any,
 ) -> list[torch.Tensor]:
     """AdamW of several parameters, as `joined_adam_`."""
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
-    settings["found_inf"] = found_inf
-    return _adam(torch._fused_adamw_, [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq], step, lr, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
+    return _adam(torch._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _adam(
@@ -132,8 +127,12 @@ def _adam(
     step: Scalar,
     lr: Scalar,
     *,
-    betas: tuple[float, float],
-    **settings: Any,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    found_inf: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     params, grads, *states = given
     if kept := _filled(params):
@@ -145,7 +144,11 @@ def _adam(
             lr=lr,
             beta1=betas[0],
             beta2=betas[1],
-            **settings,
+            weight_decay=weight_decay,
+            eps=eps,
+            amsgrad=amsgrad,
+            maximize=maximize,
+            found_inf=found_inf,
         )
     return [*params, *(tensor for state in states for tensor in state)]
 
