@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
@@ -73,7 +74,7 @@ def gradient_values(func: FuncOp) -> set[SSAValue]:
         if isinstance(op, TransferOp):
             pending.append(op.operand)
         elif isinstance(op, ComputeOp) and _keeps_elements(op) and not _widens(op):
-            pending += [each for each in op.args if _elements(each) == _elements(value)]
+            pending += [each for each in op.args if prod(shape_of(each)) == prod(shape_of(value))]
     return seen
 
 
@@ -84,13 +85,6 @@ def _widens(op: ComputeOp) -> bool:
 def _keeps_elements(op: ComputeOp) -> bool:
     """Whether a gradient goes through an op element by element: clipped, scaled, added to another, viewed."""
     return spec_of(op).view or spec_of(op).family == "elementwise"
-
-
-def _elements(value: SSAValue) -> int:
-    count = 1
-    for size in shape_of(value):
-        count *= size
-    return count
 
 
 def _narrow(value: SSAValue) -> Iterator[SSAValue]:
