@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from enum import Enum
 from itertools import accumulate
 
@@ -14,6 +14,7 @@ from ...dialects.compute import ComputeOp
 from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.train import is_update
+from ..analysis.compute import is_contraction
 from ..search.step_view import StepView
 from ..time.loop import communicates
 from .early import early_scalars_first, operands_first, sources
@@ -24,7 +25,8 @@ class Role(Enum):
     Whom a collective serves.
 
     ARGUMENTS  ops that read arguments of the step: gathers of parameters
-    RESULTS    updates and results of the step alone: reductions of gradients and of the loss
+    RESULTS    updates and results of the step alone, casts and norms of gradients before them too: reductions of
+               gradients and of the loss
     INNER      ops between others: changes of activations and of their gradients, counts
     """
 
@@ -45,9 +47,9 @@ class Flow:
         self.view, self.mesh = view, view.mesh
         self.block = view.func.body.block if fragment is None else fragment.body.block
         ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
-        self.roles: dict[Operation, Role] = {
-            op: _role(op) for op in ops if isinstance(op, CollectiveOp) and view.has(op) and communicates(op, self.mesh)
-        }
+        self._late = _late(ops)
+        collectives = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
+        self.roles: dict[Operation, Role] = {op: self._role(op) for op in collectives if communicates(op, self.mesh)}
         inner = self.of(Role.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
         self.floating = self._floating()
@@ -106,11 +108,17 @@ class Flow:
         """Whether those who need the result of `op` are those who need its operand."""
         return op in self.floating or self.roles.get(op) is Role.ARGUMENTS
 
+    def _role(self, op: CollectiveOp) -> Role:
+        if _from_arguments(op):
+            return Role.ARGUMENTS
+        return Role.RESULTS if _serves_results(op, self._late) else Role.INNER
+
     def _of_updates(self) -> set[Operation]:
-        """The optimizer's ops, and what needs their results."""
+        """The optimizer's ops, what they need of reduced gradients, and what needs their results."""
         found: set[Operation] = set()
         for op in self.ops:
-            if is_update(op) or not found.isdisjoint(sources(op)):
+            of_reduced = op in self._late and not self.floating.isdisjoint(sources(op))
+            if is_update(op) or of_reduced or not found.isdisjoint(sources(op)):
                 found.add(op)
         return found
 
@@ -123,12 +131,23 @@ class Flow:
         return found
 
 
-def _role(op: CollectiveOp) -> Role:
-    if _from_arguments(op):
-        return Role.ARGUMENTS
-    served = list(_final_users(op.result, _moves_data))
-    serves_results = bool(served) and all(is_update(user) or isinstance(user, ReturnOp) for user in served)
-    return Role.RESULTS if serves_results else Role.INNER
+def _late(ops: Sequence[Operation]) -> set[Operation]:
+    """What is made for updates alone, and is no product of matrices: casts, norms and scales of gradients."""
+    found: set[Operation] = set()
+    for op in reversed(ops):
+        if isinstance(op, ComputeOp) and not is_contraction(op) and _serves_results(op, found):
+            if any(is_update(user) or user in found for user in _served(op)):
+                found.add(op)
+    return found
+
+
+def _serves_results(op: Operation, late: Container[Operation]) -> bool:
+    users = _served(op)
+    return bool(users) and all(is_update(user) or isinstance(user, ReturnOp) or user in late for user in users)
+
+
+def _served(op: Operation) -> list[Operation]:
+    return [user for result in op.results for user in _final_users(result, _moves_data)]
 
 
 def _from_arguments(op: Operation) -> bool:
