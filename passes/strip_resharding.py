@@ -10,8 +10,10 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from ..dialects.pipe import TransferOp
-from ..dialects.spmd import FreeOp, ReshardingOp, StartOp, WaitOp
+from ..dialects.pipe import FragmentOp, TransferOp
+from ..dialects.placed import AT
+from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from .errors import fail
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class StripReshardingPass(ModulePass):
     """
     Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
-    Requires: nothing.
+    Requires: a step whose parts of the batch were not written out one after the other (`accumulate`, `duplex`,
+    `schedule-pipeline`): nothing undoes that.
     Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are
     global, so each is the identity and its operand takes its place; of a transfer to another stage the tasks
     go. Signatures and homes stay, and how transfers arrive.
@@ -56,7 +59,19 @@ class StripReshardingPass(ModulePass):
 
 
 def strip_resharding(func: FuncOp) -> None:
-    """Remove all changes of sharding from one function, in place."""
+    """
+    Remove all changes of sharding from one function, in place.
+
+    Raises:
+        OpFailure: parts of the batch were written out; then nothing was changed.
+    """
+    for op in func.walk():
+        if isinstance(op, FragmentOp | AccumulateOp) or AT in op.attributes:
+            fail(
+                op,
+                "is of one part of the batch: accumulate, duplex or schedule-pipeline has written out the parts, "
+                "which nothing undoes; begin with the step before these passes, such as the global.mlir of a plan",
+            )
     for block in func.body.blocks:
         for op in list(block.ops):
             if isinstance(op, FreeOp):
