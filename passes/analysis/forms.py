@@ -23,10 +23,11 @@ from ...dialects.step import BACKWARD
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
+from ..errors import fail
 from ..search.comparisons import find_comparisons
 from ..search.step_view import StepView
 from .factors import Factors
-from .resharding import ReshardCosts
+from .resharding import ReshardCosts, ReshardingError
 
 Form = TypeVar("Form", bound=Hashable)
 
@@ -177,7 +178,11 @@ class Forms(ABC, Generic[Form]):
         if (reduced := self._reduced(value, source, target, again)) is not None:
             start, source = made[again, reduced], reduced
         splits: Splits = self._splits[value]
-        for step in self.costs.path(splits, element_bytes(value), source, target):
+        try:
+            steps = self.costs.path(splits, element_bytes(value), source, target)
+        except ReshardingError as error:
+            fail(user, f"takes %{value.name_hint or 'a value'}: {error}")
+        for step in steps:
             # Steps over time, and sums, are shared with the other chains of the value.
             is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
             if is_shared and (again, step.target) in made:
