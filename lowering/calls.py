@@ -28,6 +28,7 @@ from ..ir.ops.foreach import FOREACH
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
 from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
+from .allowed_ops import check_allowed
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _target(overload: str) -> str:
 
 @lru_cache(maxsize=1024)
 def resolve(target: str) -> Any:
-    """The op of `torch.ops` called `target`; VerifyException where torch has none."""
+    """The op of `torch.ops` called `target`; VerifyException where torch has none, or it may not be run."""
     found: Any = torch.ops
     for name in target.split("."):
         try:
@@ -151,37 +152,8 @@ def resolve(target: str) -> Any:
         except AttributeError as error:
             message = f"torch has no op '{target}'; import the library that registers it"
             raise VerifyException(message) from error
-    _check_functional(target, found)
+    check_allowed(target, found)
     return found
-
-
-_NOT_OF_TENSORS = frozenset(
-    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "profiler", "inductor", "debugprims",
-     "_test", "static_runtime", "debug_mode_ops", "export", "mkldnn"}
-)  # fmt: skip
-"""Namespaces of torch whose ops communicate, load files, or speak of memory."""
-
-_NEVER = frozenset({"aten.from_file", "aten._print", "aten.set", "aten.resize", "aten.record_stream"})
-"""Ops whose schema does not say that they do more than compute: they open files, print, or share memory."""
-
-
-def _check_functional(target: str, op: Any) -> None:
-    """VerifyException unless `op` is an overload that computes tensors from tensors and plain values, and no more."""
-    if not isinstance(op, torch._ops.OpOverload):
-        raise VerifyException(f"'{target}' is no overload of an op of torch")
-    schema, why = op._schema, ""
-    if target.partition(".")[0] in _NOT_OF_TENSORS or target.rpartition(".")[0] in _NEVER:
-        why = "does more than compute"
-    elif not torch._C._dispatch_has_kernel(op.name()):
-        why = "is an op of TorchScript, not of the dispatcher"
-    elif not schema.returns or any("Tensor" not in str(result.type) for result in schema.returns):
-        why = "gives what is no tensor"
-    elif schema.is_mutable:
-        why = "writes to its arguments"
-    elif any(word in str(a.type) for a in schema.arguments for word in ("Storage", "Stream", "__torch__")):
-        why = "takes what is no tensor or plain value"
-    if why:
-        raise VerifyException(f"'{target}' {why}, and a step may hold only ops that compute tensors from tensors")
 
 
 @lru_cache(maxsize=1024)

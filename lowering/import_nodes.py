@@ -27,6 +27,7 @@ from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
 from ..dialects.step import BACKWARD, CHECKPOINT
 from ..ir.not_supported import STRIDES
+from .allowed_ops import vouch_for
 from .captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
@@ -89,6 +90,7 @@ class NodeImporter:
             attributes[ABSENT] = ArrayAttr([StringAttr(name) for name in bound.absent])
         if (cls := ATEN_OPS.get(bound.name)) is not None:
             return cls(operands=[operands], result_types=[types], attributes=attributes)
+        vouch_for(bound.name)
         target = {"target": StringAttr(bound.name)}
         op = OpaqueOp(operands=[operands], result_types=[types], properties=target, attributes=attributes)
         op.attributes |= self.rules.attributes_of(op, node)
