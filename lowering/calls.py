@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
-from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
+from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops, update_ops
 from .allowed_ops import check_allowed
 
 
@@ -310,13 +310,14 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES = {
-    "train.adam": "adam_",
-    "train.adamw": "adamw_",
-    "train.sgd": "sgd_",
-    "train.increment": "increment",
-    "train.assign": "assign_",
+_UPDATES: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "train.adam": ("adam_", update_ops.adam),
+    "train.adamw": ("adamw_", update_ops.adamw),
+    "train.sgd": ("sgd_", update_ops.sgd),
+    "train.increment": ("increment", update_ops.increment),
+    "train.assign": ("assign_", update_ops.assign),
 }
+"""Update -> the runtime's function, and the one that takes the same settings here."""
 
 
 def _foreach_call(op: ForeachOp, given: Mapping[str, Arg]) -> Call:
@@ -342,7 +343,12 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
     settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
     if "beta1" in settings:
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
+    target, function = _UPDATES[op.name]
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in settings if name not in known]:
+        raise VerifyException(f"'{op.name}' has a setting {unknown[0][:60]!r}; expected some of {', '.join(known)}")
     named = (*op.OPTIONAL, FOUND_INF)
     settings = {**{name: places[name] for name in named if name in places}, **settings}
     positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)
-    return Call(_UPDATES[op.name], tuple(positional), tuple(settings.items()))
+    return Call(target, tuple(positional), tuple(settings.items()))

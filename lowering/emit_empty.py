@@ -13,6 +13,7 @@ from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.ops.elementwise import ELEMENTWISE
 from ..ir.signatures import Signature
+from . import python_text
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
@@ -48,7 +49,7 @@ class Empties:
         dtype = dtype_of(op.outs[index])
         shape = self._sizes.entry(f"{key}.empty", [constant.shape for constant in by_device], devices)
         fill = literal(_fill(first.value, dtype))
-        made = call("torch.full", [shape, fill, f"dtype=torch.{dtype}", "device=comm.device"])
+        made = call("torch.full", [shape, fill, keyword("dtype", python_text.dtype(dtype)), "device=comm.device"])
         for position, addend in enumerate(first.addends):
             shape = self._sizes.entry(f"{key}.addend", [c.addends[position].shape for c in by_device], devices)
             value = call(f"{self._names[op.args[addend.operand]]}.reshape", [shape])

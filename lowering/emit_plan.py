@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword as python_keyword
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..ir.sharding import Sharding
 from .emit_effects import roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
 from .emit_layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
+from .python_text import is_name, remark
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -41,10 +41,10 @@ TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
     """The docstring of the program of `func`; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
-    planner = f"shardwright {version}" if version else "shardwright"
+    planner = f"shardwright {remark(version)}" if version else "shardwright"
     stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
     what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
-    text = f"{_plain(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
+    text = f"{remark(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -56,14 +56,9 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
     yield '"""'
 
 
-def _plain(text: str) -> str:
-    """`text` for a docstring, which nothing in it may end."""
-    return "".join(c if c.isprintable() and c not in '"\\' else "'" for c in text)
-
-
 def _mesh_text(mesh: Mesh) -> str:
     """A mesh for a docstring; only what quotes the names of axes may be a double quote."""
-    axes = (f'"{_plain(axis.name)}"={axis.size}' for axis in mesh.axes)
+    axes = (f'"{remark(axis.name)}"={axis.size}' for axis in mesh.axes)
     kinds = (" temporal" if axis.kind is AxisKind.TEMPORAL else "" for axis in mesh.axes)
     return f"<[{', '.join(axis + kind for axis, kind in zip(axes, kinds, strict=True))}]>"
 
@@ -76,7 +71,7 @@ def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
 def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
     """`function(dp=2, tp=2)`."""
     names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
-    if all(name.isascii() and name.isidentifier() and not python_keyword.iskeyword(name) for name in names):
+    if all(map(is_name, names)):
         return call(function, map(keyword, names, sizes))
     entries = (f"{flat(string(name))}: {size}" for name, size in zip(names, sizes, strict=True))
     return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
