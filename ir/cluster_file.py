@@ -47,6 +47,7 @@ from pathlib import Path
 from .cluster import Cluster, Device, Link
 from .cluster_fields import ClusterFileError, Section, Source
 from .cluster_reader import read_cluster
+from .text_file import read_text
 from .toml_text import read_toml
 from .topology import Level, Topology
 
@@ -74,7 +75,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster file; ClusterFileError names the file, the line where it can be told, and the field."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ClusterFileError(f"{path}: cannot read the cluster file: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ..ir.cluster_fields import shown
+from ..ir.text_file import read_text
 from .cli_arguments import TOOL
 from .diagnostics import Diagnostic, DiagnosticError
 
@@ -73,7 +74,7 @@ def read_report(folder: Path, *needed: str) -> dict[str, Any]:
     """`plan.json` of a plan, with its mesh and the entries that are needed; DiagnosticError where there is none."""
     path = folder / "plan.json"
     try:
-        report = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        report = json.loads(read_text(path), parse_constant=_no_number)
     except OSError as error:
         raise _error(f"{path} is not a plan: {error.strerror}", folder) from error
     except (ValueError, RecursionError) as error:

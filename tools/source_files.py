@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xdsl.utils.lexer import Input
 
+from ..ir.text_file import read_file
 from .diagnostics import Diagnostic, DiagnosticError
 
 SEPARATOR = "// -----"
@@ -22,7 +23,7 @@ def read_source(path: str) -> Input[str]:
     """Return the text of the file at `path`, of standard input for `-`. DiagnosticError if there is none."""
     name = "<stdin>" if path == "-" else path
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == "-" else read_file(path)
     except (OSError, ValueError) as error:
         hint = "give the path of an IR file, or - for standard input"
         reason = getattr(error, "strerror", None) or str(error)

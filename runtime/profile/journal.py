@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...ir.text_file import read_text
+
 VERSION = 1
 
 _QUIET = 0.1
@@ -67,7 +69,7 @@ class Journal:
             ProfileError: there is no such file, or it is not one of these.
         """
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_text(path))
             if found.pop("version") != VERSION:
                 raise ProfileError(f"{path} is of another release: measure anew, without --resume")
             return Journal(**found)
