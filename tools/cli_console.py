@@ -27,7 +27,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         A function to call with the name of every phase.
     """
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda phase: progress.update(task, description=f"{what}: {phase}")
@@ -77,7 +77,8 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
         stderr: to standard error instead.
     """
     is_terminal = Console(stderr=stderr).is_terminal
-    console = Console(stderr=stderr) if is_terminal else Console(stderr=stderr, width=_WIDE)
+    # What is printed holds names of the user's, and brackets: none of it is markup.
+    console = Console(stderr=stderr, width=None if is_terminal else _WIDE, markup=False, emoji=False)
     for part in parts:
         if isinstance(part, str):
             console.print(Text(part), soft_wrap=True)

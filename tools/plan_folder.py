@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from ..ir.cluster_fields import shown
 from ..ir.text_file import read_text
-from .cli_arguments import TOOL
+from .cli_arguments import TOOL, command_line
 from .diagnostics import Diagnostic, DiagnosticError
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | dict[str, Shape]"
@@ -135,5 +135,5 @@ def _no_number(text: str) -> float:
 
 
 def _error(message: str, folder: Path) -> DiagnosticError:
-    hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
+    hint = f"write one with: {command_line('plan', 'STEP', '--cluster', 'FILE', '--out', folder)}"
     return DiagnosticError(Diagnostic(message, TOOL, hint=hint))
