@@ -1,10 +1,16 @@
-"""Reading files that a user names: a name may be that of anything, and what is no file must not hang or fill memory."""
+"""
+Files that a user names: a name may be that of anything.
+
+What is read is a file, of a bounded size: a pipe must not hang. What is written appears whole or not at all, where a
+file stands or nothing; what a link points to is written and the link stays, and a device is written to, not replaced.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 MOST_BYTES = 2**30
@@ -52,3 +58,33 @@ def _check_regular(found: os.stat_result, path: str | Path) -> None:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
         raise OSError(code, f"Is {kind}, not a file", str(path))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """
+    Write `text` to `path`, in UTF-8.
+
+    Raises:
+        OSError: it cannot be written; what stood there stays.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        _write_into(target, text)
+        return
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".shardwright-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _write_into(target: Path, text: str) -> None:
+    """Write to a device, or to a pipe that somebody reads."""
+    handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)

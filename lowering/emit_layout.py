@@ -126,7 +126,7 @@ def keyword(name: str, doc: Doc) -> Doc:
     name = checked_name(name)
     if isinstance(doc, str):
         return f"{name}={doc}"
-    return Group(f"{name}={doc.opening}", doc.items, doc.closing, doc.fill, doc.comma)
+    return replace(doc, opening=f"{name}={doc.opening}")
 
 
 def literal(value: Any) -> Doc:
@@ -151,7 +151,7 @@ def literal(value: Any) -> Doc:
 def _entry(key: str, value: Any) -> Doc:
     doc = literal(value)
     label = f"{flat(string(key))}: "
-    return label + doc if isinstance(doc, str) else Group(label + doc.opening, doc.items, doc.closing, doc.fill)
+    return label + doc if isinstance(doc, str) else replace(doc, opening=label + doc.opening)
 
 
 def string(text: str) -> Doc:

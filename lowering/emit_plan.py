@@ -16,7 +16,7 @@ from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
 from ..dialects.step import sharding_of
 from ..ir.mesh import Axis, AxisKind, Mesh
-from ..ir.sharding import Sharding
+from ..ir.sharding import Sharding, parse_sharding
 from .emit_effects import roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
 from .emit_layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
@@ -138,7 +138,7 @@ def _values(given: Signature) -> Iterator[Doc]:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
         entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
-        entries |= {"dtype": dtype_of(argument), "sharding": str(sharding_of(argument))}
+        entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
         if (value := attributes.get(VALUE)) is not None:
@@ -146,6 +146,19 @@ def _values(given: Signature) -> Iterator[Doc]:
         if (value := attributes.get(train.INITIAL)) is not None:
             entries["value"] = python_value(value)
         yield _entry("rt.Value", entries)
+
+
+def spread_text(func: FuncOp, spread: Sharding) -> str:
+    """A sharding as the runtime reads it; EmitError where the name of an axis would make it another one."""
+    text = str(spread)
+    try:
+        found = parse_sharding(text)
+    except ValueError:
+        found = None
+    if found != spread:
+        what = f"a value is spread as {text[:200]!r}, which is read as something else because of the name of an axis"
+        raise EmitError(func, f"{what}; call axes by letters, digits and _")
+    return text
 
 
 def argument_name(attributes: Mapping[str, Attribute]) -> str:
@@ -174,7 +187,8 @@ def _results(given: Signature) -> Iterator[Doc]:
     assert isinstance(done, ReturnOp)
     for index in given.results:
         result, attributes = done.operands[index], roles[index]
-        spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(sharding_of(result))}
+        spread = {"shape": shape_of(result), "dtype": dtype_of(result)}
+        spread["sharding"] = spread_text(func, sharding_of(result))
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})

@@ -18,7 +18,6 @@ import torch
 from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
-from ..api.files import write_atomically
 from ..api.finalists import compile_finalists, measured_here
 from ..api.pin_file import pin_file
 from ..api.steps import find_step
@@ -30,6 +29,7 @@ from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
+from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...ir.text_file import read_text
+from ...ir.text_file import read_text, write_atomically
 
 VERSION = 1
 
@@ -58,7 +57,7 @@ class Journal:
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""
-        replace_file(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
+        write_atomically(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
 
     @staticmethod
     def load(path: Path) -> Journal:
@@ -78,13 +77,3 @@ class Journal:
             raise ProfileError(f"there is nothing to go on from: {path}: {error.strerror}; {hint}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ProfileError(f"{path} is not the progress of a profile: {error}; measure without --resume") from error
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Put `text` in the place of a file, so that nothing half-written is ever seen there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ...ir.cluster import Cluster
 from ...ir.cluster_file import cluster_toml
-from .journal import Journal, replace_file
+from ...ir.text_file import write_atomically
+from .journal import Journal
 from .result import Fitted, Profile, missing_of, profile_of, with_table
 from .samples import OpSample
 
@@ -42,7 +43,7 @@ class Output:
     def write(self, journal: Journal, path: Path) -> Profile:
         """Write the file of the cluster, whole or not at all."""
         profile = self.profile(journal)
-        replace_file(path, profile_text(profile))
+        write_atomically(path, profile_text(profile))
         return profile
 
 
