@@ -54,7 +54,8 @@ def test_every_op_of_the_table_that_torch_has_may_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["aten.einsum.default", "aten.rand_like.default", "aten._fft_r2c.default", "prims.convert_element_type.default"]
+    "target",
+    ["aten.einsum.default", "aten.rand_like.default", "aten._fft_r2c.default", "prims.convert_element_type.default"],
 )
 def test_functional_ops_of_torch_may_run(target: str) -> None:
     assert isinstance(resolve(target), torch._ops.OpOverload)
