@@ -14,6 +14,7 @@ from ..ir.mesh import Mesh
 from ..ir.ops.elementwise import ELEMENTWISE
 from ..ir.signatures import Signature
 from . import python_text
+from .dtypes import torch_dtype
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
@@ -79,7 +80,7 @@ def _has_empty_part(given: Signature) -> bool:
 
 def _fill(value: float, dtype: str) -> float:
     """`value` in a dtype: the largest or smallest integer stands for infinity."""
-    kind: torch.dtype = getattr(torch, dtype)
+    kind = torch_dtype(dtype)
     if kind.is_floating_point or math.isfinite(value):
         return value
     limits = torch.iinfo(kind)

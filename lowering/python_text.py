@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import keyword
 
-import torch
 from xdsl.utils.exceptions import VerifyException
+
+from .dtypes import torch_dtype
 
 MOST_SHOWN = 60
 """Characters of a name that is refused."""
@@ -51,9 +52,8 @@ def dotted(text: str) -> str:
 
 
 def dtype(name: str) -> str:
-    """`torch.float32` for `float32`; NotPythonError where torch has no such dtype."""
-    if not isinstance(getattr(torch, checked_name(name), None), torch.dtype):
-        raise NotPythonError(f"'{name}' is no dtype of torch")
+    """`torch.float32` for `float32`; VerifyException where torch has no such dtype."""
+    torch_dtype(checked_name(name))
     return f"torch.{name}"
 
 
