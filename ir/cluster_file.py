@@ -102,7 +102,7 @@ def cluster_toml(cluster: Cluster) -> str:
     if cluster.topology is not None and cluster.topology.first:
         raise ValueError(f"cluster @{cluster.name} begins inside another; write that one")
     lines = ["version = 3", f"name = {_text(cluster.name)}"]
-    lines.append("mesh = [" + ", ".join(f'"{a.name}={a.size}"' for a in cluster.mesh.spatial) + "]")
+    lines.append("mesh = [" + ", ".join(_text(f"{a.name}={a.size}") for a in cluster.mesh.spatial) + "]")
     for device in cluster.devices:
         lines += ["", *_device_lines(device)]
     if cluster.topology is not None:
