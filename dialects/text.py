@@ -17,9 +17,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp
 from xdsl.ir import AttributeInvT, Block, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Input, Span
+from xdsl.utils.lexer import Input, Position, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
 Read = TypeVar("Read")
 
@@ -74,7 +76,8 @@ class IRParser(Parser):
 
     def __init__(self, ctx: Context, text: str, name: str = "<text>") -> None:
         check_strings(Input(text, name))
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
         self.op_spans: dict[Operation, Span] = {}
         self.forward_spans: dict[str, Span] = {}
         self._types: dict[str, TypeAttribute | None] = {}
@@ -125,6 +128,20 @@ class IRParser(Parser):
         block = super()._parse_block()
         _keep_name(block, name)
         return block
+
+
+class _Lexer(MLIRLexer):
+    """xDSL's lexer, for which text in UTF-8 is text: xDSL takes a string for bytes once an escape is not ASCII."""
+
+    def _lex_string_literal(self, start_pos: Position) -> MLIRToken:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is not MLIRTokenKind.BYTES_LIT or not isinstance(token.span, StringLiteral):
+            return token
+        try:
+            token.span.bytes_contents.decode()
+        except UnicodeDecodeError:
+            return token
+        return Token(MLIRTokenKind.STRING_LIT, token.span)
 
 
 class IRPrinter(Printer):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from xdsl.utils.exceptions import VerifyException
+
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..dialects.train import ForeachOp, overwritten_by_update
@@ -16,6 +18,7 @@ from .emit_layout import Doc, Group, call, keyword, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
 from .emit_where import Where
+from .python_text import checked_name, dotted, dtype
 
 _FACTORY_DEVICE = "device=comm.device"
 MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
@@ -45,7 +48,10 @@ class Calls:
         """The call of `op`: one where all devices agree, else one per device of the grid."""
         use = (op.use_key(), op.signature)
         if (made := self._made.get(use)) is None:
-            made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
+            try:
+                made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
+            except VerifyException as error:
+                raise EmitError(op, str(error)) from error
             if any(other.target != made[0].target for other in made):
                 raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
         return made
@@ -56,7 +62,7 @@ class Calls:
                 suffix = ".clone()" if index in copied else ".contiguous()" if ordered else ""
                 return self._names[op.args[index]] + suffix
             case Dtype(name):
-                return f"torch.{name}"
+                return dtype(name)
             case tuple() as items if any(isinstance(item, Operand) for item in items):
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
@@ -106,7 +112,7 @@ def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
 
 
 def function_name(target: str) -> str:
-    """How the program spells a target of `calls`."""
+    """How the program spells a target of `calls`; NotPythonError where that is a keyword."""
     if target.startswith("aten."):
-        return target
-    return f"torch.ops.{target}" if "." in target else f"rt.{target}"
+        return dotted(target)
+    return f"torch.ops.{dotted(target)}" if "." in target else f"rt.{checked_name(target)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from xdsl.context import Context
@@ -18,6 +17,7 @@ from ..dialects.compute import plain_attribute
 from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
+from ..ir.text_file import read_text
 from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
@@ -207,7 +207,7 @@ class SearchPlanPass(ModulePass):
     def _given(self, cluster: Cluster) -> Chosen:
         """The candidate of the file; ValueError where it has none, or one for another number of devices."""
         try:
-            read = json.loads(Path(self.candidate or "").read_text(encoding="utf-8"))
+            read = json.loads(read_text(self.candidate or ""))
             given = Chosen.read(read.get("chosen_candidate", read), cluster.mesh.name)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(

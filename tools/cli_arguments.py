@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -19,6 +20,11 @@ _STEP = (
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
 _Add = Callable[..., Any]
+
+
+def command_line(*words: object) -> str:
+    """A command of this tool as a shell reads it: what a message tells to run."""
+    return shlex.join((TOOL, *map(str, words)))
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -10,13 +10,17 @@ from pathlib import Path
 from ..api.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
-from .cli_arguments import TOOL
+from ..ir.text_file import read_text
+from .cli_arguments import TOOL, command_line
 from .cli_console import working
 from .cli_plan import planned
 from .diagnostics import Diagnostic, DiagnosticError
 from .plan_folder import read_report
 
 PROFILE_SECONDS = 10.0
+
+MOST_RANKS = 1024
+"""Processes of one machine; `plan.json` is a file that anybody may have written."""
 
 
 def run_command(options: Namespace) -> int:
@@ -52,8 +56,23 @@ def _run_plan(folder: Path, options: Namespace) -> int:
             f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), --nproc-per-node asks for {ranks}",
             f"leave the option out, or plan for a cluster of {ranks}",
         )
+    if not 1 <= ranks <= MOST_RANKS:
+        message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
+        raise _error(message, "start it on its hosts with torchrun")
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
-    return run_ranks_of(ranks, str(folder / "program.py"), arguments)
+    return run_ranks_of(ranks, str(_program(folder)), arguments)
+
+
+def _program(folder: Path) -> Path:
+    """The program of a plan, by a path that no command takes for an option; each rank reads it by itself."""
+    path = folder.absolute() / "program.py"
+    try:
+        read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("plan", "STEP", "--cluster", "FILE", "--out", folder)
+        raise _error(f"cannot read the program {path}: {reason}", f"write one with: {again}") from error
+    return path
 
 
 def run_ranks_of(ranks: int, program: str, arguments: list[str]) -> int:

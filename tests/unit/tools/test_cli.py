@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_journal import made_up_journal
 from pair_cluster import PAIR_CLUSTER
+from rich.table import Table
 
 from shardwright import __version__
 from shardwright.ir.cluster_file import load_cluster, parse_cluster
@@ -17,6 +18,17 @@ from shardwright.runtime.profile.session import Request
 from shardwright.runtime.spawn import RankError
 from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
+from shardwright.tools.cli_console import print_report
+
+
+def test_names_in_a_report_are_neither_markup_nor_codes(capsys: pytest.CaptureFixture[str]):
+    table = Table("[/x]", title="[red]\x1b[31m")
+    table.add_row("[/bold] :smile: \x1b]0;owned\x07")
+    print_report(table, "[/y] \x1b[2J")
+    shown = capsys.readouterr().out
+    for text in ("[/x]", "[red]\\x1b[31m", "[/bold] :smile: \\x1b]0;owned\\x07", "[/y] \\x1b[2J"):
+        assert text in shown
+    assert "\x1b" not in shown
 
 
 @pytest.fixture
