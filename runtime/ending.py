@@ -81,9 +81,10 @@ def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
         return
     cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
     HERE.failed(cause)
-    text = f"{watch.name}: {watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
+    text = f"{watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
+
     def tell() -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(f"{watch.name}: {text}", file=sys.stderr, flush=True)
         if shown is not None and not explains_itself(error):
             shown(type(error), error, error.__traceback__)
 

@@ -4,7 +4,7 @@ The watch: whatever is wrong with one rank ends the job within a bound, with one
 Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
 in which step, and whom it waits for (`faults.Here`). A few ranks read all reports and judge (`judge.Judge`). Of the
 ranks of its own machine each learns at once when one dies. The first to find a fault puts its verdict into the store
-and prints it; the others see that there is one, and end in silence.
+and prints it; the others see that there is one, wait until it is printed (`verdicts.Verdicts`), and end in silence.
 
 A rank that fails with an error of its own does the same: it claims the verdict and prints its message. Where a
 collective fails for want of another rank the main thread waits for the verdict, which ends the process, so that nobody
@@ -36,13 +36,14 @@ from .faults import HERE, FaultBounds, main_thread_line
 from .judge import Judge, Report, Verdict
 from .lifetime import Identity
 from .replicas import REPLICAS, Marks
+from .verdicts import Verdicts
 
 LOG = logging.getLogger("shardwright")
 
 _JUDGES = 4
 """So many ranks read the reports of all, in case that one of them is at fault."""
 
-_VERDICT, _MARK = "verdict", "mark"
+_MARK = "mark"
 _GRACE_SECONDS = 0.5
 """For which a rank that is told to end looks why."""
 
@@ -77,11 +78,14 @@ class Watch:
         self.name, self._bounds, self._rank, self._world = name, bounds, dist.get_rank(), dist.get_world_size()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = PrefixStore(f"shardwright/{attempt}/{_joined}", store)
+        self._verdicts = Verdicts(self._store, self._rank, bounds.gone, self._is_dead)
         self._beat, self._clock, self._signal = 0, 0.0, 0
+        self._holds_store = self._rank == 0 and not _held_by_agent()
         self._lock, self._done = threading.Lock(), threading.Event()
         self._identities = self._introduced()
         opened = ((rank, each.opened()) for rank, each in enumerate(self._identities) if rank != self._rank)
         self._fds = {fd: rank for rank, fd in opened if fd is not None}
+        self._buried: set[int] = set()
         self.judge = Judge(bounds, [each.host for each in self._identities])
         judges = {number * self._world // _JUDGES for number in range(_JUDGES)}
         self._judges = self._rank in judges
@@ -100,10 +104,10 @@ class Watch:
         self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
         self._store.set(f"report/{self._rank}", Report().text())
         if self._rank == 0:
-            self._store.set(_VERDICT, "")
+            self._verdicts.open()
             self._store.set(_MARK, "")
         keys = [f"who/{rank}" for rank in range(self._world)]
-        self._store.wait([*keys, _VERDICT, _MARK], timedelta(minutes=5))
+        self._store.wait([*keys, *self._verdicts.keys(), _MARK], timedelta(minutes=5))
         return [Identity(**json.loads(each)) for each in self._store.multi_get(keys)]
 
     # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, and a main thread that waits
@@ -166,13 +170,14 @@ class Watch:
 
     def _obey(self) -> None:
         """End where there is a verdict; note the next step whose replicas are compared."""
-        verdict, mark = self._store.multi_get([_VERDICT, _MARK])
-        if verdict and HERE.phase == "failed":
-            # The main thread is about to end.
-            self._done.set()
-        elif verdict:
-            found = json.loads(verdict)
-            self._end_with(Verdict(tuple(found["ranks"]), found["text"]))
+        if self._verdicts.standing() is not None:
+            if HERE.phase == "failed":
+                # The main thread is about to end.
+                self._done.set()
+            else:
+                with self._lock:
+                    self._end_with(self._verdicts.await_told(self._tell))
+        (mark,) = self._store.multi_get([_MARK])
         if mark:
             REPLICAS.answer(self._store, self._rank, json.loads(mark))
 
@@ -197,6 +202,7 @@ class Watch:
     def _bury(self, fd: int) -> None:
         """A rank of this machine is dead: that is a fault, unless it has said that it leaves or fails."""
         rank = self._fds.pop(fd)
+        self._buried.add(rank)
         self._poll.unregister(fd)
         os.close(fd)
         how = self._identities[rank].death()
@@ -205,25 +211,38 @@ class Watch:
             self.judge.see(reports, self._clock)
             self.claim(Verdict((rank,), self.judge.gone(rank, self._rank, how)))
 
-    def claim(self, verdict: Verdict, tell: Callable[[], None] | None = None) -> None:
-        """Make a verdict that of the job, unless there is one, tell it and end all ranks."""
-        mine = json.dumps({"by": self._rank, **asdict(verdict)})
+    def _is_dead(self, rank: int) -> bool:
+        """Whether a rank of this machine is known to be dead."""
+        if rank in self._buried:
+            return True
+        poll = select.poll()
+        for fd in (fd for fd, each in self._fds.items() if each == rank):
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _tell(self, verdict: Verdict) -> None:
+        LOG.critical("%s: %s", self.name, verdict.text)
+        _tell_agent(verdict.text)
+
+    def claim(self, verdict: Verdict) -> NoReturn:
+        """Make a verdict that of the job, unless there is one, have it told and end all ranks."""
         with self._lock:
-            if self._store.compare_set(_VERDICT, "", mine).decode() == mine:
-                told = tell or (lambda: LOG.critical("%s: %s", self.name, verdict.text))
-                told()
-                _tell_agent(verdict.text)
-        if tell is None:
-            self._end_with(verdict)
+            self._end_with(self._verdicts.claim(verdict, self._tell))
 
     def _end_with(self, verdict: Verdict) -> NoReturn:
         """End this process for a verdict, and those at fault on this machine: one that is stopped hears of nothing."""
-        with self._lock:
-            for fd, rank in self._fds.items():
-                if rank in verdict.ranks:
-                    with suppress(OSError):
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
-            _exit(1)
+        for fd, rank in self._fds.items():
+            if rank in verdict.ranks:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+        self._let_others_end(verdict)
+        _exit(1)
+
+    def _let_others_end(self, verdict: Verdict) -> None:
+        """The rank that holds the store ends after the others: they read of the verdict there."""
+        others = set(range(1, self._world)) - self._buried - set(verdict.ranks) if self._holds_store else ()
+        with suppress(RuntimeError):
+            self._verdicts.end(len(others), 2 * _GRACE_SECONDS + 2 * self._bounds.beat)
 
     def _end_by(self, number: int) -> NoReturn:
         """End by a signal; where that came because another rank failed, or this one alone has it, tell so."""
@@ -250,8 +269,7 @@ class Watch:
             return
         # One of each machine tells it: there is nothing left by which they could agree on one.
         if os.environ.get("LOCAL_RANK", str(self._rank)) == "0":
-            by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            holder = "torchrun on the first machine" if by_agent else self.judge.named(0)
+            holder = "torchrun on the first machine" if _held_by_agent() else self.judge.named(0)
             why = str(error).partition("\n")[0]
             LOG.critical("%s: %s, which holds the job's store, is gone (%s); this ends the job", self.name, holder, why)
         _exit(1)
@@ -268,13 +286,22 @@ class Watch:
         This rank has failed: tell it, unless the job has ended for another reason, and end the other ranks.
 
         Args:
-            text: for torchrun's report.
+            text: the message, which another rank tells where this one dies before it has.
             tell: prints the message.
         """
         HERE.phase = "failed"
         _forget_signals()
-        with suppress(RuntimeError):
-            self.claim(Verdict((), text), tell)
+        mine = Verdict((), text)
+
+        def tell_either(verdict: Verdict) -> None:
+            if verdict is not mine:
+                self._tell(verdict)
+                return
+            tell()
+            _tell_agent(text)
+
+        with suppress(RuntimeError), self._lock:
+            self._let_others_end(self._verdicts.claim(mine, tell_either))
 
     def end(self) -> NoReturn:
         """End this process at once, after `fail`."""
@@ -310,6 +337,11 @@ def _forget_signals() -> None:
         if signal.getsignal(signal.SIGTERM) is _left_to_the_watch:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
+
+
+def _held_by_agent() -> bool:
+    """Whether torchrun holds the store of the job; else rank 0 does."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _tell_agent(text: str) -> None:

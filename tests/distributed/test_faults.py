@@ -16,6 +16,7 @@ TOLD = {
     "killed": rf"{R1} is gone: it was killed.*rank 0 \(\S+\) is in step 4",
     "stopped": rf"{R1} does not answer .* stopped by a signal \(kill -CONT .*rank 0 \(\S+\) has waited 2 s in step 4",
     "hung": rf"{R1} does not answer in the script's code after step 3, faulty_steps.py:\d+ in read_for_ever: rank 0",
+    "hung_finder": rf"{R1} does not answer in the script's code after step 3, .* in read_for_ever: rank 0",
     "left_early": rf"{R1} left early: its script ended after step 3, and rank 0 \(\S+\) waits for it in step 4",
     "one_step_more": r"Sequential: rank 0 \(\S+\) left early: its script ended after step 3, and rank 1 .* in step 4",
     "one_step_more_alone": r"the ranks made different numbers of training steps: 3 on rank 0 \(\S+\), 4 on rank 1",

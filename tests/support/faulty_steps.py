@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from shardwright.ir.cluster import Link
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime import replicas
 from shardwright.runtime.faults import FaultBounds
+from shardwright.runtime.judge import Judge
 
 AT, STEPS, ROWS = 3, 6, 8
 BOUNDS = FaultBounds(gone=2.0, silent=2.0)
@@ -95,6 +97,17 @@ def hung(rank: int) -> None:
     trained(step)
     if rank == 1:
         read_for_ever()
+    trained(step)
+
+
+def hung_finder(rank: int) -> None:
+    """The rank at fault finds that first, and takes long to write it: the other would kill it meanwhile."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        logging.getLogger("shardwright").addFilter(lambda _: time.sleep(1.0) is None)
+        read_for_ever()
+    setattr(Judge, "see", lambda *_: None)
     trained(step)
 
 
