@@ -244,6 +244,7 @@ class Executor:
     def resume(self, steps: int, seed: int) -> None:
         """Go on as after so many steps, with the random numbers of `seed`."""
         self._steps, self._seed = steps, seed
+        HERE.before = steps - HERE.step
 
     @property
     def steps(self) -> int:

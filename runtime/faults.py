@@ -63,12 +63,14 @@ class Here:
     """
     Where this rank is. The main thread writes, the watch reads.
 
+    `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
     `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
     `on_device` is the event at the end of the latest step on CUDA.
     """
 
     phase: Phase = "script"
     step: int = 0
+    before: int = 0
     calls: int = 0
     waits_for: object = None
     patient: bool = False
@@ -124,9 +126,14 @@ class Here:
         self._began, self._waited = now, 0.0
 
     @property
+    def number(self) -> int:
+        """Of the latest training step that this process began, as users count them; 0 before the first."""
+        return self.step + self.before if self.step else 0
+
+    @property
     def place(self) -> str:
         """Where an error happens: `` in step 3``, `` after step 3``, or empty before the first."""
-        return f" {'in' if self.phase == 'step' else 'after'} step {self.step}" if self.step else ""
+        return f" {'in' if self.phase == 'step' else 'after'} step {self.number}" if self.step else ""
 
     @property
     def busy(self) -> float:

@@ -38,6 +38,7 @@ from .lifetime import die_with_parent
 from .non_finite import FiniteLosses, OnNan
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .replicas import REPLICAS
+from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect
 
 _CONNECT = timedelta(minutes=5)
@@ -57,6 +58,7 @@ class Options:
     gone_after: float
     silent_after: float
     on_nan: OnNan
+    saving: SaveOptions = SaveOptions()
 
 
 def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
@@ -66,7 +68,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         description=f"Train {plans[0].name} on {meshes}.",
         usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
-    parser.add_argument("--steps", type=int, default=5, help="how many training steps (%(default)s)")
+    steps_help = "how many training steps, those before a checkpoint that is resumed among them (%(default)s)"
+    parser.add_argument("--steps", type=int, default=5, help=steps_help)
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
@@ -75,7 +78,13 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
     parser.add_argument("--on-nan", choices=("raise", "ignore"), default="raise", help="of a loss (%(default)s)")
-    return Options(**vars(parser.parse_args(arguments)))
+    SaveOptions.add_to(parser)
+    parsed = vars(parser.parse_args(arguments))
+    try:
+        saving = SaveOptions.taken_from(parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    return Options(**parsed, saving=saving)
 
 
 def rank_device() -> torch.device:
@@ -219,7 +228,10 @@ def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[f
     speaks = not dist.is_initialized() or dist.get_rank() == 0
     losses: list[float] = []
     seconds: list[float] = []
-    for number in range(1, options.steps + 1):
+    saving = Saving(options.saving, executor, options.lr)
+    if (made := saving.begin()) and speaks:
+        print(f"resumed after step {made}" + ("" if made < options.steps else "; no step is left"), flush=True)
+    for number in range(made + 1, options.steps + 1):
         start = time.perf_counter()
         with HERE.stepping():
             replicas.look(step.batch, options.lr)
@@ -230,6 +242,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[f
         seconds.append(time.perf_counter() - start)
         if speaks:
             print(f"step {number}: loss {losses[-1]:.6f}", flush=True)
+        saving.after(number, options.steps)
     if speaks and seconds:
         # The first step also warms caches and connections up.
         median = statistics.median(seconds[1:] or seconds)

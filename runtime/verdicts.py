@@ -1,4 +1,4 @@
-"""The verdict that ends a job: one is taken, and its message is written, if need be by another rank than its finder's."""
+"""The verdict that ends a job: the store takes one, and its message is written before anybody ends."""
 
 from __future__ import annotations
 

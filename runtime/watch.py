@@ -164,7 +164,7 @@ class Watch:
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
         report = Report(
-            self._beat, phase, HERE.step, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
+            self._beat, phase, HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
         )
         self._store.set(f"report/{self._rank}", report.text())
 
@@ -260,7 +260,7 @@ class Watch:
         others = [each.phase for rank, each in enumerate(self._reports()) if rank != self._rank]
         if number == signal.SIGTERM and "ending" not in others:
             who = self.judge.named(self._rank)
-            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.step)}; this ends the job"))
+            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.number)}; this ends the job"))
         _exit(128 + number)
 
     def _store_lost(self, error: BaseException) -> None:

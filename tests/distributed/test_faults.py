@@ -6,12 +6,9 @@ import re
 
 import faulty_steps
 import pytest
-from faulty_jobs import Ended, run_job
+from faulty_jobs import LEFT_OVER, Ended, run_job
 
 R1 = r"Sequential: rank 1 \(\S+\)"
-SPARE = 6.0
-"""Seconds of a fault test beside its bounds: planning, on a machine that has other things to do."""
-
 TOLD = {
     "killed": rf"{R1} is gone: it was killed.*rank 0 \(\S+\) is in step 4",
     "stopped": rf"{R1} does not answer .* stopped by a signal \(kill -CONT .*rank 0 \(\S+\) has waited 2 s in step 4",
@@ -35,17 +32,15 @@ TOLD = {
 @pytest.mark.parametrize("fault", TOLD)
 def test_one_rank_tells_what_is_wrong_and_all_end(fault: str):
     ended = run_job(getattr(faulty_steps, fault))
-    assert 0 not in ended.codes
+    assert not {0, LEFT_OVER} & {*ended.codes}
     (line,) = (line for line in ended.errors.splitlines() if "the plan splits nothing" not in line)
     assert re.search(TOLD[fault], line), line
-    bounds = faulty_steps.BOUNDS
-    assert ended.seconds < SPARE + bounds.silent + bounds.gone
 
 
 @pytest.mark.distributed
 def test_a_stopped_rank_0_is_told_by_another():
     ended = run_job(faulty_steps.stopped_rank_0, 3)
-    assert 0 not in ended.codes
+    assert not {0, LEFT_OVER} & {*ended.codes}
     (line,) = ended.errors.splitlines()
     told = r"Sequential: rank 0 \(\S+\) does not answer .* stopped by a signal .* has waited 2 s in step 4"
     assert re.match(told, line), line

@@ -26,6 +26,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from shardwright.lowering.apart import run_apart
 
 MOST_SECONDS = 60.0
+LEFT_OVER = 999
+"""The exit code of a rank that had not ended by then."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def run_job(job: Callable[[int], Any], world: int = 2) -> Ended:
             process.start()
         _join(processes, start + MOST_SECONDS)
         seconds = time.monotonic() - start
-        codes = tuple(process.exitcode if process.exitcode is not None else 999 for process in processes)
+        codes = tuple(process.exitcode if process.exitcode is not None else LEFT_OVER for process in processes)
         for process in processes:
             process.kill()
             process.join()
