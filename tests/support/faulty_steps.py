@@ -242,3 +242,25 @@ def alive_after_agent(rank: int) -> None:
     trained(step)
     print("training", os.getpid(), flush=True)
     trained(step, 1_000_000)
+
+
+def killed_once(folder: str) -> None:
+    """Trains without and with checkpoints; rank 1 is killed once, and whoever is started again resumes."""
+    attempt, steps = os.environ["TORCHELASTIC_RESTART_COUNT"], 8
+    if attempt == "0":
+        whole = planned(seed=0)
+        for number in range(steps):
+            _say(whole.rank, f"whole {number + 1}", whole(batch()))
+    step = planned(seed=0)
+    step.resume(folder)
+    while step.steps < steps:
+        loss = step(batch())
+        _say(step.rank, f"attempt {attempt} {step.steps}", loss)
+        step.save(folder)
+        if attempt == "0" and step.rank == 1 and step.steps == AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _say(rank: int, what: str, loss: torch.Tensor) -> None:
+    if rank == 0:
+        print(what, loss.item().hex(), flush=True)
