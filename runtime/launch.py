@@ -35,7 +35,7 @@ from .faults import HERE, FaultBounds
 from .groups import TIMEOUT
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
-from .non_finite import FiniteLosses, OnNan
+from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
@@ -58,7 +58,7 @@ class Options:
     gone_after: float
     silent_after: float
     on_nan: OnNan
-    saving: SaveOptions = SaveOptions()
+    saving: SaveOptions
 
 
 def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
@@ -77,7 +77,9 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
     parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
-    parser.add_argument("--on-nan", choices=("raise", "ignore"), default="raise", help="of a loss (%(default)s)")
+    usual_nan = "skip" if skips(plans) else "raise"
+    nan_help = "of a loss that is no number (%(default)s)"
+    parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
     SaveOptions.add_to(parser)
     parsed = vars(parser.parse_args(arguments))
     try:

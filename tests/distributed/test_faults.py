@@ -21,7 +21,7 @@ TOLD = {
     "told_to_end": rf"{R1} was ended by SIGTERM",
     "nan_in_the_batch": r"the loss of step 4 is nan: .* rank 1 \(\S+\): 1 in item '0'; mend the data",
     "nan_of_the_step": r"the loss of step \d+ is (nan|inf): all that the ranks were given is finite.* lower the",
-    "refused": r"on_nan='skip' is not supported: an update works in place",
+    "refused": r"on_nan='leave out': expected 'raise', 'skip' or 'ignore'",
     "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*what they train is no longer one model",
     "other_rate": r"rank 1 \(\S+\) had other learning rates than the other ranks since the start",
     "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load it alike on all",

@@ -233,7 +233,7 @@ def slow(rank: int) -> None:
 
 def refused(rank: int) -> None:
     """An error that all ranks have, and one tells."""
-    planned(on_nan="skip")
+    planned(on_nan="leave out")
 
 
 def alive_after_agent(rank: int) -> None:
@@ -263,4 +263,4 @@ def killed_once(folder: str) -> None:
 
 def _say(rank: int, what: str, loss: torch.Tensor) -> None:
     if rank == 0:
-        print(what, loss.item().hex(), flush=True)
+        print(what, float(loss).hex(), flush=True)
