@@ -255,6 +255,7 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
         job = ExitStack()
         device = job.enter_context(process_group(name, faults, tell_errors=True))
         _at_end(_leave_job, job)
+        _JOINED.append(name)
         return device
     if not _JOINED and (watch := watch_job(name, faults)) is not None:
         tell_errors_once(watch)
@@ -276,7 +277,7 @@ _FIRST = 100
 """Of what is to be done at the end of such a process."""
 
 _JOINED: list[str] = []
-"""Programs of jobs whose process group the user has made."""
+"""The programs of this process whose job is watched over; the first has begun that."""
 
 
 def _leave(watch: Watch) -> None:

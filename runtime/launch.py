@@ -24,7 +24,6 @@ from .communicator import Communicator
 from .ending import (
     await_ranks,
     fail,
-    missing_text,
     stay_on_loopback,
     tell_errors_once,
     told,
@@ -41,9 +40,6 @@ from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect
 
-_CONNECT = timedelta(minutes=5)
-"""How long a rank looks for the others."""
-
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 
@@ -57,6 +53,7 @@ class Options:
     checked: bool
     gone_after: float
     silent_after: float
+    start_within: float
     on_nan: OnNan
     saving: SaveOptions
 
@@ -77,6 +74,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
     parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
+    start_help = "seconds within which ranks come to the job, and get on till the first step (%(default)s)"
+    parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
     usual_nan = "skip" if skips(plans) else "raise"
     nan_help = "of a loss that is no number (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
@@ -132,11 +131,8 @@ def process_group(
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
     # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
-    store, rank, world = next(rendezvous("env://", timeout=_CONNECT))
-    if missing := await_ranks(store, rank, world, _CONNECT):
-        if rank == min(set(range(world)) - set(missing)):
-            print(f"{name}: rank {rank}: {missing_text(missing, _CONNECT)}", file=sys.stderr, flush=True)
-        raise SystemExit(1)
+    store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
+    await_ranks(name, store, rank, world, bounds.start)
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
@@ -203,7 +199,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    bounds = FaultBounds(options.gone_after, options.silent_after)
+    bounds = FaultBounds(options.gone_after, options.silent_after, start=options.start_within)
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)

@@ -79,8 +79,10 @@ class Watch:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = PrefixStore(f"shardwright/{attempt}/{_joined}", store)
         self._verdicts = Verdicts(self._store, self._rank, bounds.gone, self._is_dead)
-        self._beat, self._clock, self._signal = 0, 0.0, 0
-        self._holds_store = self._rank == 0 and not _held_by_agent()
+        self._beat, self._clock, self._signal, self._holder_left = 0, 0.0, 0, False
+        # torchrun holds the store of the job; else rank 0 does.
+        self._held_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._holds_store = self._rank == 0 and not self._held_by_agent
         self._lock, self._done = threading.Lock(), threading.Event()
         self._identities = self._introduced()
         opened = ((rank, each.opened()) for rank, each in enumerate(self._identities) if rank != self._rank)
@@ -98,6 +100,8 @@ class Watch:
         HERE.lost_peer = self._lost_peer
         self._thread = threading.Thread(target=self._run, name="shardwright watch", daemon=True)
         self._thread.start()
+        if not self._holds_store:
+            threading.Thread(target=self._watch_store, name="shardwright watch of the store", daemon=True).start()
 
     def _introduced(self) -> list[Identity]:
         """The processes of all ranks, once each has said which it is."""
@@ -107,7 +111,7 @@ class Watch:
             self._verdicts.open()
             self._store.set(_MARK, "")
         keys = [f"who/{rank}" for rank in range(self._world)]
-        self._store.wait([*keys, *self._verdicts.keys(), _MARK], timedelta(minutes=5))
+        self._store.wait([*keys, *self._verdicts.keys(), _MARK], timedelta(seconds=self._bounds.start))
         return [Identity(**json.loads(each)) for each in self._store.multi_get(keys)]
 
     # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, and a main thread that waits
@@ -140,11 +144,14 @@ class Watch:
                 elapsed, last = now - last, now
                 self._turn(ready, elapsed)
         except (RuntimeError, ValueError) as error:
-            self._store_lost(error)
+            self._store_lost(str(error).partition("\n")[0])
 
     def _turn(self, ready: Sequence[int], elapsed: float) -> None:
         # While this process was stopped no time has passed for it.
         self._clock += min(elapsed, 4 * self._bounds.beat)
+        if not self._held_by_agent and self._is_dead(0):
+            self._store_lost(self._identities[0].death() or "its process has ended")
+            return
         if self._wake in ready:
             for number in os.read(self._wake, 64):
                 if self._told_to_end(number):
@@ -177,7 +184,8 @@ class Watch:
             else:
                 with self._lock:
                     self._end_with(self._verdicts.await_told(self._tell))
-        (mark,) = self._store.multi_get([_MARK])
+        mark, of_first = self._store.multi_get([_MARK, "report/0"])
+        self._holder_left = not self._held_by_agent and Report.parsed(of_first).phase == "left"
         if mark:
             REPLICAS.answer(self._store, self._rank, json.loads(mark))
 
@@ -263,16 +271,66 @@ class Watch:
             self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.number)}; this ends the job"))
         _exit(128 + number)
 
-    def _store_lost(self, error: BaseException) -> None:
+    # The store is in torchrun or in rank 0, and goes with it. Then there is nothing left by which the ranks could agree
+    # on one that tells it: the first of each machine does.
+
+    def _before_me(self) -> list[int]:
+        """The ranks of this machine that would tell of the store before this one."""
+        machine = self._identities[self._rank].machine
+        mine = [rank for rank in range(self._rank) if self._identities[rank].machine == machine]
+        return [rank for rank in mine if rank not in self._buried and (self._held_by_agent or rank)]
+
+    @property
+    def _holder(self) -> str:
+        return "torchrun on the first machine" if self._held_by_agent else self.judge.named(0)
+
+    def _store_lost(self, why: str) -> None:
         """The store is gone, and with it the process that holds it."""
         if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
             return
-        # One of each machine tells it: there is nothing left by which they could agree on one.
-        if os.environ.get("LOCAL_RANK", str(self._rank)) == "0":
-            holder = "torchrun on the first machine" if _held_by_agent() else self.judge.named(0)
-            why = str(error).partition("\n")[0]
-            LOG.critical("%s: %s, which holds the job's store, is gone (%s); this ends the job", self.name, holder, why)
+        if self._holder_left:
+            self._done.set()
+            return
+        if not self._before_me():
+            gone = f"{self._holder}, which holds the job's store, is gone ({why})"
+            LOG.critical("%s: %s; this ends the job", self.name, gone)
         _exit(1)
+
+    def _watch_store(self) -> None:
+        """End the job where the store does not answer while this rank waits for others: the watch's thread is stuck."""
+        beat, last, stuck, before = self._bounds.beat, time.monotonic(), 0.0, (0, 0)
+        while not self._done.wait(beat):
+            now, got_on = time.monotonic(), (self._beat, HERE.calls)
+            if got_on != before or not HERE.what or self._lock.locked():
+                stuck, before = 0.0, got_on
+            else:
+                # As in `_turn`.
+                stuck += min(now - last, 4 * beat)
+            last = now
+            # One after the other, so that one tells it.
+            if stuck >= self._bounds.silent + 4 * beat * len(first := self._before_me()):
+                if not any(map(self._is_dead, first)):
+                    self._tell_of_stuck_store(stuck)
+                _exit(1)
+
+    def _tell_of_stuck_store(self, seconds: float) -> None:
+        state = f", {found}" if not self._held_by_agent and (found := self._identities[0].state()) else ""
+        here = Report(phase=HERE.phase, step=HERE.number, what=HERE.what)
+        LOG.critical(
+            "%s: %s, which holds the job's store, does not answer%s: %s has waited %.0f s in %s; this ends the job",
+            self.name,
+            self._holder,
+            state,
+            self.judge.named(self._rank),
+            seconds,
+            here,
+        )
+        if self._held_by_agent:
+            return
+        # The one that holds the store last: the others would each tell that it is gone.
+        for fd, _ in sorted(self._fds.items(), key=lambda item: item[1], reverse=True):
+            with suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
 
     # The main thread.
 
@@ -300,8 +358,14 @@ class Watch:
             tell()
             _tell_agent(text)
 
-        with suppress(RuntimeError), self._lock:
-            self._let_others_end(self._verdicts.claim(mine, tell_either))
+        with self._lock:
+            try:
+                stands = self._verdicts.claim(mine, tell_either)
+            except RuntimeError:
+                # There is no store any more.
+                tell()
+            else:
+                self._let_others_end(stands)
 
     def end(self) -> NoReturn:
         """End this process at once, after `fail`."""
@@ -337,11 +401,6 @@ def _forget_signals() -> None:
         if signal.getsignal(signal.SIGTERM) is _left_to_the_watch:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
-
-
-def _held_by_agent() -> bool:
-    """Whether torchrun holds the store of the job; else rank 0 does."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _tell_agent(text: str) -> None:

@@ -12,6 +12,9 @@ R1 = r"Sequential: rank 1 \(\S+\)"
 TOLD = {
     "killed": rf"{R1} is gone: it was killed.*rank 0 \(\S+\) is in step 4",
     "stopped": rf"{R1} does not answer .* stopped by a signal \(kill -CONT .*rank 0 \(\S+\) has waited 2 s in step 4",
+    "hung_before_the_first_step": rf"{R1} does not answer in the script's code before the first step, .* in step 1",
+    "never_came": r"Sequential: rank 0: of the ranks of the job 1 have not come within 2 s: see what they do before",
+    "made_no_model": rf"{R1} does not answer .* before the first step, .* in read_for_ever: .* raise start of FaultB",
     "hung": rf"{R1} does not answer in the script's code after step 3, faulty_steps.py:\d+ in read_for_ever: rank 0",
     "hung_finder": rf"{R1} does not answer in the script's code after step 3, .* in read_for_ever: rank 0",
     "left_early": rf"{R1} left early: its script ended after step 3, and rank 0 \(\S+\) waits for it in step 4",
@@ -43,6 +46,28 @@ def test_a_stopped_rank_0_is_told_by_another():
     assert not {0, LEFT_OVER} & {*ended.codes}
     (line,) = ended.errors.splitlines()
     told = r"Sequential: rank 0 \(\S+\) does not answer .* stopped by a signal .* has waited 2 s in step 4"
+    assert re.match(told, line), line
+
+
+STORE = {
+    "killed_rank_0": (2, r"Sequential: rank 0 \(\S+\), which holds the job's store, is gone \("),
+    "stopped_rank_0": (
+        3,
+        r"Sequential: rank 0 \(\S+\), which holds the job's store, does not answer, stopped by a signal \(kill -CONT .*"
+        r"rank 1 \(\S+\) has waited \d+ s in step 4, in ",
+    ),
+    "hung": (2, TOLD["hung"]),
+    "killed": (2, TOLD["killed"]),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("fault", STORE)
+def test_without_torchrun_rank_0_holds_the_store_and_faults_are_told_all_the_same(fault: str):
+    ranks, told = STORE[fault]
+    ended = run_job(getattr(faulty_steps, fault), ranks, by_torchrun=False)
+    assert not {0, LEFT_OVER} & {*ended.codes}
+    (line,) = ended.errors.splitlines()
     assert re.match(told, line), line
 
 

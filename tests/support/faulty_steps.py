@@ -91,6 +91,38 @@ def stopped_rank_0(rank: int) -> None:
     trained(step)
 
 
+def killed_rank_0(rank: int) -> None:
+    """Where it holds the store of the job, nobody can ask who else is there."""
+    step = planned()
+    trained(step)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    trained(step)
+
+
+def hung_before_the_first_step(rank: int) -> None:
+    """In code of the user's, once all is planned."""
+    step = planned()
+    if rank == 1:
+        read_for_ever()
+    trained(step)
+
+
+def never_came(rank: int) -> None:
+    """Stuck before it joins the job."""
+    if rank == 1:
+        read_for_ever()
+    planned(faults=replace(BOUNDS, start=2.0))
+
+
+def made_no_model(rank: int) -> None:
+    """Stuck where models are made, while the other has its part of the weights."""
+    planned(faults=replace(BOUNDS, start=2.0))
+    if rank == 1:
+        read_for_ever()
+    planned()
+
+
 def hung(rank: int) -> None:
     """In code of the user's."""
     step = planned()
