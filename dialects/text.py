@@ -16,10 +16,11 @@ from typing import TypeVar
 from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp
 from xdsl.ir import AttributeInvT, Block, Operation, SSAValue, TypeAttribute
-from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Input, Span
+from xdsl.utils.lexer import Input, Position, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
 Read = TypeVar("Read")
 
@@ -62,6 +63,20 @@ _PLAIN_TYPE = re.compile(r"tensor<[0-9x]*[a-z]+[0-9]*>")
 _PLAIN_LOCATION = re.compile(r'loc\("[^"\\\n]*"\("[^"\\\n]*":\d+:\d+\)\)')
 
 
+class _Lexer(MLIRLexer):
+    """xDSL's lexer, for which a string that is not ASCII is one though it is written with escapes, as it prints it."""
+
+    def _lex_string_literal(self, start_pos: Position) -> MLIRToken:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is not MLIRTokenKind.BYTES_LIT or not isinstance(token.span, StringLiteral):
+            return token
+        try:
+            token.span.bytes_contents.decode()
+        except UnicodeDecodeError:
+            return token
+        return Token(MLIRTokenKind.STRING_LIT, token.span)
+
+
 class IRParser(Parser):
     """
     xDSL's parser, which also keeps names as they are written and remembers where things stood.
@@ -75,6 +90,7 @@ class IRParser(Parser):
     def __init__(self, ctx: Context, text: str, name: str = "<text>") -> None:
         check_strings(Input(text, name))
         super().__init__(ctx, text, name)
+        self._parser_state = ParserState(_Lexer(self.lexer.input))
         self.op_spans: dict[Operation, Span] = {}
         self.forward_spans: dict[str, Span] = {}
         self._types: dict[str, TypeAttribute | None] = {}

@@ -124,8 +124,8 @@ _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
 
 
 def value_name(text: str) -> str:
-    """A value name that xDSL prints unchanged: letters, digits, dots and underscores, not ending in `_<digits>`."""
-    name = "".join(c if c.isalnum() or c in "._" else "_" for c in text)
+    """A name that xDSL prints unchanged: ASCII letters, digits, dots and underscores, not ending in `_<digits>`."""
+    name = "".join(c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in text)
     stem, _, tail = name.rpartition("_")
     name = f"{stem}.{tail}" if stem and tail.isdigit() else name
     return name if name[:1].isalpha() else f"v.{name}"
