@@ -71,15 +71,18 @@ class SaveOptions:
 
     def verify_folder(self) -> None:
         """
-        Check that a run which begins anew has a folder of its own.
+        Make the folder, and check that a run which begins anew has one of its own.
 
         Raises:
-            CheckpointError: it has checkpoints, or is no folder.
+            CheckpointError: it has checkpoints, or cannot be made.
         """
         if self.folder is None:
             return
-        if self.folder.exists() and not self.folder.is_dir():
-            raise CheckpointError(f"--save {self.folder}: this is a file; give a folder, which need not be there yet")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "this is a file" if self.folder.is_file() else str(error.strerror)
+            raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not be there yet") from error
         if not self.resume and (found := checkpoints(self.folder)):
             raise CheckpointError(
                 f"--save {self.folder}: the folder has checkpoints of another run, the newest is {found[0]}; give "

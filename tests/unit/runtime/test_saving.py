@@ -91,3 +91,4 @@ def test_a_command_line_refuses_them_too(ran: Run, tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
     assert "this is a file; give a folder" in ran("--save", str(file))[0]
+    assert "Not a directory; give a folder" in ran("--save", str(file / "runs"))[0]
