@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from torch.distributed.distributed_c10d import Store
 
 from .judge import Verdict
 
-_VERDICT, _TELLER, _TOLD, _ENDS = "verdict", "teller", "told", "ends"
+VERDICT = "verdict"
+"""What holds the verdict, in the store; empty while there is none."""
+
+_TELLER, _TOLD, _ENDS = "teller", "told", "ends"
+KEYS = (VERDICT, _TELLER, _TOLD)
+"""What is in the store once `Verdicts.open` was called."""
+
 _POLL_SECONDS = 0.02
 
 
@@ -37,18 +43,8 @@ class Verdicts:
 
     def open(self) -> None:
         """Begin a job without a verdict; one rank must call this before any other method is used."""
-        for key in (_VERDICT, _TELLER, _TOLD):
+        for key in KEYS:
             self.store.set(key, "")
-
-    @staticmethod
-    def keys() -> Sequence[str]:
-        """What is in the store once `open` was called."""
-        return (_VERDICT, _TELLER, _TOLD)
-
-    def standing(self) -> Verdict | None:
-        """The verdict of the job, if there is one."""
-        (text,) = self.store.multi_get([_VERDICT])
-        return _parsed(text)[1] if text else None
 
     def claim(self, verdict: Verdict, tell: Callable[[Verdict], None]) -> Verdict:
         """
@@ -61,7 +57,7 @@ class Verdicts:
             The verdict that stands.
         """
         mine = json.dumps({"by": self.rank, **asdict(verdict)})
-        if self.store.compare_set(_VERDICT, "", mine).decode() == mine:
+        if self.store.compare_set(VERDICT, "", mine).decode() == mine:
             self._write(verdict, tell)
             return verdict
         return self.await_told(tell)
@@ -73,7 +69,7 @@ class Verdicts:
         Returns:
             The verdict.
         """
-        found, told = self.store.multi_get([_VERDICT, _TOLD])
+        found, told = self.store.multi_get([VERDICT, _TOLD])
         teller, verdict = _parsed(found)
         before, deadline = "", time.monotonic() + self.patience
         while not told:

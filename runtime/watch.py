@@ -36,7 +36,7 @@ from .faults import HERE, FaultBounds, main_thread_line
 from .judge import Judge, Report, Verdict
 from .lifetime import Identity
 from .replicas import REPLICAS, Marks
-from .verdicts import Verdicts
+from .verdicts import KEYS, VERDICT, Verdicts
 
 LOG = logging.getLogger("shardwright")
 
@@ -111,7 +111,7 @@ class Watch:
             self._verdicts.open()
             self._store.set(_MARK, "")
         keys = [f"who/{rank}" for rank in range(self._world)]
-        self._store.wait([*keys, *self._verdicts.keys(), _MARK], timedelta(seconds=self._bounds.start))
+        self._store.wait([*keys, *KEYS, _MARK], timedelta(seconds=self._bounds.start))
         return [Identity(**json.loads(each)) for each in self._store.multi_get(keys)]
 
     # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, and a main thread that waits
@@ -177,14 +177,14 @@ class Watch:
 
     def _obey(self) -> None:
         """End where there is a verdict; note the next step whose replicas are compared."""
-        if self._verdicts.standing() is not None:
+        verdict, mark, of_first = self._store.multi_get([VERDICT, _MARK, "report/0"])
+        if verdict:
             if HERE.phase == "failed":
                 # The main thread is about to end.
                 self._done.set()
             else:
                 with self._lock:
                     self._end_with(self._verdicts.await_told(self._tell))
-        mark, of_first = self._store.multi_get([_MARK, "report/0"])
         self._holder_left = not self._held_by_agent and Report.parsed(of_first).phase == "left"
         if mark:
             REPLICAS.answer(self._store, self._rank, json.loads(mark))
