@@ -39,6 +39,7 @@ from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
+from ..passes.skip_non_finite import SkipNonFinitePass
 from ..passes.verification import first_fault
 from .files import UNDECIDED, swap_folder
 from .training_step import LossScaling, TrainingStep
@@ -206,6 +207,8 @@ def import_training_step(
         SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
     if step.precision == "fp16-mixed":
         ScaleLossPass(**asdict(step.loss_scaling or LossScaling())).apply(Context(), module)
+    if step.skip_non_finite:
+        SkipNonFinitePass().apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module

@@ -25,11 +25,28 @@ MOST_RANKS = 1024
 
 def run_command(options: Namespace) -> int:
     """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
+    saving = _saving(options)
     if Path(options.target).is_dir():
-        return _run_plan(Path(options.target), options)
+        return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
         planned(options, _cluster(options)).save(folder)
-        return _run_plan(Path(folder), options)
+        return _run_plan(Path(folder), options, saving)
+
+
+def _saving(options: Namespace) -> list[str]:
+    """What the program is told of checkpoints, once it is known to be possible: planning may take long."""
+    names = ("save", "save_every", "keep", "resume")
+    if not any(getattr(options, name) for name in names):
+        return []
+    from ..runtime.checkpoint import CheckpointError
+    from ..runtime.saving import SaveOptions
+
+    try:
+        saving = SaveOptions.taken_from({name: getattr(options, name) for name in names})
+        saving.verify_folder()
+    except (ValueError, CheckpointError) as error:
+        raise _error(str(error)) from error
+    return saving.arguments()
 
 
 def _cluster(options: Namespace) -> Cluster:
@@ -47,7 +64,7 @@ def _cluster(options: Namespace) -> Cluster:
         return measured_cluster(options.nproc_per_node, PROFILE_SECONDS)
 
 
-def _run_plan(folder: Path, options: Namespace) -> int:
+def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     report = read_report(folder, "ranks")
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
@@ -59,7 +76,7 @@ def _run_plan(folder: Path, options: Namespace) -> int:
     if not 1 <= ranks <= MOST_RANKS:
         message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
         raise _error(message, "start it on its hosts with torchrun")
-    arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
+    arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
     return run_ranks_of(ranks, str(_program(folder)), arguments)
 
 

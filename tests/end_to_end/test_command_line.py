@@ -85,9 +85,13 @@ def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path):
     assert losses(torchrun(folder, 2, "elsewhere.py", "--steps", "3")) == expected
 
 
-def test_a_step_of_the_users_own_is_planned_and_run_at_once(folder: Path):
-    done = shardwright(folder, "run", "my_step:make", "--nproc-per-node", "2", "--steps", "2")
+def test_a_step_of_the_users_own_is_planned_run_and_resumed_on_another_number_of_ranks(folder: Path):
+    command = ("run", "my_step:make", "--save", "saved", "--resume")
+    done = shardwright(folder, *command, "--nproc-per-node", "2", "--steps", "2")
     assert len(losses(done)) == 2
+    done = shardwright(folder, *command, "--nproc-per-node", "1", "--steps", "3")
+    assert len(losses(done)) == 1
+    assert "resumed after step 2" in done.stdout
 
 
 PIPELINE = (
