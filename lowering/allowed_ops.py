@@ -134,7 +134,9 @@ def _is_torchs(op: Any) -> bool:
         return False
     if op.namespace == "aten" and {name, f"{name}.{op._overloadname}"} & op_table().keys():
         return True
-    if torch.Tag.maybe_aliasing_or_mutating in op.tags or name.startswith("_test") or name in _NO_FUNCTIONS:
+    if "maybe_aliasing_or_mutating" in {tag.name for tag in op.tags}:
+        return False
+    if name.startswith("_test") or name in _NO_FUNCTIONS:
         return False
     if not name.startswith("_") or name.startswith("__"):
         return True

@@ -34,6 +34,12 @@ class Calls:
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         """The call of `op`; `key` names its sizes, `overwritten` are operands whose memory it takes."""
+        try:
+            return self._expression(op, key, overwritten)
+        except VerifyException as error:
+            raise EmitError(op, str(error)) from error
+
+    def _expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
@@ -48,10 +54,7 @@ class Calls:
         """The call of `op`: one where all devices agree, else one per device of the grid."""
         use = (op.use_key(), op.signature)
         if (made := self._made.get(use)) is None:
-            try:
-                made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
-            except VerifyException as error:
-                raise EmitError(op, str(error)) from error
+            made = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
             if any(other.target != made[0].target for other in made):
                 raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
         return made

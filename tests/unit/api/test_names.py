@@ -36,7 +36,7 @@ class Named(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for name in self.names:
-            x = torch.tanh(self.get_submodule(name)(x)) * self._parameters[f"{name} too"]
+            x = torch.tanh(self.get_submodule(name)(x)) * getattr(self, f"{name} too")
         return x.square().sum()
 
 

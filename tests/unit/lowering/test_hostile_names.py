@@ -77,6 +77,7 @@ POSITIONS: dict[str, tuple[str, str, str]] = {
     "an axis": ("tensor_parallel", '"dp"', "NAME"),
     "an axis of time": ("stages", '"micro"', "NAME"),
     "a mesh": ("updates", "@mesh", "@NAME"),
+    "a function": ("updates", "func.func @step", "func.func @NAME"),
     "a stage": ("stages", "stage0", "NAME"),
     "a fragment": ("stages", '"forward0"', "NAME"),
     "a transfer": ("stages", '"h"', "NAME"),
