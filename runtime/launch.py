@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from .communicator import Communicator
@@ -132,6 +133,8 @@ def process_group(
     importlib.import_module("torch.distributed.nn")
     # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
+    # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
+    store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     await_ranks(name, store, rank, world, bounds.start)
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)

@@ -95,7 +95,7 @@ def test_torchrun_starts_killed_ranks_again_and_they_go_on_as_if_nothing_had_hap
     script.write_text("import sys, faulty_steps\nfaulty_steps.killed_once(sys.argv[1])\n")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     job = started(*torchrun, str(script), str(tmp_path / "runs"))
-    printed, errors = job.communicate(timeout=2 * MOST_SECONDS)
+    printed, errors = job.communicate(timeout=4 * MOST_SECONDS)
     assert job.returncode == 0, errors
     whole, killed, resumed = (dict(re.findall(rf"^{name} (\d+) (\S+)$", printed, re.MULTILINE)) for name in RUNS)
     assert len(whole) == 8

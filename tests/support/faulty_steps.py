@@ -295,4 +295,4 @@ def killed_once(folder: str) -> None:
 
 def _say(rank: int, what: str, loss: torch.Tensor) -> None:
     if rank == 0:
-        print(what, float(loss).hex(), flush=True)
+        print(what, float(loss.detach()).hex(), flush=True)
