@@ -161,12 +161,12 @@ def _parallelized(
     is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
     measure = measure if measure is not None else MOST if is_measured else 1
     device_mesh = cluster if isinstance(cluster, DeviceMesh) else None
-    if isinstance(cluster, DeviceMesh):
-        cluster = auto_cluster(device, mesh_of(cluster))
-    elif cluster == AUTO:
-        cluster = auto_cluster(device)
-    asked = _Asked(step, cluster, options, pins, measure)
     with _random_numbers_kept(device):
+        if isinstance(cluster, DeviceMesh):
+            cluster = auto_cluster(device, mesh_of(cluster))
+        elif cluster == AUTO:
+            cluster = auto_cluster(device)
+        asked = _Asked(step, cluster, options, pins, measure)
         planned, modules = _from_rank_0(asked)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]

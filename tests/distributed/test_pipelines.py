@@ -1,9 +1,9 @@
 """
 Pipelines train as one device does: stages of one or two ranks, equal or not, every schedule, four micro-batches.
 
-One launch per number of ranks runs its cases on gloo, with `--thorough` all; the interpreter runs one of each shape
-too. The cluster makes splitting pay, so that stages of two ranks split. All together: uneven shares of unequal ranks,
-and two halves of every micro-batch in turns.
+One launch per number of ranks runs its cases on gloo, with `--thorough` all; the interpreter runs one of each shape.
+The cluster makes splitting pay, so that stages of two ranks split. All together: uneven shares of unequal ranks, and
+two halves of every micro-batch in turns.
 """
 
 from __future__ import annotations

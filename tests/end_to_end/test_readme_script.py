@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from shardwright.runtime.sampler import ShareSampler
 
@@ -28,7 +28,10 @@ def script() -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """The losses of 100 steps, and what the trained model makes of some inputs."""
+    """
+    The losses of 100 steps and, last, on what is held out, whose numbers are drawn after training; and what the trained
+    model makes of some inputs.
+    """
 
     losses: torch.Tensor
     outputs: torch.Tensor
@@ -39,9 +42,9 @@ def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32) -> Run:
     torch.manual_seed(0)
     model = network().to(dtype)
     data = TensorDataset(torch.randn(6400, 784).to(dtype), torch.randint(10, (6400,)))
+    loader = DataLoader(data, batch_sampler=ShareSampler(len(data), 64, range(64)))
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), list[float]()
-    for rows in ShareSampler(len(data), 64, range(64)):
-        inputs, labels = data[rows]
+    for inputs, labels in loader:
         optimizer.zero_grad()
         losses.append(0.0)
         for some, theirs in zip(inputs.chunk(parts), labels.chunk(parts), strict=True):
@@ -49,6 +52,8 @@ def on_one_device(parts: int = 1, dtype: torch.dtype = torch.float32) -> Run:
             loss.backward()
             losses[-1] += loss.item()
         optimizer.step()
+    inputs, labels = torch.randn(50, 784).to(dtype), torch.randint(10, (50,))
+    losses.append(nn.functional.cross_entropy(model(inputs), labels).item())
     return Run(torch.tensor(losses, dtype=torch.float64), outputs(model.state_dict()))
 
 
@@ -96,6 +101,7 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], t
     allowed = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0].clamp(min=1e-5)
     for rank in range(ranks):
         printed = [float(loss) for loss in re.findall(rf"rank {rank}: (\d+\.\d{{6}})", done.stdout)]
+        printed += [float(loss) for loss in re.findall(r"held out: (\d+\.\d{6})", done.stdout)][rank : rank + 1]
         found = apart(torch.tensor(printed, dtype=torch.float64), one.losses)
         print(f"rank {rank}: losses off by {(found / allowed).max():.2f} of what is allowed, {allowed[-1]:.1e} at last")
         assert (found <= allowed).all(), (found, allowed)
