@@ -150,10 +150,9 @@ class SearchPlanPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
+        strip_resharding(op)
         cluster = cluster_of_module(op)
         funcs = step_functions(op)
-        for func in funcs:
-            strip_resharding(func)
         try:
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
