@@ -131,8 +131,8 @@ class IRPrinter(Printer):
     """
     xDSL's printer, which gives every value and block its own name if that is free, and else a new one.
 
-    Properties of the generic form are printed by name, however the op was made; xDSL has them in the order in which they
-    were set, and an assembly format sets them in another one than a constructor.
+    Properties of the generic form are printed by name, however the op was made; xDSL has them in the order in which
+    they were set, and an assembly format sets them in another one than a constructor.
     """
 
     def print_ssa_value(self, value: SSAValue) -> str:

@@ -23,8 +23,9 @@ from ...dialects.step import BACKWARD
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
+from ..errors import fail
 from ..search.comparisons import find_comparisons
-from ..search.step_view import StepView
+from ..search.step_view import StepView, value_label
 from .factors import Factors
 from .resharding import ReshardCosts
 
@@ -177,7 +178,7 @@ class Forms(ABC, Generic[Form]):
         if (reduced := self._reduced(value, source, target, again)) is not None:
             start, source = made[again, reduced], reduced
         splits: Splits = self._splits[value]
-        for step in self.costs.path(splits, element_bytes(value), source, target):
+        for step in self._steps(value, splits, source, target, user):
             # Steps over time, and sums, are shared with the other chains of the value.
             is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
             if is_shared and (again, step.target) in made:
@@ -188,6 +189,24 @@ class Forms(ABC, Generic[Form]):
                 made[again, step.target] = start
         made[again, target] = start
         return start
+
+    def _steps(
+        self, value: SSAValue, splits: Splits, source: Sharding, target: Sharding, user: Operation
+    ) -> tuple[Step, ...]:
+        """The steps of a cheapest way; OpFailure where there is none, for what a file says may be out of reach."""
+        try:
+            return self.costs.path(splits, element_bytes(value), source, target)
+        except ValueError as error:
+            mesh = self.view.mesh
+            declared = {each: splits.sharding(each, mesh) for each in dict.fromkeys((source, target))}
+            off = [f"{here} where {said} is expected" for here, said in declared.items() if here != said]
+            if not off:
+                fail(user, f"cannot have {value_label(value)}: {error}")
+            fail(
+                user,
+                f"cannot have {value_label(value)}: {error}; its offsets are not those of the function's spmd.ratios:"
+                f" {', '.join(off)}; declare the shares (balance-ratios{{ratios=...}}), or sign the op so",
+            )
 
     def _reduced(self, value: SSAValue, source: Sharding, target: Sharding, again: bool) -> Sharding | None:
         """
