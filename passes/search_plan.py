@@ -196,7 +196,8 @@ class SearchPlanPass(ModulePass):
         """The plan of a candidate that is given, or why there is none."""
         bench = step.keeping(candidate.layout.keep)
         try:
-            best = min(bench.finish(bench.solve(candidate)), key=lambda each: each.seconds)
+            made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
+            best = min(made, key=lambda each: each.seconds)
         except Refused as error:
             return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
         peak, memory = best.tightest
