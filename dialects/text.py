@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp
-from xdsl.ir import AttributeInvT, Block, Operation, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, AttributeInvT, Block, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
@@ -145,7 +145,12 @@ class _Lexer(MLIRLexer):
 
 
 class IRPrinter(Printer):
-    """xDSL's printer, which gives every value and block its own name if that is free, and else a new one."""
+    """
+    xDSL's printer, which gives every value and block its own name if that is free, and else a new one.
+
+    Properties of the generic form are printed by name, however the op was made; xDSL has them in the order in which
+    they were set, and an assembly format sets them in another one than a constructor.
+    """
 
     def print_ssa_value(self, value: SSAValue) -> str:
         if value.name_hint and value not in self._ssa_values:
@@ -157,6 +162,9 @@ class IRPrinter(Printer):
             self._blocks[block] = _unused(block.name_hint, self.block_names)
         else:
             super()._populate_block_name(block, block_index)
+
+    def _print_op_properties(self, properties: dict[str, Attribute]) -> None:
+        super()._print_op_properties(dict(sorted(properties.items())))
 
 
 def check_strings(source: Input[str]) -> None:

@@ -150,10 +150,9 @@ class SearchPlanPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
+        strip_resharding(op)
         cluster = cluster_of_module(op)
         funcs = step_functions(op)
-        for func in funcs:
-            strip_resharding(func)
         try:
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
@@ -197,7 +196,8 @@ class SearchPlanPass(ModulePass):
         """The plan of a candidate that is given, or why there is none."""
         bench = step.keeping(candidate.layout.keep)
         try:
-            best = min(bench.finish(bench.solve(candidate)), key=lambda each: each.seconds)
+            made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
+            best = min(made, key=lambda each: each.seconds)
         except Refused as error:
             return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
         peak, memory = best.tightest
