@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
 from ..dialects.known_attributes import verify_op_attributes, verify_step_attributes
+from ..dialects.schedules import verify_schedule
+from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from ..dialects.step import verify_attributes
 
@@ -35,7 +37,7 @@ def first_fault(module: Operation) -> Fault | None:
     if (fault := _innermost_fault(module)) is not None:
         # Verifiers look at the ops around them, which may be those at fault.
         return next(_malformed(module), fault)
-    return next(chain(_attribute_faults(module), _early_uses(module)), None)
+    return next(chain(_attribute_faults(module), _early_uses(module), _late_uses(module)), None)
 
 
 def _malformed(module: Operation) -> Iterator[Fault]:
@@ -78,6 +80,7 @@ def _attribute_faults(module: Operation) -> Iterator[Fault]:
                 verify_step_attributes(op)
                 verify_attributes(op)
                 Stages(op).verify()
+                verify_schedule(op)
         except VerifyException as error:
             yield Fault(op, str(error))
 
@@ -95,6 +98,19 @@ def _early_uses(module: Operation) -> Iterator[Fault]:
                     continue
                 if any(block is definition.parent for block in _blocks_around(user)):
                     yield Fault(user, f"operand {index} is defined only further down, by '{definition.name}'")
+
+
+def _late_uses(module: Operation) -> Iterator[Fault]:
+    """Yield every use of a value below the op that gives its memory back."""
+    for function in module.walk():
+        if not isinstance(function, FuncOp):
+            continue
+        freed: set[SSAValue] = set()
+        for op in function.walk():
+            if late := next((value for value in op.operands if value in freed), None):
+                yield Fault(op, f"uses %{late.name_hint or '?'} after its memory was given back by 'spmd.free'")
+            if isinstance(op, FreeOp):
+                freed.update(op.args)
 
 
 def _blocks_around(op: Operation) -> Iterator[Block]:
