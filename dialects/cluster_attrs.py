@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from io import StringIO
 from itertools import groupby
 
 from xdsl.ir import Data
@@ -198,7 +199,8 @@ class InterferenceAttr(Data[Interference]):
             factors = _number(parser, PART), _field(parser, "communication", PART)
             if parser.parse_optional_punctuation(",") is not None:
                 _keyword_and_equals(parser, "delays")
-                delays = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser, SECONDS, SECONDS))
+                square = parser.Delimiter.SQUARE
+                delays = parser.parse_comma_separated_list(square, lambda: _pair(parser, SECONDS, SECONDS))
         try:
             return Interference(*factors, tuple(delays))
         except ValueError as error:
@@ -323,7 +325,9 @@ def _entries(entries: Iterable[tuple[str, float]]) -> str:
 
 def _quoted(text: str) -> str:
     """A string as MLIR writes it."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    out = StringIO()
+    Printer(out).print_string_literal(text)
+    return out.getvalue()
 
 
 def _named(parser: AttrParser, *names: str) -> str:

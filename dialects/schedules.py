@@ -32,7 +32,7 @@ def verify_schedule(func: FuncOp) -> None:
     for kind in (FragmentOp, TransferOp):
         labels = Counter(op.label.data for op in inner if isinstance(op, kind))
         if repeated := next((label for label, count in labels.items() if count > 1), None):
-            raise VerifyException(f'{labels[repeated]} of \'{kind.name}\' are labelled "{repeated}", expected one')
+            raise VerifyException(f"{labels[repeated]} of '{kind.name}' are labelled \"{repeated}\", expected one")
     stages, meshes = Stages(func), meshes_of(func)
     for op in inner:
         if isinstance(op, FragmentOp):
@@ -91,9 +91,7 @@ class _Loop:
         ops = tuple(func.body.block.ops)
         self.fragments = {op.label.data: op for op in ops if isinstance(op, FragmentOp)}
         named = {slot.label for slots in self.slots for slot in slots if slot.action is not Action.RUN}
-        self.transfers = {
-            op.label.data: op for op in ops if isinstance(op, TransferOp) and op.label.data in named
-        }
+        self.transfers = {op.label.data: op for op in ops if isinstance(op, TransferOp) and op.label.data in named}
         axes = {op.axis.data for op in self.fragments.values()}
         if len(axes) > 1:
             raise VerifyException(f"{SCHEDULE} is of one loop, the fragments are over {' and '.join(sorted(axes))}")
@@ -109,20 +107,18 @@ class _Loop:
         for stage, slots in enumerate(self.slots):
             done: set[Slot] = set()
             for slot in slots:
-                where = f"{SCHEDULE} of stage {stage}: {slot.action} \"{slot.label}\" {slot.part}"
+                where = f'{SCHEDULE} of stage {stage}: {slot.action} "{slot.label}" {slot.part}'
                 if slot not in self._of_stage(stage):
                     raise VerifyException(f"{where} is no fragment or transfer of this stage, or none of its parts")
                 if slot in done:
                     raise VerifyException(f"{where} is there twice")
                 if missing := next((each for each in self._before(slot, stage) if each not in done), None):
                     raise VerifyException(
-                        f"{where} comes before {missing.action} \"{missing.label}\" {missing.part}, which it needs"
+                        f'{where} comes before {missing.action} "{missing.label}" {missing.part}, which it needs'
                     )
                 done.add(slot)
             if left := next((each for each in self._of_stage(stage) if each not in done), None):
-                raise VerifyException(
-                    f"{SCHEDULE} of stage {stage} lacks {left.action} \"{left.label}\" {left.part}"
-                )
+                raise VerifyException(f'{SCHEDULE} of stage {stage} lacks {left.action} "{left.label}" {left.part}')
 
     def _of_stage(self, stage: int) -> dict[Slot, None]:
         """All that a stage has to do."""

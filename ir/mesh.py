@@ -73,10 +73,10 @@ class Mesh:
             raise ValueError(f'mesh @{self.name} names axis "{repeated[0]}" twice')
         if len(names) > MOST_AXES:
             raise ValueError(f"mesh @{self.name} has {len(names)} axes, expected at most {MOST_AXES}")
-        if self.device_count > MOST_DEVICES:
-            raise ValueError(f"mesh @{self.name} has {_shown(self.device_count)} devices, expected at most {MOST_DEVICES}")
+        if (count := self.device_count) > MOST_DEVICES:
+            raise ValueError(f"mesh @{self.name} has {_shown(count)} devices, expected at most {MOST_DEVICES}")
         if (parts := math.prod(a.size for a in self.axes if a.kind is AxisKind.TEMPORAL)) > MOST_PARTS:
-            raise ValueError(f"mesh @{self.name} has axes of time of {_shown(parts)} parts in all, expected at most {MOST_PARTS}")
+            raise ValueError(f"mesh @{self.name} has {_shown(parts)} parts of time, expected at most {MOST_PARTS}")
 
     @staticmethod
     def of(**sizes: int) -> Mesh:

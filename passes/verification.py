@@ -30,9 +30,10 @@ def first_fault(module: Operation) -> Fault | None:
     """
     Return the first fault of `module`, None if it is valid.
 
-    Beyond xDSL's own verification, attributes are of the types that their names stand for, shardings of a function's arguments and results fit their types, ops use
-    values of their own stage, and values in straight-line code are defined before they are used: xDSL does not
-    look, and a pass that inserts an op too early would go unnoticed.
+    Beyond xDSL's own verification, attributes are of the types that their names stand for, shardings of a function's
+    arguments and results fit their types, ops use values of their own stage, what was given back is not used,
+    and values in straight-line code are defined before they are used: xDSL does not look, and a pass that inserts an op
+    too early would go unnoticed.
     """
     if (fault := _innermost_fault(module)) is not None:
         # Verifiers look at the ops around them, which may be those at fault.

@@ -62,7 +62,16 @@ ROADS: tuple[str, ...] = (
 """What real steps are taken through; each pass of them leaves one more text to mutate."""
 
 PASSES: tuple[str, ...] = (
-    *("decompose-mean", "canonicalize", "cse", "dce", "decompose-batch-norm", "decompose-cross-entropy", _LOCAL, _MIXED),
+    *(
+        "decompose-mean",
+        "canonicalize",
+        "cse",
+        "dce",
+        "decompose-batch-norm",
+        "decompose-cross-entropy",
+        _LOCAL,
+        _MIXED,
+    ),
     *("draw-independently", "partition-stages{stages=2}", "partition-stages{stages=3 cost=amp}", "search-strategy"),
     *("search-strategy{algorithm=exhaustive}", "search-strategy{memory=20000}", "balance-ratios", "insert-resharding"),
     *("balance-ratios{segments=layers}", "split-batch{parts=2}", 'split-batch{parts=3 axis="half"}', "duplex"),

@@ -32,34 +32,119 @@ _WORDS = (
     *('"([i]) -> ([i]) {i=4}"', '"padded"', '"hierarchical"', '"all_reduce"', '"ring"', '"f"', '"momentum_buffer"'),
 )
 _TYPES = (
-    *("i64", "f32", "i1", "bf16", "f64", "index", "none", "tensor<f32>", "tensor<0xf32>", "tensor<4x0xf32>", "!spmd.token"),
+    *(
+        "i64",
+        "f32",
+        "i1",
+        "bf16",
+        "f64",
+        "index",
+        "none",
+        "tensor<f32>",
+        "tensor<0xf32>",
+        "tensor<4x0xf32>",
+        "!spmd.token",
+    ),
     *("tensor<1xf32>", "tensor<4xi64>", "tensor<4x4xf32>", "tensor<?x4xf32>", "tensor<*xf32>", "tensor<4xi1>", "i0"),
     *("tensor<2147483648x2147483648xf32>", "tensor<9999999999999999999999xf32>", "vector<4xf32>", "memref<4xf32>"),
     *("tensor<4xcomplex<f32>>", "tensor<4xindex>", "tensor<4x!spmd.token>", "tensor<4xtensor<4xf32>>", "i99999999999"),
     *("tensor<" + "1x" * 70 + "f32>", "tensor<4xf32, dense<0> : tensor<1xi32>>", "tensor<4xui8>", "f80", "tuple<f32>"),
 )
 _ATTRIBUTES = (
-    *("unit", "true", "false", "0 : i64", "-1 : i64", "26 : i64", "9223372036854775807 : i64", "1000000 : i64", "1 : i1"),
+    *(
+        "unit",
+        "true",
+        "false",
+        "0 : i64",
+        "-1 : i64",
+        "26 : i64",
+        "9223372036854775807 : i64",
+        "1000000 : i64",
+        "1 : i1",
+    ),
     *("3 : i8", "2 : index", "0.0 : f64", "-1.0 : f64", "1.5 : f64", "1.0e308 : f64", "0x7FF8000000000000 : f64"),
-    *("0x7FF0000000000000 : f64", '""', '"x"', '"é"', '"a b"', '"mean"', "[]", "[0 : i64]", "[-1 : i64, -1 : i64]", "[[]]"),
+    *(
+        "0x7FF0000000000000 : f64",
+        '""',
+        '"x"',
+        '"é"',
+        '"a b"',
+        '"mean"',
+        "[]",
+        "[0 : i64]",
+        "[-1 : i64, -1 : i64]",
+        "[[]]",
+    ),
     *("[1 : i64, 2 : i64, 3 : i64]", '["x", "y"]', "{}", "{a = 1 : i64}", "@mesh", "@nothing", "@a::@b", "f32", "i64"),
-    *("tensor<4xf32>", "array<i64>", "array<i64: 0, 1>", "array<i64: -1, 99>", "array<f64: 0.5>", "dense<1> : tensor<2xi64>"),
+    *(
+        "tensor<4xf32>",
+        "array<i64>",
+        "array<i64: 0, 1>",
+        "array<i64: -1, 99>",
+        "array<f64: 0.5>",
+        "dense<1> : tensor<2xi64>",
+    ),
     *("#spmd.sharding<@mesh, [{}]>", '#spmd.sharding<@mesh, [{"gpu"}, {}]>', "#spmd.sharding<@nothing, [{}]>"),
     *('#spmd.sharding<@mesh, [], unreduced={"gpu"}>', '#spmd.sharding<@mesh, [{"gpu"}]>', "#spmd.axes<[{}]>"),
-    *('#spmd.sig<@mesh ([]) -> ()>', '#spmd.rule<"([i]) -> ([i])">', '#spmd.mesh<["gpu"=2]>', "affine_map<(d0) -> (d0)>"),
+    *(
+        "#spmd.sig<@mesh ([]) -> ()>",
+        '#spmd.rule<"([i]) -> ([i])">',
+        '#spmd.mesh<["gpu"=2]>',
+        "affine_map<(d0) -> (d0)>",
+    ),
     *('loc("a":1:2)', "[" * 100 + "]" * 100, "#builtin.int<3>", "#none", "() -> ()"),
 )
 _NAMES = (
-    *("train.param", "train.state", "train.buffer", "train.constant", "train.batch", "train.learning_rate", "train.seed"),
-    *("train.step_count", "train.updates", "train.loss", "train.grad", "train.metric", "train.output", "train.backward"),
+    *(
+        "train.param",
+        "train.state",
+        "train.buffer",
+        "train.constant",
+        "train.batch",
+        "train.learning_rate",
+        "train.seed",
+    ),
+    *(
+        "train.step_count",
+        "train.updates",
+        "train.loss",
+        "train.grad",
+        "train.metric",
+        "train.output",
+        "train.backward",
+    ),
     *("train.loss_gradient", "train.forward", "train.reduce_dtype", "train.update", "train.initial", "spmd.sharding"),
     *("spmd.signature", "spmd.working", "spmd.ratios", "spmd.segment", "spmd.pieces", "spmd.search", "spmd.frugal"),
-    *("spmd.rule", "absent", "independent", "stream", "dim", "size", "keepdim", "dtype", "method", "regather", "pipe.slot"),
+    *(
+        "spmd.rule",
+        "absent",
+        "independent",
+        "stream",
+        "dim",
+        "size",
+        "keepdim",
+        "dtype",
+        "method",
+        "regather",
+        "pipe.slot",
+    ),
     *("pipe.stage", "stage", "slot", "sym_visibility", "res_attrs", "arg_attrs", "function_type"),
 )
 _LINES = (
-    *("builtin.module {", "}", "func.func @step() {", "func.return", "^bb0:", "^bb0(%a: i32):", '"test.op"() : () -> ()'),
-    *('spmd.mesh @mesh = <["gpu"=4]>', 'spmd.mesh @mesh = <["gpu"=50000000]>', 'spmd.mesh @m = <["a"=2, "b"=3 temporal]>'),
+    *(
+        "builtin.module {",
+        "}",
+        "func.func @step() {",
+        "func.return",
+        "^bb0:",
+        "^bb0(%a: i32):",
+        '"test.op"() : () -> ()',
+    ),
+    *(
+        'spmd.mesh @mesh = <["gpu"=4]>',
+        'spmd.mesh @mesh = <["gpu"=50000000]>',
+        'spmd.mesh @m = <["a"=2, "b"=3 temporal]>',
+    ),
     *('spmd.mesh @mesh = <["gpu"=4611686018427387904]>', "func.func private @f(tensor<f32>)", "spmd.free", "#a = #a"),
     *('%z = "aten.relu"() : () -> tensor<4xf32>', "{-# dialect_resources: {} #-}", "cf.br ^bb0", "!t = tensor<4x!t>"),
     *("(" * 3000, "[" * 3000, "{" * 3000, "%a:4 = ", '"builtin.module"() ({' * 300, "tensor<" * 500, "// -----"),
@@ -146,7 +231,9 @@ def _part(text: str, draw: random.Random) -> str:
     draw.shuffle(entries)
     opened, closed = at[0][0], at[0][-1]
     deep = draw.choice((50, 2000))
-    new = draw.choice(("", f"{inner}, {inner}", ",".join(entries), ",".join(entries[1:]), opened * deep + closed * deep))
+    new = draw.choice(
+        ("", f"{inner}, {inner}", ",".join(entries), ",".join(entries[1:]), opened * deep + closed * deep)
+    )
     return text[: at.start()] + opened + new + closed + text[at.end() :]
 
 
