@@ -65,6 +65,7 @@ class AtenOp(ComputeOp):
         return rule
 
     def verify_(self) -> None:
+        self.verify_absent()
         names = self.operand_names()
         if len(names) != len(self.args):
             raise VerifyException(

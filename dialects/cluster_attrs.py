@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from io import StringIO
 from itertools import groupby
 
 from xdsl.ir import Data
@@ -12,6 +13,21 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
 from ..ir.cluster import Device, Interference, Link
+from ..ir.cluster_fields import (
+    BANDWIDTH,
+    BETA,
+    BLOCK,
+    BYTES,
+    DEVICES,
+    FLOPS,
+    NICS,
+    PART,
+    PLAIN,
+    SECONDS,
+    Count,
+    Unit,
+    shown,
+)
 from ..ir.op_cost import OpRate
 from ..ir.topology import Host, Level, Switch, Topology
 
@@ -36,15 +52,16 @@ class DeviceAttr(Data[Device]):
         with parser.in_angle_brackets():
             kind = parser.parse_str_literal()
             _comma_and(parser, "flops")
-            rates = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser))
-            bandwidth, memory, launch = (_field(parser, name) for name in ("bandwidth", "memory", "launch"))
+            rates = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser, FLOPS))
+            bandwidth = _field(parser, "bandwidth", BANDWIDTH)
+            memory, launch = _field(parser, "memory", BYTES), _field(parser, "launch", SECONDS, positive=False)
             overhead, block, fitted, table = 0.0, 1.0, list[OpRate](), list[tuple[str, float]]()
             while parser.parse_optional_punctuation(",") is not None:
                 match _named(parser, "overhead", "block", "rates", "table"):
                     case "overhead":
-                        overhead = _number(parser)
+                        overhead = _number(parser, SECONDS, positive=False)
                     case "block":
-                        block = _number(parser)
+                        block = _number(parser, BLOCK)
                     case "rates":
                         fitted = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _rate(parser))
                     case _:
@@ -90,7 +107,8 @@ class LinkAttr(Data[Link]):
         with parser.in_angle_brackets():
             at = parser.pos
             axis = parser.parse_str_literal()
-            alpha, beta = _field(parser, "alpha"), _field(parser, "beta")
+            alpha = _field(parser, "alpha", SECONDS, positive=False)
+            beta = _field(parser, "beta", BETA, positive=False)
             while parser.parse_optional_punctuation(",") is not None:
                 kind = parser.parse_identifier()
                 parser.parse_punctuation("=")
@@ -98,7 +116,7 @@ class LinkAttr(Data[Link]):
                     curves = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _curve(parser))
                     points = [(name, *point) for name, curve in curves for point in curve]
                 else:
-                    measured.append((kind, *_pair(parser)))
+                    measured.append((kind, *_pair(parser, SECONDS, BETA, positive=False)))
         try:
             return Link(axis, alpha, beta, tuple(measured), tuple(points))
         except ValueError as error:
@@ -145,7 +163,7 @@ class TopologyAttr(Data[Topology]):
                 if _named(parser, "switch", "first") == "switch":
                     switch = _switch(parser)
                 else:
-                    first = parser.parse_integer(allow_boolean=False, allow_negative=False)
+                    first = _count(parser, DEVICES, 0)
         try:
             return Topology(tuple(levels), tuple(hosts), switch, first)
         except ValueError as error:
@@ -178,10 +196,11 @@ class InterferenceAttr(Data[Interference]):
         with parser.in_angle_brackets():
             at = parser.pos
             _keyword_and_equals(parser, "compute")
-            factors = _number(parser), _field(parser, "communication")
+            factors = _number(parser, PART), _field(parser, "communication", PART)
             if parser.parse_optional_punctuation(",") is not None:
                 _keyword_and_equals(parser, "delays")
-                delays = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+                square = parser.Delimiter.SQUARE
+                delays = parser.parse_comma_separated_list(square, lambda: _pair(parser, SECONDS, SECONDS))
         try:
             return Interference(*factors, tuple(delays))
         except ValueError as error:
@@ -196,15 +215,16 @@ class InterferenceAttr(Data[Interference]):
 def _level(parser: AttrParser) -> Level:
     with parser.in_angle_brackets():
         name = parser.parse_str_literal()
-        latency, bandwidth = _field(parser, "latency"), _field(parser, "bandwidth")
+        latency = _field(parser, "latency", SECONDS, positive=False)
+        bandwidth = _field(parser, "bandwidth", BANDWIDTH)
         level = Level(name, latency, bandwidth)
         while parser.parse_optional_punctuation(",") is not None:
             if parser.parse_optional_keyword("shared") is not None:
                 level = replace(level, shared=True)
             elif _named(parser, "start", "efficiency") == "start":
-                level = replace(level, start=_number(parser))
+                level = replace(level, start=_number(parser, SECONDS, positive=False))
             else:
-                parts = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser))
+                parts = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _entry(parser, PART))
                 level = replace(level, efficiency=tuple(parts))
     return level
 
@@ -217,10 +237,10 @@ def _level_text(level: Level) -> str:
 
 
 def _host(parser: AttrParser) -> Host:
-    count = parser.parse_integer(allow_boolean=False, allow_negative=False)
+    count = _count(parser, DEVICES)
     parser.parse_keyword("x")
     with parser.in_angle_brackets():
-        host = Host(parser.parse_integer(allow_boolean=False, allow_negative=False), count=count)
+        host = Host(_count(parser, DEVICES), count=count)
         while parser.parse_optional_punctuation(",") is not None:
             match _named(parser, "inside", "nic", "nics"):
                 case "inside":
@@ -228,7 +248,7 @@ def _host(parser: AttrParser) -> Host:
                 case "nic":
                     host = replace(host, nic=parser.parse_str_literal())
                 case _:
-                    host = replace(host, nics=parser.parse_integer(allow_boolean=False, allow_negative=False))
+                    host = replace(host, nics=_count(parser, NICS))
     return host
 
 
@@ -241,9 +261,9 @@ def _host_text(host: Host) -> str:
 
 def _switch(parser: AttrParser) -> Switch:
     with parser.in_angle_brackets():
-        hosts = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        hosts = _count(parser, DEVICES)
         parser.parse_punctuation(",")
-        return Switch(hosts, _number(parser))
+        return Switch(hosts, _number(parser, PART))
 
 
 def _rate(parser: AttrParser) -> OpRate:
@@ -251,11 +271,12 @@ def _rate(parser: AttrParser) -> OpRate:
         family = parser.parse_str_literal()
         parser.parse_punctuation(",")
         dtype = parser.parse_str_literal()
-        flops, bandwidth, launch = (_field(parser, name) for name in ("flops", "bandwidth", "launch"))
+        flops, bandwidth = _field(parser, "flops", FLOPS), _field(parser, "bandwidth", BANDWIDTH)
+        launch = _field(parser, "launch", SECONDS, positive=False)
         curves: dict[str, tuple[tuple[float, float], ...]] = {}
         while parser.parse_optional_punctuation(",") is not None:
             name = _named(parser, "curve", "moving_curve")
-            pairs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+            pairs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser, PLAIN, PART))
             curves[name] = tuple(pairs)
     return OpRate(family, dtype, flops, bandwidth, launch, **curves)
 
@@ -272,20 +293,22 @@ def _rate_text(rate: OpRate) -> str:
 def _timed(parser: AttrParser) -> tuple[str, float]:
     key = parser.parse_str_literal()
     parser.parse_punctuation("=")
-    return key, _number(parser)
+    return key, _number(parser, SECONDS, positive=False)
 
 
 def _curve(parser: AttrParser) -> tuple[str, list[tuple[float, float]]]:
     name = parser.parse_str_literal()
     parser.parse_punctuation("=")
-    return name, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser))
+    return name, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _pair(parser, BYTES, SECONDS))
 
 
-def _pair(parser: AttrParser) -> tuple[float, float]:
-    pair = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _number(parser))
-    if len(pair) != 2:
-        parser.raise_error("expected a pair of numbers, as (1.0, 2.0)")
-    return pair[0], pair[1]
+def _pair(parser: AttrParser, one: Unit, other: Unit, *, positive: bool = True) -> tuple[float, float]:
+    parser.parse_punctuation("(")
+    first = _number(parser, one, positive=positive)
+    parser.parse_punctuation(",")
+    second = _number(parser, other, positive=positive)
+    parser.parse_punctuation(")")
+    return first, second
 
 
 def _pair_text(pair: tuple[float, float]) -> str:
@@ -302,7 +325,9 @@ def _entries(entries: Iterable[tuple[str, float]]) -> str:
 
 def _quoted(text: str) -> str:
     """A string as MLIR writes it."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    out = StringIO()
+    Printer(out).print_string_literal(text)
+    return out.getvalue()
 
 
 def _named(parser: AttrParser, *names: str) -> str:
@@ -324,22 +349,30 @@ def _comma_and(parser: AttrParser, name: str) -> None:
     _keyword_and_equals(parser, name)
 
 
-def _entry(parser: AttrParser) -> tuple[str, float]:
+def _entry(parser: AttrParser, unit: Unit) -> tuple[str, float]:
     name = parser.parse_identifier()
     parser.parse_punctuation("=")
-    return name, _number(parser)
+    return name, _number(parser, unit)
 
 
-def _field(parser: AttrParser, name: str) -> float:
+def _field(parser: AttrParser, name: str, unit: Unit, *, positive: bool = True) -> float:
     _comma_and(parser, name)
-    return _number(parser)
+    return _number(parser, unit, positive=positive)
 
 
-def _number(parser: AttrParser) -> float:
-    at = parser.pos
-    number = float(parser.parse_number())
-    if number < 0:
-        parser.raise_error(f"found {number}, expected a number that is not negative", at)
+def _number(parser: AttrParser, unit: Unit, *, positive: bool = True) -> float:
+    """A number in the range of `unit`, which is that of cluster files; 0 too where it need not be positive."""
+    at, number = parser.pos, parser.parse_number()
+    if not (unit.least <= number <= unit.most or (number == 0 and not positive)):
+        kind = "a number" if positive else "0 or a number"
+        parser.raise_error(f"found {shown(number)}, expected {kind} from {unit.least:g} to {unit.most:g}", at)
+    return float(number)
+
+
+def _count(parser: AttrParser, most: Count, least: int = 1) -> int:
+    at, number = parser.pos, parser.parse_integer(allow_boolean=False)
+    if not least <= number <= most.most:
+        parser.raise_error(f"found {shown(number)}, expected a whole number from {least} to {most.most}", at)
     return number
 
 

@@ -105,9 +105,10 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         return self.signature.results[index] if self.signature is not None else None
 
     def verify_(self) -> None:
+        self.verify_absent()
         try:
             rule = self.rule()
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             raise VerifyException(f"its shapes and arguments do not fit '{self.overload}': {error}") from error
         attribute = self.attributes.get(SIGNATURE)
         if attribute is None:
@@ -117,6 +118,16 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         mesh = find_mesh(self, attribute.data.mesh)
         if (problem := signature_problem(rule, attribute.signature, mesh)) is not None:
             raise VerifyException(problem)
+
+
+    def verify_absent(self) -> None:
+        """Raise VerifyException unless `absent` is a list of names."""
+        listed = self.attributes.get(ABSENT)
+        if listed is None:
+            return
+        entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else (listed,)
+        if not isinstance(listed, ArrayAttr) or not all(isinstance(entry, StringAttr) for entry in entries):
+            raise VerifyException(f"`{ABSENT}` is {listed}, expected a list of the names of tensor arguments")
 
 
 @lru_cache(maxsize=100_000)

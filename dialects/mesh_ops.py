@@ -130,12 +130,17 @@ class ClusterOp(IRDLOperation):
         )
 
 
-def find_mesh(op: Operation, name: str) -> Mesh:
-    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
+def meshes_of(op: Operation) -> list[MeshOp]:
+    """The meshes of the module that `op` is in."""
     top: Operation | None = op
     while top is not None and not isinstance(top, ModuleOp):
         top = top.parent_op()
-    meshes = [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
+    return [m for m in top.ops if isinstance(m, MeshOp)] if isinstance(top, ModuleOp) else []
+
+
+def find_mesh(op: Operation, name: str) -> Mesh:
+    """The mesh that the symbol `name` stands for at `op`; VerifyException where there is none."""
+    meshes = meshes_of(op)
     for mesh in meshes:
         if mesh.sym_name.data == name:
             return mesh.mesh

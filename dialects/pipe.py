@@ -91,7 +91,9 @@ class SlotAttr(Data[Slot]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string(f'{self.data.action} "{self.data.label}" {self.data.part}')
+            printer.print_string(f"{self.data.action} ")
+            printer.print_string_literal(self.data.label)
+            printer.print_string(f" {self.data.part}")
 
 
 @irdl_attr_definition

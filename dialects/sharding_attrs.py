@@ -13,7 +13,7 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
-from ..ir.mesh import Axis, AxisKind, Mesh
+from ..ir.mesh import Axis, AxisKind, Mesh, axis_name_fault
 from ..ir.ratios import Ratios
 from ..ir.rules import Notation, parse_rule
 from ..ir.sharding import DimSharding, Offsets, Reduction, Sharding
@@ -31,7 +31,7 @@ class MeshAttr(Data[Mesh]):
     def parse_parameter(cls, parser: AttrParser) -> Mesh:
         def axis() -> Axis:
             at = parser.pos
-            name = parser.parse_str_literal()
+            name = parse_axis_name(parser)
             parser.parse_punctuation("=")
             size = parser.parse_integer(allow_boolean=False, allow_negative=False)
             temporal = parser.parse_optional_keyword("temporal") is not None
@@ -100,7 +100,9 @@ class ShardingAttr(Data[MeshSharding]):
             return MeshSharding(mesh, parse_sharding(parser))
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"<@{self.data.mesh}, {self.data.sharding}>")
+        with printer.in_angle_brackets():
+            printer.print_symbol_name(self.data.mesh)
+            printer.print_string(f", {self.data.sharding}")
 
 
 @irdl_attr_definition
@@ -128,7 +130,9 @@ class SignatureAttr(Data[MeshSignature]):
             return MeshSignature(mesh, Signature(operands, _parse_shardings(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"<@{self.data.mesh}, {self.data.signature}>")
+        with printer.in_angle_brackets():
+            printer.print_symbol_name(self.data.mesh)
+            printer.print_string(f", {self.data.signature}")
 
 
 @irdl_attr_definition
@@ -145,7 +149,7 @@ class RatiosAttr(Data[MeshRatios]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> MeshRatios:
         def shares() -> tuple[str, list[float]]:
-            axis = parser.parse_str_literal()
+            axis = parse_axis_name(parser)
             parser.parse_punctuation("=")
             return axis, parser.parse_comma_separated_list(parser.Delimiter.SQUARE, number)
 
@@ -166,7 +170,9 @@ class RatiosAttr(Data[MeshRatios]):
         given = self.data
         axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in given.ratios.shares)
         segment = f", segment = {given.segment}" if given.segment else ""
-        printer.print_string(f"<@{given.mesh}, {{{axes}}}{segment}>")
+        with printer.in_angle_brackets():
+            printer.print_symbol_name(given.mesh)
+            printer.print_string(f", {{{axes}}}{segment}")
 
 
 @irdl_attr_definition
@@ -217,11 +223,19 @@ def parse_mesh_name(parser: AttrParser) -> str:
     return name
 
 
+def parse_axis_name(parser: AttrParser) -> str:
+    """Read the name of an axis, which generated programs use as a name."""
+    at, name = parser.pos, parser.parse_str_literal()
+    if (fault := axis_name_fault(name)) is not None:
+        parser.raise_error(fault, at)
+    return name
+
+
 def parse_dims(parser: AttrParser) -> tuple[tuple[str, ...], ...]:
     """Read `[{"dp"}, {}]`."""
 
     def dim() -> tuple[str, ...]:
-        return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, parser.parse_str_literal))
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: parse_axis_name(parser)))
 
     return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, dim))
 
@@ -254,13 +268,15 @@ def parse_sharding_sequence(parser: AttrParser) -> list[Sharding]:
             else:
                 more = True
                 break
+        if (stray := max(offsets, default=0)) >= max(len(dims), 1):
+            parser.raise_error(f"offsets are of dim {stray}, the sharding has {len(dims)} dims")
         spread = tuple(DimSharding(axes, offsets.get(i)) for i, axes in enumerate(dims))
         found.append(Sharding(spread, tuple(partial)))
     return found
 
 
 def _parse_partial(parser: AttrParser) -> tuple[str, Reduction]:
-    axis = parser.parse_str_literal()
+    axis = parse_axis_name(parser)
     kinds: list[Reduction] = [r for r in Reduction if parser.parse_optional_keyword(r.value) is not None]
     return axis, kinds[0] if kinds else Reduction.SUM
 

@@ -112,6 +112,7 @@ class TrainOp(ComputeOp):
         return _rule(tuple(map(shape_of, self.args)), tuple(map(shape_of, self.outs)))
 
     def verify_(self) -> None:
+        self.verify_absent()
         names = self.operand_names()
         if len(names) != len(self.args):
             raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias, cast
 
+from .mesh import MOST_DEVICES
+
 Table: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 """Where a section stands: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
@@ -63,8 +65,7 @@ class Count:
     most: int
 
 
-DEVICES = Count(2**14)
-"""Of a cluster: tables by rank and by group are made of them."""
+DEVICES = Count(MOST_DEVICES)
 NICS = Count(2**10)
 AXES = Count(8)
 

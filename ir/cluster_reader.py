@@ -69,8 +69,6 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
         mesh = Mesh(tuple(_axis(file, entry) for entry in cast(list[Any], entries)))
     except ValueError as error:
         raise file.fail("mesh", str(error)) from error
-    if mesh.device_count > DEVICES.most:
-        raise file.fail("mesh", f"has {mesh.device_count} devices, expected at most {DEVICES.most}")
     if topology is not None and topology.size != mesh.device_count:
         raise file.fail("mesh", f"{mesh} has {mesh.device_count} devices, the hosts have {topology.size}")
     return mesh

@@ -31,6 +31,20 @@ def axis_name_fault(name: str) -> str | None:
     return None
 
 
+MOST_DEVICES = 2**14
+"""Of a mesh: tables by rank and by group are made of them."""
+
+MOST_PARTS = 2**12
+"""Into which axes of time divide a step: a schedule lists them, stage by stage."""
+
+MOST_AXES = 16
+
+
+def _shown(number: int) -> str:
+    """A number for a message; Python has no text for one of thousands of digits."""
+    return str(number) if number < 10**30 else "more than 10**30"
+
+
 @dataclass(frozen=True)
 class Axis:
     """One named axis of `size` parts."""
@@ -57,6 +71,12 @@ class Mesh:
         names = [axis.name for axis in self.axes]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f'mesh @{self.name} names axis "{repeated[0]}" twice')
+        if len(names) > MOST_AXES:
+            raise ValueError(f"mesh @{self.name} has {len(names)} axes, expected at most {MOST_AXES}")
+        if (count := self.device_count) > MOST_DEVICES:
+            raise ValueError(f"mesh @{self.name} has {_shown(count)} devices, expected at most {MOST_DEVICES}")
+        if (parts := math.prod(a.size for a in self.axes if a.kind is AxisKind.TEMPORAL)) > MOST_PARTS:
+            raise ValueError(f"mesh @{self.name} has {_shown(parts)} parts of time, expected at most {MOST_PARTS}")
 
     @staticmethod
     def of(**sizes: int) -> Mesh:

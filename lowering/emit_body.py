@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.compute import ComputeOp
 from ..dialects.pipe import FragmentOp
@@ -147,7 +148,10 @@ class Body:
                 self._check(op)
                 yield from self.comment(op)
                 yield from self.program.tick(op)
-                yield from self._assignment(op)
+                try:
+                    yield from self._assignment(op)
+                except VerifyException as error:
+                    raise EmitError(op, str(error)) from error
                 if isinstance(op, WaitOp):
                     yield from self._end(op.token)
             case _:

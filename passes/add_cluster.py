@@ -13,6 +13,7 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..dialects.step import ROOM
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import ClusterFileError, find_cluster
+from .requirements import require_no_placements
 from .search.step_view import step_functions
 
 
@@ -57,9 +58,11 @@ class AddClusterPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Read the file and add its ops."""
         try:
-            add_cluster(op, find_cluster(self.file))
+            cluster = find_cluster(self.file)
         except ClusterFileError as error:
             raise PassFailedException(str(error)) from error
+        require_no_placements(op, MeshOp(cluster.mesh), self.name)
+        add_cluster(op, cluster)
 
 
 def add_cluster(module: ModuleOp, cluster: Cluster) -> None:

@@ -25,6 +25,8 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
 from .decompose_mean import count_labels, like
+from .requirements import require_no_stages
+from .search.step_view import step_functions
 
 _NONE, _SUM = 0, 2
 """ATen's numbers for how a loss is reduced."""
@@ -99,6 +101,8 @@ class DecomposeCrossEntropyPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all cross-entropies of the module."""
+        for func in step_functions(op):
+            require_no_stages(func, self.name)
         PatternRewriteWalker(SplitClasses(), apply_recursively=False).rewrite_module(op)
 
 

@@ -28,6 +28,7 @@ from ..ir.sharding import Reduction, Sharding
 from .analysis.forms import Forms
 from .analysis.resharding import ReshardCosts
 from .errors import fail
+from .requirements import require_no_fragments
 from .search.step_view import StepView, step_views
 
 
@@ -97,6 +98,7 @@ class InsertReshardingPass(ModulePass):
 
 def insert_resharding(view: StepView, cluster: Cluster) -> None:
     """Make every change of sharding of one step, or of one stage, an op."""
+    require_no_fragments(view.func, InsertReshardingPass.name)
     _Inserter(view, ReshardCosts(cluster)).run()
 
 

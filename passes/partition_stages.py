@@ -17,6 +17,7 @@ from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh
 from .analysis.stage_costs import AmpCosts, StageCosts, read_forward_seconds
 from .errors import fail
+from .requirements import require_no_resharding
 from .search.divide import divide
 from .search.layers import Layers, find_layers
 from .search.partition import Partition, partition
@@ -103,6 +104,7 @@ class PartitionStagesPass(ModulePass):
         for func in step_functions(op):
             if Stages(func).names:
                 fail(func, "has stages already; partition it once")
+            require_no_resharding(func, self.name)
             view = StepView(func, cluster.mesh)
             layers = find_layers(view)
             if not 1 <= self.stages <= len(layers.names):

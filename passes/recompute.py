@@ -16,6 +16,7 @@ from ..dialects.compute import ComputeOp
 from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED, argument_attribute
 from ..ir.mesh import Mesh
 from .analysis.compute import is_cast, spec_of
+from .requirements import require_no_resharding
 from .search.activations import Activations
 from .search.kept_values import choose
 from .search.step_view import StepView, cluster_of_module, step_functions
@@ -82,6 +83,7 @@ class RecomputePass(ModulePass):
         for func in step_functions(op):
             if self.keep == 1 and not any(CHECKPOINT in each.attributes for each in func.body.block.ops):
                 continue
+            require_no_resharding(func, self.name)
             cluster = cluster_of_module(op) if self.keep < 1 else None
             found = Activations(StepView(func, cluster.mesh if cluster is not None else Mesh(())), cluster)
             chosen = choose(found.ops, found.values, self.keep)

@@ -41,6 +41,7 @@ from .gradients import (
     hint_of,
 )
 from .gradients import replace_gradient as replace
+from .requirements import require_no_resharding, require_no_signatures, require_no_stages
 from .search.step_view import step_functions
 
 SCALE, GROWTH = "loss_scale", "growth_tracker"
@@ -144,6 +145,11 @@ class ScaleLossPass(ModulePass):
         self.check()
         for func in step_functions(op):
             if updates := gradient_users(func):
+                require_no_stages(func, self.name)
+                require_no_signatures(func, self.name)
+                if skipped := next((each for each in updates if _is_skipped(each)), None):
+                    fail(skipped, "is skipped where a gradient is infinite already; run scale-loss once")
+                require_no_resharding(func, self.name)
                 self._run(func, updates)
 
     def check(self) -> None:
@@ -208,6 +214,10 @@ def _state(func: FuncOp, name: str, type: TensorType[Attribute], more: Mapping[s
     func.arg_attrs = ArrayAttr([*before, DictionaryAttr(role)])
     func.update_function_type()
     return value
+
+
+def _is_skipped(op: Operation) -> bool:
+    return isinstance(op, train.TrainOp) and train.FOUND_INF in op.operand_names()
 
 
 def _scale_loss(func: FuncOp, scale: SSAValue) -> None:

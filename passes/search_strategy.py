@@ -23,7 +23,7 @@ from .errors import fail
 from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
 from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
-from .search.problem import Infeasible, Solution, brute_force
+from .search.problem import Infeasible, Solution, TooManyError, brute_force
 from .search.step_view import StepView, step_functions, step_views, value_label
 from .search.strategy import build_problem
 from .search.strategy_problem import StrategyProblem
@@ -190,6 +190,8 @@ def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) ->
     limits = Limits(allowance=allowance, branches=_BRANCHES) if allowance else Limits()
     try:
         return brute_force(problem.problem) if algorithm == "exhaustive" else solve(problem.problem, limits=limits)
+    except TooManyError as error:
+        raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
     except Infeasible as error:
         names = [_subject_name(problem, node) for node in error.nodes[:4]]
         raise PassFailedException(

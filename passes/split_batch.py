@@ -24,6 +24,7 @@ from ..ir.rules import Rule
 from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
 from ..ir.signatures import Choice, Signature, Split, choices_of, signature
 from .errors import fail
+from .requirements import require_no_resharding
 from .search.step_view import StepView, mesh_of_module, step_functions
 from .time.batch_parts import Batch, BatchParts, find_parts
 
@@ -88,6 +89,7 @@ class SplitBatchPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Split the batch of every step function of the module."""
         for func in step_functions(op):
+            require_no_resharding(func, self.name)
             view = StepView(func, mesh_of_module(op))
             if (rows := _rows(view)) is None:
                 fail(func, "has no argument of the batch with a dim to split; the first dim of a batch item is split")

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.irdl import IRDLOperation
 from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
+from ..dialects.known_attributes import verify_op_attributes, verify_step_attributes
+from ..dialects.schedules import verify_schedule
+from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from ..dialects.step import verify_attributes
 
@@ -26,11 +30,25 @@ def first_fault(module: Operation) -> Fault | None:
     """
     Return the first fault of `module`, None if it is valid.
 
-    Beyond xDSL's own verification, shardings of a function's arguments and results fit their types, ops use
-    values of their own stage, and values in straight-line code are defined before they are used: xDSL does not
-    look, and a pass that inserts an op too early would go unnoticed.
+    Beyond xDSL's own verification, attributes are of the types that their names stand for, shardings of a function's
+    arguments and results fit their types, ops use values of their own stage, what was given back is not used,
+    and values in straight-line code are defined before they are used: xDSL does not look, and a pass that inserts an op
+    too early would go unnoticed.
     """
-    return _innermost_fault(module) or next(chain(_attribute_faults(module), _early_uses(module)), None)
+    if (fault := _innermost_fault(module)) is not None:
+        # Verifiers look at the ops around them, which may be those at fault.
+        return next(_malformed(module), fault)
+    return next(chain(_attribute_faults(module), _early_uses(module), _late_uses(module)), None)
+
+
+def _malformed(module: Operation) -> Iterator[Fault]:
+    """Yield the ops, outermost first, that lack what their definition has, or have it of another type."""
+    for op in module.walk():
+        if isinstance(op, IRDLOperation):
+            try:
+                op.get_irdl_definition().verify(op)
+            except Exception as error:
+                yield Fault(op, _reason(error))
 
 
 def _innermost_fault(op: Operation) -> Fault | None:
@@ -52,14 +70,20 @@ def _reason(error: Exception) -> str:
 
 
 def _attribute_faults(module: Operation) -> Iterator[Fault]:
-    """Yield the functions whose arguments or results have shardings that do not fit, or whose stages mix."""
-    for function in module.walk():
-        if isinstance(function, FuncOp):
-            try:
-                verify_attributes(function)
-                Stages(function).verify()
-            except VerifyException as error:
-                yield Fault(function, str(error))
+    """
+    Yield the ops with attributes of another type than their names stand for, and the functions whose arguments or
+    results have roles or shardings that do not fit, or whose stages mix.
+    """
+    for op in module.walk():
+        try:
+            verify_op_attributes(op)
+            if isinstance(op, FuncOp):
+                verify_step_attributes(op)
+                verify_attributes(op)
+                Stages(op).verify()
+                verify_schedule(op)
+        except VerifyException as error:
+            yield Fault(op, str(error))
 
 
 def _early_uses(module: Operation) -> Iterator[Fault]:
@@ -75,6 +99,19 @@ def _early_uses(module: Operation) -> Iterator[Fault]:
                     continue
                 if any(block is definition.parent for block in _blocks_around(user)):
                     yield Fault(user, f"operand {index} is defined only further down, by '{definition.name}'")
+
+
+def _late_uses(module: Operation) -> Iterator[Fault]:
+    """Yield every use of a value below the op that gives its memory back."""
+    for function in module.walk():
+        if not isinstance(function, FuncOp):
+            continue
+        freed: set[SSAValue] = set()
+        for op in function.walk():
+            if late := next((value for value in op.operands if value in freed), None):
+                yield Fault(op, f"uses %{late.name_hint or '?'} after its memory was given back by 'spmd.free'")
+            if isinstance(op, FreeOp):
+                freed.update(op.args)
 
 
 def _blocks_around(op: Operation) -> Iterator[Block]:

@@ -11,6 +11,12 @@ MOST_COLUMNS = 160
 """Longer source lines are cut around the place that a message is about."""
 
 
+MOST_CHARACTERS = 2000
+"""Longer messages, which quote a long name or attribute, are cut in their middle."""
+
+MOST_NOTES = 10
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """
@@ -35,8 +41,8 @@ class Diagnostic:
         return f"{self.file}:{self.line}:{self.col}" if self.line else self.file
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: error: {_printable(self.message)}", *self._excerpt()]
-        lines += [f"note: {_printable(note)}" for note in self.notes]
+        lines = [f"{self.place}: error: {_printable(_cut(self.message))}", *self._excerpt()]
+        lines += [f"note: {_printable(_cut(note))}" for note in self.notes[:MOST_NOTES]]
         lines += [f"hint: {_printable(self.hint)}"] if self.hint else []
         return "\n".join(lines)
 
@@ -73,6 +79,11 @@ def located(
     line = source.content[first : source.get_end_of_line(start)]
     number = source.content.count("\n", 0, first) + 1
     return Diagnostic(message, source.name, number, start - first + 1, line, end - start, notes, hint)
+
+
+def _cut(text: str) -> str:
+    half = MOST_CHARACTERS // 2
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 
 
 def _printable(text: str) -> str:

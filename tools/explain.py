@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping
 
 from xdsl.context import Context
@@ -108,7 +109,11 @@ def _unexpected(error: Exception, source: Input[str], start: int) -> Diagnostic:
     match error:
         case RecursionError():
             message, hint = "nested too deeply to be read", ""
-        case DiagnosticException():
+        case MemoryError():
+            message, hint = "takes more memory to be read than there is", ""
+        case ArithmeticError() | struct.error():
+            message, hint = f"a number here is out of the range of its type: {error}", ""
+        case DiagnosticException() | ValueError():
             message, hint = sentence(str(error)), ""
         case _:
             message = f"cannot be read here ({type(error).__name__}: {error})"

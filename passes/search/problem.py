@@ -123,15 +123,20 @@ class Solution:
         return self.lower_bound >= self.cost
 
 
+class TooManyError(ValueError):
+    """There are more assignments than can be tried one by one."""
+
+
 def brute_force(problem: Problem) -> Solution:
     """
     Try every assignment; the first of the cheapest wins.
 
-    Raises Infeasible where none has finite cost, ValueError where there are more than `MAX_BRUTE_FORCE`.
+    Raises Infeasible where none has finite cost, TooManyError where there are more than `MAX_BRUTE_FORCE`.
     """
     sizes = [len(costs) for costs in problem.unary]
     if prod(sizes) > MAX_BRUTE_FORCE:
-        raise ValueError(f"{prod(sizes)} assignments are too many to try; the limit is {MAX_BRUTE_FORCE}")
+        shown = f"{float(prod(sizes)):.3g}" if prod(sizes) < 1e300 else "more than 1e300"
+        raise TooManyError(f"{shown} assignments are too many to try; the limit is {MAX_BRUTE_FORCE}")
     later_edges: list[list[tuple[int, Costs]]] = [[] for _ in sizes]
     for edge in problem.edges:
         u, v, table = (edge.u, edge.v, edge.table) if edge.u < edge.v else (edge.v, edge.u, edge.table.T)

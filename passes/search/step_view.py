@@ -143,8 +143,9 @@ def _input(argument: BlockArgument, attributes: Mapping[str, Attribute]) -> Inpu
 
 
 def step_functions(module: ModuleOp) -> list[FuncOp]:
-    """The functions of the module that have a body."""
-    return [op for op in module.ops if isinstance(op, FuncOp) and op.body.blocks]
+    """The functions of the module that have a body in one piece: a step has no branches."""
+    found = [op for op in module.ops if isinstance(op, FuncOp) and len(op.body.blocks) == 1]
+    return [op for op in found if isinstance(op.body.block.last_op, ReturnOp)]
 
 
 def mesh_of_module(module: ModuleOp) -> Mesh:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from text_mutations import characters, cut, deleted, repeated
+
 SECONDS = 20
 """What a file may take."""
 
@@ -245,18 +247,6 @@ def _number(text: str, draw: random.Random) -> str:
     return _changed_line(text, draw, changed, "=")
 
 
-def _deleted(text: str, draw: random.Random) -> str:
-    lines = text.splitlines()
-    at = draw.randrange(len(lines) or 1)
-    return "\n".join(lines[:at] + lines[at + draw.choice((1, 1, 3)) :]) + "\n"
-
-
-def _repeated(text: str, draw: random.Random) -> str:
-    lines = text.splitlines() or [""]
-    at, to = draw.randrange(len(lines)), draw.randrange(len(lines) + 1)
-    return "\n".join(lines[:to] + [lines[at]] * draw.choice((1, 1, 2)) + lines[to:]) + "\n"
-
-
 def _inserted(text: str, draw: random.Random) -> str:
     lines = text.splitlines()
     at = draw.randrange(len(lines) + 1)
@@ -276,19 +266,6 @@ def _renamed(text: str, draw: random.Random) -> str:
     return re.sub(rf"\b{re.escape(old)}\b", lambda _: new, text, count=max(count, 0))
 
 
-def _characters(text: str, draw: random.Random) -> str:
-    for _ in range(draw.choice((1, 2, 8))):
-        at = draw.randrange(len(text) + 1)
-        kind = draw.randrange(3)
-        some = draw.choice("\0\x7f\u2028\ud800é[]{}=\"'\\#\n\r\t.,-+_0e9")
-        text = text[:at] + ("" if kind == 0 else some) + text[at + (kind < 2) :]
-    return text
-
-
-def _cut(text: str, draw: random.Random) -> str:
-    return text[: draw.randrange(len(text) + 1)]
-
-
 def _changed_line(text: str, draw: random.Random, change: Callable[[str], str], mark: str) -> str:
     lines = text.splitlines()
     those = [at for at, line in enumerate(lines) if mark in line and not line.startswith("#")]
@@ -299,7 +276,7 @@ def _changed_line(text: str, draw: random.Random, change: Callable[[str], str], 
 
 
 _MUTATIONS: tuple[Callable[[str, random.Random], str], ...] = (
-    *(_value, _value, _value, *(_number,) * 6, _deleted, _repeated, _inserted, _renamed, _renamed, _characters, _cut),
+    *(_value, _value, _value, *(_number,) * 6, deleted, repeated, _inserted, _renamed, _renamed, characters, cut),
 )
 
 KINDS: Mapping[str, tuple[Callable[[], list[str]], Callable[[str], None]]] = {

@@ -9,7 +9,10 @@ spmd.mesh @stage1 = <["gpu"=1, "micro"=2 temporal]> on [2]
 
 func.func @step(%x: tensor<8x4xf32> {spmd.sharding = #rows, pipe.stage = 0 : i64}) -> tensor<4xf32> attributes {
   pipe.stages = ["stage0", "stage1"],
-  pipe.schedule = [[#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>], [#pipe.slot<wait "h" 0>]]
+  pipe.schedule = [
+    [#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>, #pipe.slot<run "forward0" 1>, #pipe.slot<start "h" 1>],
+    [#pipe.slot<start "h" 0>, #pipe.slot<wait "h" 0>, #pipe.slot<run "forward1" 0>,
+     #pipe.slot<start "h" 1>, #pipe.slot<wait "h" 1>, #pipe.slot<run "forward1" 1>]]
 } {
   %h = pipe.fragment "forward0" stage 0 : i64 over "micro" -> tensor<8x4xf32> {
     %r = aten.relu %x {spmd.signature = #spmd.sig<@stage0, ([{"gpu", "micro"}, {}]) -> ([{"gpu", "micro"}, {}])>}
@@ -34,7 +37,7 @@ func.func @step(%x: tensor<8x4xf32> {spmd.sharding = #rows, pipe.stage = 0 : i64
   func.return %c : tensor<4xf32>
 }
 
-// CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>], [#pipe.slot<wait "h" 0>{{\]\]}}
+// CHECK: pipe.schedule = {{\[\[}}#pipe.slot<run "forward0" 0>, #pipe.slot<start "h" 0>, #pipe.slot<run "forward0" 1>, #pipe.slot<start "h" 1>], [#pipe.slot<start "h" 0>, #pipe.slot<wait "h" 0>
 // CHECK: %h = pipe.fragment "forward0" stage 0 : i64 over "micro" -> tensor<8x4xf32> {
 // CHECK: pipe.yield %r : tensor<8x4xf32>
 // CHECK: %h.1 = pipe.transfer "h" %h to @stage1 out_sharding = <@stage1, [{"micro"}, {}]> tasks = [#pipe.task<part 0, [0:2, 0:4], 0 to [2]>, #pipe.task<part 0, [4:6, 0:4], 1 to [2]>] : tensor<8x4xf32>

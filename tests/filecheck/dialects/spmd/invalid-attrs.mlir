@@ -35,5 +35,5 @@ spmd.mesh @mesh = <["gpu"=2, "gpu"=4]>
 
 // -----
 
-// expected-error@+1 {{found -1.0, expected a number that is not negative}}
+// expected-error@+1 {{found -1.0, expected 0 or a number from 1e-15 to 1e+06}}
 "test.op"() {a = #spmd.link<"gpu", alpha = -1.0, beta = 1.0e-9>} : () -> ()

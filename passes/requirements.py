@@ -1,0 +1,74 @@
+"""What passes ask of a step before they begin: that it is not lowered further than what they know of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation
+
+from ..dialects.compute import SIGNATURE
+from ..dialects.mesh_ops import MeshOp
+from ..dialects.pipe import STAGES, FragmentOp
+from ..dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
+from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from .errors import fail
+
+_RESHARDING = (ReshardingOp, StartOp, WaitOp, AccumulateOp, FreeOp)
+
+
+def require_no_stages(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step has stages, of which the ops that the pass `name` adds would be none."""
+    if STAGES in func.attributes:
+        fail(func, f"has stages already; run {name} before partition-stages")
+
+
+def require_no_fragments(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step has fragments, into which the pass `name` does not look."""
+    _refuse(func, (FragmentOp,), f"is there already; run {name} before schedule-pipeline and accumulate")
+
+
+def require_no_resharding(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step has changes of sharding, or what comes after them."""
+    _refuse(func, _RESHARDING, f"is there already; run {name} before insert-resharding, or strip-resharding before it")
+    require_no_fragments(func, name)
+
+
+def require_no_signatures(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step is decided: the ops and operands that the pass `name` adds would have no place."""
+    if (found := next((op for op in func.walk() if SIGNATURE in op.attributes), None)) is not None:
+        fail(found, f"has a signature already; run {name} before search-strategy")
+
+
+def _refuse(func: FuncOp, kinds: tuple[type[Operation], ...], why: str) -> None:
+    if (found := next((op for op in func.walk() if isinstance(op, kinds)), None)) is not None:
+        fail(found, why)
+
+
+def require_no_placements(module: ModuleOp, mesh: MeshOp, name: str) -> None:
+    """Raise OpFailure where a module has placements on another mesh than the one that the pass `name` gives it."""
+    meshes = [op for op in module.ops if isinstance(op, MeshOp)]
+    if len(meshes) == 1 and meshes[0].mesh == mesh.mesh:
+        return
+    for op in module.walk():
+        if STAGES in op.attributes or any(map(_is_placed, (*op.attributes.values(), *op.properties.values()))):
+            known = ", ".join(f"@{each.mesh.name} = {each.mesh}" for each in meshes) or "none"
+            fail(op, f"is placed on the meshes of the module, {known}, and not on {mesh.mesh}; run {name} first")
+
+
+def _is_placed(attribute: Attribute) -> bool:
+    return any(isinstance(each, ShardingAttr | SignatureAttr | RatiosAttr) for each in _leaves(attribute))
+
+
+def _leaves(attribute: Attribute) -> Iterator[Attribute]:
+    match attribute:
+        case ArrayAttr():
+            for each in cast("ArrayAttr[Attribute]", attribute):
+                yield from _leaves(each)
+        case DictionaryAttr(data=entries):
+            for each in entries.values():
+                yield from _leaves(each)
+        case _:
+            yield attribute

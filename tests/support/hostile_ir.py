@@ -1,0 +1,285 @@
+"""
+IR that a user might give by mistake, or by malice: mutants of that of the tests and of real steps, and what becomes of
+each.
+
+A mutant goes the way of a file that `opt-tool` is given and whose result is emitted. It is to be fine, or refused with
+one message.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import resource
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from hostile_files import BYTES, ROOT, SECONDS, STEP, Outcome, outcome
+from ir_files import chunks, context, mlir_files, run_lines
+from ir_mutations import TEXT_MUTATIONS, mutated_ops
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import DiagnosticException
+from xdsl.utils.lexer import Input
+
+from shardwright.dialects.text import module_text, parse_module
+from shardwright.lowering.emit_python import emit_python
+from shardwright.passes.errors import PassError
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.verification import first_fault
+from shardwright.tools.diagnostics import DiagnosticError
+from shardwright.tools.explain import invalid_input, pass_diagnostic
+from shardwright.tools.ir_input import parsed
+
+_CLUSTERS = ROOT / "examples" / "clusters"
+_FRONT = "decompose-mean,canonicalize,cse,dce"
+_LOCAL = f'add-cluster{{file="{_CLUSTERS / "local-4.toml"}"}}'
+_MIXED = f'add-cluster{{file="{_CLUSTERS / "mixed-4.toml"}"}}'
+_BACK = "overlap{bucket_mb=0},insert-frees,check-order,check-memory"
+
+_FIRST = "dtype = f32, train.backward, train.loss_gradient}"
+"""How import marks the first op of backward today; the step was written by an older one."""
+
+ROADS: tuple[str, ...] = (
+    f"{_LOCAL},{_FRONT},search-strategy,insert-resharding,select-collectives,join-updates,{_BACK}",
+    f"{_MIXED},{_FRONT},search-strategy,balance-ratios,insert-resharding,select-collectives,{_BACK}",
+    f"{_LOCAL},scale-loss,clip-gradients{{norm=1.0}},search-strategy{{parameters=0.1}},insert-resharding,{_BACK}",
+    f"{_LOCAL},{_FRONT},search-strategy,split-batch{{parts=2}},insert-resharding,select-collectives,duplex,{_BACK}",
+    f"{_LOCAL},{_FRONT},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,{_BACK}",
+    f"{_LOCAL},{_FRONT},search-strategy,recompute{{keep=0.5}},insert-resharding,select-collectives,{_BACK}",
+    f"{_MIXED},{_FRONT},partition-stages{{stages=2}},search-strategy,balance-ratios,split-batch{{parts=4}},"
+    'split-batch{parts=2 axis="half"},insert-resharding,select-collectives,duplex{axis="half"},overlap,'
+    "schedule-pipeline{schedule=eager-1f1b},plan-transfers,insert-frees,check-order,check-memory",
+    f"{_LOCAL},{_FRONT},partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},insert-resharding,"
+    "select-collectives,schedule-pipeline{schedule=gpipe},plan-transfers{method=local_allgather},annotate-costs",
+)
+"""What real steps are taken through; each pass of them leaves one more text to mutate."""
+
+PASSES: tuple[str, ...] = (
+    *(
+        "decompose-mean",
+        "canonicalize",
+        "cse",
+        "dce",
+        "decompose-batch-norm",
+        "decompose-cross-entropy",
+        _LOCAL,
+        _MIXED,
+    ),
+    *("draw-independently", "partition-stages{stages=2}", "partition-stages{stages=3 cost=amp}", "search-strategy"),
+    *("search-strategy{algorithm=exhaustive}", "search-strategy{memory=20000}", "balance-ratios", "insert-resharding"),
+    *("balance-ratios{segments=layers}", "split-batch{parts=2}", 'split-batch{parts=3 axis="half"}', "duplex"),
+    *("split-batch{parts=2 unrolled=true}", "select-collectives", "select-collectives{method=hierarchical}"),
+    *("select-collectives{method=padded}", "select-collectives{method=grouped_broadcast}", "accumulate", "overlap"),
+    *("overlap{bucket_mb=0}", "overlap{bucket_mb=0.001 in_flight=1}", "overlap{memory=200}", "schedule-pipeline"),
+    *("schedule-pipeline{schedule=gpipe}", "schedule-pipeline{schedule=1f1b}", "plan-transfers", "recompute"),
+    *("plan-transfers{method=send_recv}", "plan-transfers{method=local_allgather per_host=2}", "recompute{keep=0.3}"),
+    *("clip-gradients{norm=1.0}", "clip-gradients{value=1.0}", "scale-loss", "set-reduce-dtype{dtype=bfloat16}"),
+    *("join-updates", "join-updates{group_mb=0.01}", "insert-frees", "check-order", "check-memory", "annotate-costs"),
+    *("check-memory{limit=1000}", "annotate-costs{remove=true}", "strip-resharding"),
+    'fit-memory{pipeline="search-strategy"}',
+    'fixed-point{pipeline="search-strategy,balance-ratios" max=2}',
+    "search-plan{budget=1 work=1000 bound_rounds=1}",
+)
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A text, and the pipelines that its passes go on with."""
+
+    name: str
+    text: str
+    pipelines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A text, and the passes that it is run through."""
+
+    seed: str
+    text: str
+    pipeline: str
+
+
+class Finding(Exception):
+    """What must not become of a mutant; the text says where it comes from."""
+
+
+@cache
+def file_seeds() -> tuple[Seed, ...]:
+    """The IR of tests/filecheck, each part with the pipelines that its file runs."""
+    found: list[Seed] = []
+    for path in mlir_files():
+        text = path.read_text(encoding="utf-8")
+        options = [re.search(r"--pass-pipeline=('[^']*'|\S+)", line) for line in run_lines(text)]
+        pipelines = tuple(each[1].strip("'") for each in options if each and "%" not in each[1])
+        for number, chunk in enumerate(chunks(text)):
+            plain = re.sub(r"(?m)^\s*//.*\n", "", chunk).strip() + "\n"
+            found.append(Seed(f"{path.stem}#{number}", plain, pipelines))
+    return tuple(found)
+
+
+@cache
+def step_seeds(roads: Sequence[str] = ROADS) -> tuple[Seed, ...]:
+    """A real step, imported and after each pass of each of `roads`, with the passes that are left."""
+    text = STEP.read_text(encoding="utf-8").replace("dtype = f32, train.backward}", _FIRST, 1)
+    imported = parse_module(context(), text)
+    found: list[Seed] = []
+    for number, road in enumerate(roads):
+        passes = split_passes(road)
+        module = imported.clone()
+        for at, each in enumerate(passes):
+            rest = ",".join(passes[at:])
+            found.append(Seed(f"road{number}@{at}", module_text(module, locations=bool(at % 2)), (rest, "")))
+            run_pipeline(context(), module, each)
+        found += [Seed(f"road{number}@end", module_text(module, locations=False), ("",))] * 4
+    return tuple(found)
+
+
+def split_passes(pipeline: str) -> list[str]:
+    """The passes of a pipeline, each with its options."""
+    return re.findall(r"[\w-]+(?:\{(?:\"[^\"]*\"|[^}\"])*\})?", pipeline)
+
+
+def mutants(seeds: Sequence[Seed], seed: int, count: int) -> Iterator[Mutant]:
+    """`count` mutants of some texts; the same for the same seed."""
+    ctx = context()
+    for number in range(count):
+        draw = random.Random(f"{seed}.{number}")
+        one = draw.choice(seeds)
+        text = one.text
+        if draw.random() < 0.5:
+            text = mutated_ops(text, draw, ctx)
+        if text == one.text or draw.random() < 0.2:
+            for _ in range(draw.choice((1, 1, 1, 2, 3))):
+                text = draw.choice(TEXT_MUTATIONS)(text, draw)
+        yield Mutant(one.name, text, _drawn(one.pipelines, draw))
+
+
+def _drawn(own: Sequence[str], draw: random.Random) -> str:
+    """What a mutant is run through: mostly what its seed is, else any passes."""
+    if own and draw.random() < 0.7:
+        return draw.choice(own)
+    if draw.random() < 0.2:
+        return ",".join(split_passes(draw.choice(ROADS)))
+    return ",".join(draw.choice(PASSES) for _ in range(draw.choice((0, 1, 1, 2, 3))))
+
+
+def become_of(mutant: Mutant, *, seconds: float = SECONDS) -> Outcome:
+    """What becomes of a mutant in a forked child."""
+    return outcome(partial(use_ir, mutant.pipeline), mutant.text, seconds=seconds)
+
+
+def become_of_here(mutant: Mutant, *, seconds: int = SECONDS, most: int = BYTES) -> Outcome:
+    """What becomes of a mutant in this process, under an alarm and a limit of memory."""
+    try:
+        with _limited(seconds, most):
+            use_ir(mutant.pipeline, mutant.text)
+    except TimeoutError as error:
+        return Outcome("hang", str(error), seconds)
+    except Finding as error:
+        return Outcome("internal", str(error), 0.0)
+    except DiagnosticException as error:
+        return Outcome("refused", str(error), 0.0)
+    except DiagnosticError as error:
+        return Outcome("refused", str(error), 0.0)
+    return Outcome("used", "", 0.0)
+
+
+@contextmanager
+def _limited(seconds: int, most: int) -> Iterator[None]:
+    def ring(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"not done in {seconds} s")
+
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    before = signal.signal(signal.SIGALRM, ring)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + most, hard))
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def use_ir(pipeline: str, text: str) -> None:
+    """
+    Read and verify a text, print and read it again in both forms, run passes and emit what they leave.
+
+    Raises:
+        DiagnosticError, PassError, EmitError: the text is refused.
+        Finding: something else went wrong.
+    """
+    source = Input(text, "mutant.mlir")
+    try:
+        parser, module = parsed(context(), source)
+    except DiagnosticError as error:
+        _check_message(str(error), error)
+        raise
+    if fault := first_fault(module):
+        _check_message(str(invalid_input(fault, source, parser.op_spans)), None)
+        raise DiagnosticError(invalid_input(fault, source, parser.op_spans))
+    for generic in (False, True):
+        _check_round_trip(module, generic)
+    try:
+        run_pipeline(context(), module, pipeline)
+    except PassError as error:
+        if error.kind != "failed":
+            raise Finding(f"{error} {_origin(error)}") from error
+        _check_message(str(pass_diagnostic(error, source, parser.op_spans)), error)
+        raise
+    _check_round_trip(module, generic=False)
+    try:
+        emit_python(module, name="step", step_spec=None, versions={})
+    except DiagnosticException as error:
+        _check_message(str(error), error)
+        raise
+    except MemoryError:
+        raise
+    except TimeoutError:
+        raise
+    except Exception as error:
+        raise Finding(f"emission: {type(error).__name__}: {error} {_origin(error)}") from error
+
+
+_BAD = re.compile(r"cannot be read here|its verifier raised|internal error|object at 0x|Traceback")
+
+
+def _check_message(message: str, error: Exception | None) -> None:
+    """Raise Finding where a message is one that only who wrote the tool understands."""
+    if _BAD.search(message) or not message.strip():
+        raise Finding(f"{message[:1000]} {_origin(error) if error else ''}")
+    if len(message) > 5000:
+        raise Finding(f"a message of {len(message)} characters: {message[:300]}")
+
+
+def _check_round_trip(module: ModuleOp, generic: bool) -> None:
+    form = "generic" if generic else "pretty"
+    try:
+        text = module_text(module, generic=generic)
+        again = module_text(parse_module(context(), text), generic=generic)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise Finding(f"{form} text: {type(error).__name__}: {str(error)[:600]} {_origin(error)}") from error
+    if text != again:
+        differ = next(f"{a!r} and {b!r}" for a, b in zip(text.split("\n"), again.split("\n"), strict=False) if a != b)
+        raise Finding(f"{form} text reads back as another: {differ[:600]}")
+
+
+def _origin(error: BaseException) -> str:
+    """Where an error comes from: the last lines of this package that it came through."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "tests/" not in f.filename]
+    ours = [f for f in frames if f"/{ROOT.name}/" in f.filename][-2:]
+    places = [f"{Path(f.filename).name}:{f.lineno}" for f in (*ours, *frames[-1:])]
+    return f"[{type(error).__name__} at {' > '.join(dict.fromkeys(places))}]"
