@@ -67,7 +67,8 @@ def test_without_torchrun_rank_0_holds_the_store_and_faults_are_told_all_the_sam
     ranks, told = STORE[fault]
     ended = run_job(getattr(faulty_steps, fault), ranks, by_torchrun=False)
     assert not {0, LEFT_OVER} & {*ended.codes}
-    (line,) = ended.errors.splitlines()
+    # torch may log that the store's socket was closed.
+    (line,) = (line for line in ended.errors.splitlines() if line.startswith("Sequential"))
     assert re.match(told, line), line
 
 
