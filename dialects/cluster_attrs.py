@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from io import StringIO
 from itertools import groupby
 
 from xdsl.ir import Data
@@ -73,7 +72,7 @@ class DeviceAttr(Data[Device]):
     def print_parameter(self, printer: Printer) -> None:
         device = self.data
         text = (
-            f"<{_quoted(device.kind)}, flops = {{{_entries(device.flops)}}}, bandwidth ="
+            f"<{quoted(device.kind)}, flops = {{{_entries(device.flops)}}}, bandwidth ="
             f" {float_text(device.memory_bandwidth)}, memory = {float_text(device.memory)}, launch ="
             f" {float_text(device.launch)}"
         )
@@ -84,7 +83,7 @@ class DeviceAttr(Data[Device]):
         if device.rates:
             text += f", rates = [{', '.join(map(_rate_text, device.rates))}]"
         if device.table:
-            measured = (f"{_quoted(key)} = {float_text(seconds)}" for key, seconds in device.table)
+            measured = (f"{quoted(key)} = {float_text(seconds)}" for key, seconds in device.table)
             text += f", table = {{{', '.join(measured)}}}"
         printer.print_string(text + ">")
 
@@ -127,12 +126,12 @@ class LinkAttr(Data[Link]):
         extra = "".join(f", {kind} = {_pair_text((alpha, beta))}" for kind, alpha, beta in link.measured)
         if link.points:
             curves = (
-                f"{_quoted(name)} = {_pairs_text((size, seconds) for _, size, seconds in points)}"
+                f"{quoted(name)} = {_pairs_text((size, seconds) for _, size, seconds in points)}"
                 for name, points in groupby(link.points, key=lambda point: point[0])
             )
             extra += f", points = {{{', '.join(curves)}}}"
         alpha, beta = float_text(link.alpha), float_text(link.beta)
-        printer.print_string(f"<{_quoted(link.axis)}, alpha = {alpha}, beta = {beta}{extra}>")
+        printer.print_string(f"<{quoted(link.axis)}, alpha = {alpha}, beta = {beta}{extra}>")
 
 
 @irdl_attr_definition
@@ -230,7 +229,7 @@ def _level(parser: AttrParser) -> Level:
 
 
 def _level_text(level: Level) -> str:
-    text = f"<{_quoted(level.name)}, latency = {float_text(level.latency)}, bandwidth = {float_text(level.bandwidth)}"
+    text = f"<{quoted(level.name)}, latency = {float_text(level.latency)}, bandwidth = {float_text(level.bandwidth)}"
     text += f", start = {float_text(level.start)}" if level.start else ""
     text += ", shared" if level.shared else ""
     return text + (f", efficiency = {{{_entries(level.efficiency)}}}>" if level.efficiency else ">")
@@ -254,8 +253,8 @@ def _host(parser: AttrParser) -> Host:
 
 def _host_text(host: Host) -> str:
     text = f"{host.count} x <{host.devices}"
-    text += f", inside = {_quoted(host.inside)}" if host.inside else ""
-    text += f", nic = {_quoted(host.nic)}" if host.nic else ""
+    text += f", inside = {quoted(host.inside)}" if host.inside else ""
+    text += f", nic = {quoted(host.nic)}" if host.nic else ""
     return text + f", nics = {host.nics}>"
 
 
@@ -287,7 +286,7 @@ def _rate_text(rate: OpRate) -> str:
     fields = ", ".join(f"{name} = {float_text(number)}" for name, number in zip(names, numbers, strict=True))
     curves = {"curve": rate.curve, "moving_curve": rate.moving_curve}
     given = "".join(f", {name} = {_pairs_text(curve)}" for name, curve in curves.items() if curve)
-    return f"<{_quoted(rate.family)}, {_quoted(rate.dtype)}, {fields}{given}>"
+    return f"<{quoted(rate.family)}, {quoted(rate.dtype)}, {fields}{given}>"
 
 
 def _timed(parser: AttrParser) -> tuple[str, float]:
@@ -323,11 +322,10 @@ def _entries(entries: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{name} = {float_text(number)}" for name, number in entries)
 
 
-def _quoted(text: str) -> str:
-    """A string as MLIR writes it."""
-    out = StringIO()
-    Printer(out).print_string_literal(text)
-    return out.getvalue()
+def quoted(text: str) -> str:
+    """A string as MLIR writes it, and as xDSL reads it: what is not ASCII stands as it is, and not as bytes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\{ord(c):02X}" if c.isascii() else c for c in escaped) + '"'
 
 
 def _named(parser: AttrParser, *names: str) -> str:

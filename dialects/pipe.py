@@ -43,6 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.mesh import AxisKind
 from ..ir.sharding import Sharding
 from ..ir.unit_tasks import Task
+from .cluster_attrs import quoted
 from .mesh_ops import find_mesh, verify_sharding
 from .placed import GivesShardings, shape_of, sharding_of
 from .sharding_attrs import ShardingAttr
@@ -91,9 +92,7 @@ class SlotAttr(Data[Slot]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string(f"{self.data.action} ")
-            printer.print_string_literal(self.data.label)
-            printer.print_string(f" {self.data.part}")
+            printer.print_string(f"{self.data.action} {quoted(self.data.label)} {self.data.part}")
 
 
 @irdl_attr_definition

@@ -5,6 +5,7 @@ rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from ..ir.ratios import Ratios
 from ..ir.rules import Notation, parse_rule
 from ..ir.sharding import DimSharding, Offsets, Reduction, Sharding
 from ..ir.signatures import Signature
-from .cluster_attrs import float_text
+from .cluster_attrs import float_text, quoted
 
 
 @irdl_attr_definition
@@ -101,8 +102,7 @@ class ShardingAttr(Data[MeshSharding]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_symbol_name(self.data.mesh)
-            printer.print_string(f", {self.data.sharding}")
+            printer.print_string(f"{_symbol(self.data.mesh)}, {self.data.sharding}")
 
 
 @irdl_attr_definition
@@ -131,8 +131,7 @@ class SignatureAttr(Data[MeshSignature]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_symbol_name(self.data.mesh)
-            printer.print_string(f", {self.data.signature}")
+            printer.print_string(f"{_symbol(self.data.mesh)}, {self.data.signature}")
 
 
 @irdl_attr_definition
@@ -171,8 +170,7 @@ class RatiosAttr(Data[MeshRatios]):
         axes = ", ".join(f'"{axis}" = [{", ".join(map(float_text, shares))}]' for axis, shares in given.ratios.shares)
         segment = f", segment = {given.segment}" if given.segment else ""
         with printer.in_angle_brackets():
-            printer.print_symbol_name(given.mesh)
-            printer.print_string(f", {{{axes}}}{segment}")
+            printer.print_string(f"{_symbol(given.mesh)}, {{{axes}}}{segment}")
 
 
 @irdl_attr_definition
@@ -214,6 +212,13 @@ class RuleAttr(Data[str]):
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
             printer.print_string_literal(self.data)
+
+
+def _symbol(name: str) -> str:
+    return f"@{name if _BARE.fullmatch(name) else quoted(name)}"
+
+
+_BARE = re.compile(r"[A-Za-z_][\w$.]*", re.ASCII)
 
 
 def parse_mesh_name(parser: AttrParser) -> str:
