@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..runtime.checkpoint import CheckpointError
 from ..runtime.executor import Executor
-from .checkpoints import Checkpoints, Restored
+from ..runtime.step_checkpoints import Checkpoints, Restored
 from .loading import ShareLoader
 from .optimizer_handle import OptimizerHandle
 from .sharded_state import Sharded, ShardedState

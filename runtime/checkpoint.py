@@ -19,6 +19,7 @@ import os
 import pickle
 import re
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
+from .faults import HERE
 from .local_shard import LocalShard
 
 LOG = logging.getLogger("shardwright")
@@ -109,8 +111,15 @@ class Ranks:
         if self.group is None:
             return [mine]
         everyone: list[Any] = [None] * self.count
-        dist.all_gather_object(everyone, mine, group=self.group)
-        return everyone
+
+        def exchange() -> list[Any]:
+            dist.all_gather_object(everyone, mine, group=self.group)
+            return everyone
+
+        # What a thread beside training waits for is no place where a rank is.
+        if threading.current_thread() is not threading.main_thread():
+            return exchange()
+        return HERE.wait("the ranks that write or read a checkpoint", exchange, patient=True)
 
     def agree(self, what: Callable[[], Returned]) -> Returned:
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 
 from .checkpoint import CheckpointError, checkpoints
 from .executor import Executor
-
-_PACKAGE = __name__.split(".", maxsplit=1)[0]
+from .step_checkpoints import Checkpoints
 
 KEPT = 2
 """So many checkpoints stay by default."""
@@ -102,9 +100,7 @@ class Saving:
         self._options, self._executor = options, executor
         groups = executor.plan.parameter_groups
         self._rates = [rate if rate is not None else group["lr"] for group in groups]
-        # What a step holds, and under which names, is known to the API alone.
-        module: Any = importlib.import_module(f"{_PACKAGE}.api.checkpoints")
-        self._checkpoints = module.Checkpoints(executor)
+        self._checkpoints = Checkpoints(executor)
 
     def begin(self) -> int:
         """
@@ -122,13 +118,11 @@ class Saving:
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
             self._options.verify_folder()
         found = self._checkpoints.load(folder, with_optimizer=True)
-        return found.step if found is not None else 0
+        return found.notes.step if found is not None else 0
 
     def after(self, step: int, last: int) -> None:
         """After a step: write a checkpoint if one is due."""
         folder, every = self._options.folder, self._options.every
         if folder is None or not (step == last or (every and step % every == 0)):
             return
-        self._checkpoints.save(
-            folder, self._rates, (), extra=None, keep=self._options.keep, asynchronous=False
-        )
+        self._checkpoints.save(folder, self._rates, (), extra=None, keep=self._options.keep, asynchronous=False)

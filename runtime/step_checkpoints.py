@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.checkpoint import CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
-from ..runtime.executor import Executor
-from ..runtime.local_shard import LocalShard
-from ..runtime.plan import Plan, Value
+from .checkpoint import CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
+from .executor import Executor
+from .local_shard import LocalShard
+from .plan import Plan, Value
 
 _NAMES: dict[str, Callable[[Value], tuple[str, ...]]] = {
     "param": lambda value: ("model", value.name),
