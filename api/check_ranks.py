@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -108,9 +108,10 @@ def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
     for number, batch in enumerate(case.batches(), 1):
         loss = executor.step(batch_items(batch), [rate * case.factor(number) for rate in rates])
         held = {key: _local(executor, value, loss) for key, value in mine.items()}
-        by_rank: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
-        dist.gather_object(held, by_rank)
-        if reference is not None and by_rank is not None:
+        packed: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
+        dist.gather_object(_pack(held), packed)
+        if reference is not None and packed is not None:
+            by_rank = [_unpack(each) for each in packed]
             expected = reference.step(batch, case.factor(number))
             found = {
                 key: assemble(expected[key], [(place, by_rank[rank][key]) for rank, place in where])
@@ -119,6 +120,31 @@ def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
             }
             worst = largest((*worst.values(), *measure(found, expected, number).values()))
     return worst
+
+
+_Key: TypeAlias = tuple[str, str]
+_Packed: TypeAlias = dict[torch.dtype, tuple[torch.Tensor, list[tuple[_Key, torch.Size]]]]
+"""By dtype the elements of all tensors, one after the other, with their keys and shapes."""
+
+
+def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
+    """One tensor for each dtype: pickling takes as long for one of few elements as for one of many."""
+    by_dtype: dict[torch.dtype, dict[_Key, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        by_dtype.setdefault(tensor.dtype, {})[key] = tensor
+    return {
+        dtype: (torch.cat([each.flatten() for each in some.values()]), [(key, some[key].shape) for key in some])
+        for dtype, some in by_dtype.items()
+    }
+
+
+def _unpack(packed: _Packed) -> dict[_Key, torch.Tensor]:
+    """The tensors that were packed."""
+    return {
+        key: part.view(shape)
+        for elements, places in packed.values()
+        for (key, shape), part in zip(places, elements.split([shape.numel() for _, shape in places]), strict=True)
+    }
 
 
 def _compared_values(plan: Plan) -> dict[tuple[str, str], Value | Result]:

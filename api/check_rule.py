@@ -13,6 +13,7 @@ from ..dialects.aten import RULE
 from ..dialects.sharding_attrs import RuleAttr
 from ..ir.ops.registered import full_name, notation_of
 from ..ir.rules import Notation
+from ..lowering.allowed_ops import vouch_for
 from ..lowering.calls import Call
 from ..lowering.local_calls import make_call
 from ..lowering.one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of, the_op
@@ -51,6 +52,7 @@ def check_rule(
         RuleCheckError: the op runs on none of the samples that were made.
     """
     target, notation = full_name(op), notation_of(rule, linear, additive)
+    vouch_for(target)
     checked = 0
     for specs, domain, call in _given(target, samples) if samples else _made(target, notation):
         found = _check(target, notation, specs, domain, call)

@@ -32,12 +32,14 @@ from ..passes.analysis.timeline import longest, predict, predict_pipeline
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
+from ..passes.pipeline_spec import quoted
 from ..passes.planning.summary import read_plan
 from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pins import load_pins
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
+from ..passes.skip_non_finite import SkipNonFinitePass
 from ..passes.verification import first_fault
 from .files import UNDECIDED, swap_folder
 from .training_step import LossScaling, TrainingStep
@@ -130,22 +132,22 @@ class PlanOptions:
 
     def _decided(self) -> list[str]:
         """The options of `search-plan`."""
-        quoted = {"mesh": self.mesh, "pins": self.pins, "candidate": self.candidate}
+        texts = {"mesh": self.mesh, "pins": self.pins, "candidate": self.candidate}
         plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
         plain["keep_activations"] = self.keep_activations
         plain["processes"] = self.processes if self.processes > 1 else None
-        found = [f'{name}="{value}"' for name, value in quoted.items() if value is not None]
+        found = [f"{name}={quoted(value)}" for name, value in texts.items() if value is not None]
         found += [f"{name}={value}" for name, value in plain.items() if value is not None]
         return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]
 
     def _strategy(self, cluster: Cluster, algorithm: str) -> str:
-        pins = f' pins="{self.pins}"' if self.pins else ""
+        pins = f" pins={quoted(str(self.pins))}" if self.pins else ""
         search = f"search-strategy{{algorithm={algorithm}{pins}}}"
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
             return search
         if self.ratios not in ("auto", "balanced"):
             # The second search is for the ratios that are given.
-            return f'{search},balance-ratios{{ratios="{self.ratios}"}},{search}'
+            return f"{search},balance-ratios{{ratios={quoted(self.ratios)}}},{search}"
         # A pipeline in quotes cannot quote the pins; what is pinned need not be found again.
         return f"{search},balance-ratios" if pins else f'fixed-point{{pipeline="{search},balance-ratios" max=3}}'
 
@@ -205,6 +207,8 @@ def import_training_step(
         SetReduceDtypePass(step.reduce_dtype).apply(Context(), module)
     if step.precision == "fp16-mixed":
         ScaleLossPass(**asdict(step.loss_scaling or LossScaling())).apply(Context(), module)
+    if step.skip_non_finite:
+        SkipNonFinitePass().apply(Context(), module)
     if step.clip_norm is not None or step.clip_value is not None:
         ClipGradientsPass(step.clip_norm, step.clip_value).apply(Context(), module)
     return module

@@ -99,7 +99,7 @@ class DistributedStep(StepState):
             PlanError: the batch is not like the example, or of a shape that was not declared; in the first steps, the
                 ranks were given different ones; or the step is called under autocast or `no_grad`, or with layers in
                 other modes.
-            NonFiniteError: the loss is nan or infinite, unless ``on_nan="ignore"`` was given; on CUDA, that of the step
+            NonFiniteError: the loss is nan or infinite, unless another ``on_nan`` was given; on CUDA, that of the step
                 before. Parameters and states have been updated by then.
         """
         self._verify_modes()
@@ -224,6 +224,11 @@ class DistributedStep(StepState):
     def loss_scale(self) -> float | None:
         """What the loss of the next step will be scaled by; None where it is not scaled."""
         return self._executor.loss_scale
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were skipped, with ``on_nan="skip"``: their loss or gradients were not finite."""
+        return self._finite.skipped
 
     @property
     def rows(self) -> range:

@@ -10,24 +10,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..ir.text_file import write_atomically
+
 UNDECIDED = "global.mlir"
 """The file of a plan's folder with the step before any decision."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` by way of a temporary file beside it, so that nothing half-written is ever seen."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def swap_folder(folder: Path, texts: Mapping[str, str | None]) -> None:
@@ -41,29 +30,31 @@ def swap_folder(folder: Path, texts: Mapping[str, str | None]) -> None:
     """
     folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    there = {each.name for each in folder.iterdir()} if folder.exists() else set[str]()
-    if there - texts.keys() or folder == Path.cwd():
+    there = list(folder.iterdir()) if folder.exists() else []
+    if any(each.name not in texts or each.is_dir() for each in there) or folder == Path.cwd():
         _write_into(folder, texts)
         return
-    made = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
+    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".shardwright-"))
     try:
+        made = beside / "made"
+        made.mkdir()
         _write_into(made, texts)
         if folder.exists():
             _exchange(made, folder)
         else:
             made.rename(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _write_into(folder: Path, texts: Mapping[str, str | None]) -> None:
     for name, text in texts.items():
-        if text is None:
-            (folder / name).unlink(missing_ok=True)
-        else:
-            write_atomically(folder / name, text)
+        path = folder / name
+        # What a link in the folder points to is not the plan's.
+        if text is None or path.is_symlink():
+            path.unlink(missing_ok=True)
+        if text is not None:
+            write_atomically(path, text)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -74,7 +65,7 @@ def _exchange(one: Path, other: Path) -> None:
             _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
         ):
             return
-    away = other.with_name(f"{one.name}.old")
+    away = one.with_name("away")
     other.rename(away)
     one.rename(other)
     away.rename(one)

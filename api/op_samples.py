@@ -11,25 +11,26 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.ir import Operation
-from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.lexer import Input
 
 from ..dialects.aten import ATEN
 from ..dialects.compute import ComputeOp, dtype_of
 from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import PIPE
 from ..dialects.spmd import SPMD, SliceOp
-from ..dialects.text import parse_module
 from ..dialects.train import TRAIN, TrainOp
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.op_cost import OpWork
+from ..ir.text_file import read_text
 from ..lowering.calls import call_of
 from ..lowering.emit_python import emit_python
 from ..lowering.local_compute import signature_of
 from ..lowering.local_op import call_text, local_shapes
 from ..lowering.random_inputs import batch_ranges
 from ..passes.analysis.compute import op_work, slice_work
+from ..passes.reading import InvalidModuleError, TextError, read_module
 from ..passes.search.step_view import cluster_of_module, step_views
 from ..runtime.profile.rehearsal import Rehearsal
 from ..runtime.profile.samples import OpSample, TensorSpec
@@ -87,11 +88,9 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
     for dialect in (Builtin, Func, ATEN, TRAIN, SPMD, PIPE):
         context.load_dialect(dialect)
     try:
-        module = parse_module(context, path.read_text(encoding="utf-8"), str(path))
-        module.verify()
-    except (OSError, UnicodeDecodeError, ParseError, VerifyException) as error:
+        return read_module(context, Input(read_text(path), str(path))).module
+    except (OSError, UnicodeDecodeError, TextError, InvalidModuleError) as error:
         raise PlanFileError(f"{plan} is not a plan: {error}; write one with `shardwright plan`") from error
-    return module
 
 
 def samples_of_plan(module: ModuleOp) -> tuple[OpSample, ...]:

@@ -118,7 +118,8 @@ def parallelize(
         compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
         shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
             too: the last one of an epoch, say. Planned with parameters where the plan for the example has them.
-        on_nan: what becomes of a loss that is nan or infinite: ``raise``, an error on all ranks, or ``ignore``.
+        on_nan: what becomes of a loss that is nan or infinite: ``raise``, an error on all ranks; ``skip``, a step whose
+            loss or gradients are not finite changes nothing; or ``ignore``.
         faults: how soon a rank that is dead, left early or does not answer ends the job; that of a job's first call.
 
     Raises:
@@ -128,7 +129,8 @@ def parallelize(
     # First, so that whatever is wrong is told by one rank.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
-    kept = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
+    kept: dict[str, Any] = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
+    kept |= {"skip_non_finite": on_nan == "skip"}
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
@@ -159,12 +161,12 @@ def _parallelized(
     is_measured = isinstance(cluster, DeviceMesh) or cluster == AUTO
     measure = measure if measure is not None else MOST if is_measured else 1
     device_mesh = cluster if isinstance(cluster, DeviceMesh) else None
-    if isinstance(cluster, DeviceMesh):
-        cluster = auto_cluster(device, mesh_of(cluster))
-    elif cluster == AUTO:
-        cluster = auto_cluster(device)
-    asked = _Asked(step, cluster, options, pins, measure)
     with _random_numbers_kept(device):
+        if isinstance(cluster, DeviceMesh):
+            cluster = auto_cluster(device, mesh_of(cluster))
+        elif cluster == AUTO:
+            cluster = auto_cluster(device)
+        asked = _Asked(step, cluster, options, pins, measure)
         planned, modules = _from_rank_0(asked)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]
@@ -253,6 +255,7 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
         job = ExitStack()
         device = job.enter_context(process_group(name, faults, tell_errors=True))
         _at_end(_leave_job, job)
+        _JOINED.append(name)
         return device
     if not _JOINED and (watch := watch_job(name, faults)) is not None:
         tell_errors_once(watch)
@@ -274,7 +277,7 @@ _FIRST = 100
 """Of what is to be done at the end of such a process."""
 
 _JOINED: list[str] = []
-"""Programs of jobs whose process group the user has made."""
+"""The programs of this process whose job is watched over; the first has begun that."""
 
 
 def _leave(watch: Watch) -> None:

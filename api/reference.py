@@ -14,6 +14,7 @@ from torch import nn
 from ..lowering.calling import Batch, batch_items, build_optimizer
 from ..passes.clip_gradients import NORM
 from ..passes.scale_loss import SCALE
+from ..passes.skip_non_finite import SKIPPED
 from .comparison import StepValues
 from .counter_random import counter_random
 from .training_step import LossScaling, TrainingStep
@@ -52,14 +53,22 @@ class EagerRun:
         self._optimizer.zero_grad()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+        buffers = self.model.named_buffers() if self._step.skip_non_finite else ()
+        before = {name: buffer.clone() for name, buffer in buffers}
         with counter_random(self._seed, self._steps):
             loss, measured = self._step.compute(self.model, batch)
         self._steps += 1
         self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._optimizer)
+        if self._step.skip_non_finite:
+            measured[SKIPPED] = self._is_skipped(loss).float()
         measured |= self._clip()
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+        if measured.get(SKIPPED):
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(before[name])
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         if self._scaler.is_enabled():
             measured[SCALE] = torch.tensor(self._scaler.get_scale())
         values = {("loss", "loss"): loss.detach(), **{("metric", name): value for name, value in measured.items()}}
@@ -74,6 +83,10 @@ class EagerRun:
             }
         return values | {("buffer", name): value for name, value in self.model.named_buffers()}
 
+    def _is_skipped(self, loss: torch.Tensor) -> torch.Tensor:
+        """Whether the loss or a gradient is not finite."""
+        given = [loss, *(each.grad for each in self.model.parameters() if each.grad is not None)]
+        return ~torch.stack([torch.isfinite(each).all() for each in given]).all()
 
     def _clip(self) -> dict[str, torch.Tensor]:
         """Clip the gradients as the step says; their norm, if it is known."""

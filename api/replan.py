@@ -20,6 +20,7 @@ from ..ir.state_moves import Moves, kept_ranks, state_moves
 from ..passes.add_cluster import add_cluster
 from ..passes.errors import describe
 from ..passes.pipeline import run_pipeline
+from ..passes.pipeline_spec import quoted
 from .compile import AGAIN, CompiledStep, PlanOptions, lower
 from .state_placement import state_bytes, state_placement
 
@@ -100,7 +101,7 @@ def replan(
     with tempfile.TemporaryDirectory(prefix="shardwright-replan-") as folder:
         path = Path(folder, "candidate.json")
         path.write_text(json.dumps(report["chosen_candidate"]), encoding="utf-8")
-        passes = AGAIN.format(plan=f'search-plan{{candidate="{path}" adapt=true}}')
+        passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(str(path))} adapt=true}}")
         options = PlanOptions(pipeline=passes)
         made = lower(undecided, cluster, options, name=report["name"], step_spec=report["step"], seconds={})
     moves = state_moves(old, state_placement(made.module), before)

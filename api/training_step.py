@@ -85,6 +85,8 @@ class TrainingStep:
         reduce_dtype: in which dtype gradients are reduced over devices that are made in a narrow dtype and updated in
             float32, ``float32`` or the narrow one; None leaves it to the search, and presets reduce in float32.
         loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
+        skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then gives the
+            metric ``skipped``, which is 1 for such a step.
 
     Raises:
         TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
@@ -100,6 +102,7 @@ class TrainingStep:
     precision: Precision | None = None
     reduce_dtype: ReduceDtype | None = None
     loss_scaling: LossScaling | None = None
+    skip_non_finite: bool = False
 
     def __post_init__(self) -> None:
         _check_model(self.model)
@@ -114,6 +117,11 @@ class TrainingStep:
             raise ValueError(
                 f"TrainingStep.loss_scaling is given, and precision is {self.precision!r}; the loss is scaled with "
                 "precision='fp16-mixed' alone"
+            )
+        if self.skip_non_finite and self.precision == "fp16-mixed":
+            raise ValueError(
+                "TrainingStep.skip_non_finite is given with precision='fp16-mixed', whose loss scaling skips steps "
+                "with gradients that are not finite; leave it out (on_nan='ignore'), or use 'bf16-mixed'"
             )
         for name, limit in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
             if limit is not None and not limit > 0:

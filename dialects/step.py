@@ -158,7 +158,9 @@ def merge_result_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attri
 
 def _merged(
     listed: ArrayAttr[DictionaryAttr] | None, count: int, added: Mapping[int, Mapping[str, Attribute | None]]
-) -> ArrayAttr[DictionaryAttr]:
+) -> ArrayAttr[DictionaryAttr] | None:
     entries = list(listed.data) if listed is not None else [DictionaryAttr({})] * count
     merged = ({**entry.data, **added.get(i, {})} for i, entry in enumerate(entries))
-    return ArrayAttr([DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged])
+    left = [DictionaryAttr({k: v for k, v in entry.items() if v is not None}) for entry in merged]
+    # As it would be read again: where no entry says anything, nothing is printed.
+    return ArrayAttr(left) if any(entry.data for entry in left) else None

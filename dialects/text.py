@@ -15,11 +15,13 @@ from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import LocationAttr, ModuleOp
-from xdsl.ir import AttributeInvT, Block, Operation, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, AttributeInvT, Block, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Input, Span
+from xdsl.utils.lexer import Input, Position, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
 Read = TypeVar("Read")
 
@@ -74,7 +76,8 @@ class IRParser(Parser):
 
     def __init__(self, ctx: Context, text: str, name: str = "<text>") -> None:
         check_strings(Input(text, name))
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
         self.op_spans: dict[Operation, Span] = {}
         self.forward_spans: dict[str, Span] = {}
         self._types: dict[str, TypeAttribute | None] = {}
@@ -127,8 +130,27 @@ class IRParser(Parser):
         return block
 
 
+class _Lexer(MLIRLexer):
+    """xDSL's lexer, for which text in UTF-8 is text: xDSL takes a string for bytes once an escape is not ASCII."""
+
+    def _lex_string_literal(self, start_pos: Position) -> MLIRToken:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is not MLIRTokenKind.BYTES_LIT or not isinstance(token.span, StringLiteral):
+            return token
+        try:
+            token.span.bytes_contents.decode()
+        except UnicodeDecodeError:
+            return token
+        return Token(MLIRTokenKind.STRING_LIT, token.span)
+
+
 class IRPrinter(Printer):
-    """xDSL's printer, which gives every value and block its own name if that is free, and else a new one."""
+    """
+    xDSL's printer, which gives every value and block its own name if that is free, and else a new one.
+
+    Properties of the generic form are printed by name, however the op was made; xDSL has them in the order in which
+    they were set, and an assembly format sets them in another one than a constructor.
+    """
 
     def print_ssa_value(self, value: SSAValue) -> str:
         if value.name_hint and value not in self._ssa_values:
@@ -140,6 +162,9 @@ class IRPrinter(Printer):
             self._blocks[block] = _unused(block.name_hint, self.block_names)
         else:
             super()._populate_block_name(block, block_index)
+
+    def _print_op_properties(self, properties: dict[str, Attribute]) -> None:
+        super()._print_op_properties(dict(sorted(properties.items())))
 
 
 def check_strings(source: Input[str]) -> None:

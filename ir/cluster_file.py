@@ -47,6 +47,7 @@ from pathlib import Path
 from .cluster import Cluster, Device, Link
 from .cluster_fields import ClusterFileError, Section, Source
 from .cluster_reader import read_cluster
+from .text_file import read_text
 from .toml_text import read_toml
 from .topology import Level, Topology
 
@@ -74,7 +75,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster file; ClusterFileError names the file, the line where it can be told, and the field."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ClusterFileError(f"{path}: cannot read the cluster file: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -101,7 +102,7 @@ def cluster_toml(cluster: Cluster) -> str:
     if cluster.topology is not None and cluster.topology.first:
         raise ValueError(f"cluster @{cluster.name} begins inside another; write that one")
     lines = ["version = 3", f"name = {_text(cluster.name)}"]
-    lines.append("mesh = [" + ", ".join(f'"{a.name}={a.size}"' for a in cluster.mesh.spatial) + "]")
+    lines.append("mesh = [" + ", ".join(_text(f"{a.name}={a.size}") for a in cluster.mesh.spatial) + "]")
     for device in cluster.devices:
         lines += ["", *_device_lines(device)]
     if cluster.topology is not None:

@@ -1,4 +1,4 @@
-"""Reading TOML that anybody may have written."""
+"""Reading TOML that anybody may have written, and writing what they may have named."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def read_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
+
+
+def comment(text: str) -> str:
+    """`text` as a comment of one line, whatever it holds."""
+    return "# " + "".join(c if c.isprintable() else " " for c in text)

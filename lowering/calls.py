@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -27,7 +27,8 @@ from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH
 from ..ir.sharding import local_slices
 from ..ir.signatures import rank_sizes
-from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops
+from . import attention_ops, cross_entropy_ops, grouped_ops, random_ops, update_ops
+from .allowed_ops import check_allowed
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _target(overload: str) -> str:
 
 @lru_cache(maxsize=1024)
 def resolve(target: str) -> Any:
-    """The op of `torch.ops` called `target`; VerifyException where torch has none."""
+    """The op of `torch.ops` called `target`; VerifyException where torch has none, or it may not be run."""
     found: Any = torch.ops
     for name in target.split("."):
         try:
@@ -151,37 +152,8 @@ def resolve(target: str) -> Any:
         except AttributeError as error:
             message = f"torch has no op '{target}'; import the library that registers it"
             raise VerifyException(message) from error
-    _check_functional(target, found)
+    check_allowed(target, found)
     return found
-
-
-_NOT_OF_TENSORS = frozenset(
-    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "profiler", "inductor", "debugprims",
-     "_test", "static_runtime", "debug_mode_ops", "export", "mkldnn"}
-)  # fmt: skip
-"""Namespaces of torch whose ops communicate, load files, or speak of memory."""
-
-_NEVER = frozenset({"aten.from_file", "aten._print", "aten.set", "aten.resize", "aten.record_stream"})
-"""Ops whose schema does not say that they do more than compute: they open files, print, or share memory."""
-
-
-def _check_functional(target: str, op: Any) -> None:
-    """VerifyException unless `op` is an overload that computes tensors from tensors and plain values, and no more."""
-    if not isinstance(op, torch._ops.OpOverload):
-        raise VerifyException(f"'{target}' is no overload of an op of torch")
-    schema, why = op._schema, ""
-    if target.partition(".")[0] in _NOT_OF_TENSORS or target.rpartition(".")[0] in _NEVER:
-        why = "does more than compute"
-    elif not torch._C._dispatch_has_kernel(op.name()):
-        why = "is an op of TorchScript, not of the dispatcher"
-    elif not schema.returns or any("Tensor" not in str(result.type) for result in schema.returns):
-        why = "gives what is no tensor"
-    elif schema.is_mutable:
-        why = "writes to its arguments"
-    elif any(word in str(a.type) for a in schema.arguments for word in ("Storage", "Stream", "__torch__")):
-        why = "takes what is no tensor or plain value"
-    if why:
-        raise VerifyException(f"'{target}' {why}, and a step may hold only ops that compute tensors from tensors")
 
 
 @lru_cache(maxsize=1024)
@@ -338,13 +310,14 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES = {
-    "train.adam": "adam_",
-    "train.adamw": "adamw_",
-    "train.sgd": "sgd_",
-    "train.increment": "increment",
-    "train.assign": "assign_",
+_UPDATES: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "train.adam": ("adam_", update_ops.adam),
+    "train.adamw": ("adamw_", update_ops.adamw),
+    "train.sgd": ("sgd_", update_ops.sgd),
+    "train.increment": ("increment", update_ops.increment),
+    "train.assign": ("assign_", update_ops.assign),
 }
+"""Update -> the runtime's function, and the one that takes the same settings here."""
 
 
 def _foreach_call(op: ForeachOp, given: Mapping[str, Arg]) -> Call:
@@ -370,7 +343,12 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
     settings = {name: value for name, value in given.items() if name not in op.OPERANDS}
     if "beta1" in settings:
         settings = {"betas": (settings.pop("beta1"), settings.pop("beta2")), **settings}
+    target, function = _UPDATES[op.name]
+    parameters = inspect.signature(function).parameters.values()
+    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in settings if name not in known]:
+        raise VerifyException(f"'{op.name}' has a setting {unknown[0][:60]!r}; expected some of {', '.join(known)}")
     named = (*op.OPTIONAL, FOUND_INF)
     settings = {**{name: places[name] for name in named if name in places}, **settings}
     positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)
-    return Call(_UPDATES[op.name], tuple(positional), tuple(settings.items()))
+    return Call(target, tuple(positional), tuple(settings.items()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from xdsl.utils.exceptions import VerifyException
+
 from ..dialects.aten import AtenOp, OpaqueOp
 from ..dialects.compute import ComputeOp, shape_of
 from ..dialects.train import ForeachOp, overwritten_by_update
@@ -16,6 +18,7 @@ from .emit_layout import Doc, Group, call, keyword, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
 from .emit_where import Where
+from .python_text import checked_name, dotted, dtype
 
 _FACTORY_DEVICE = "device=comm.device"
 MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
@@ -31,6 +34,12 @@ class Calls:
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         """The call of `op`; `key` names its sizes, `overwritten` are operands whose memory it takes."""
+        try:
+            return self._expression(op, key, overwritten)
+        except VerifyException as error:
+            raise EmitError(op, str(error)) from error
+
+    def _expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         calls, copied = self._calls(op), operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
@@ -56,7 +65,7 @@ class Calls:
                 suffix = ".clone()" if index in copied else ".contiguous()" if ordered else ""
                 return self._names[op.args[index]] + suffix
             case Dtype(name):
-                return f"torch.{name}"
+                return dtype(name)
             case tuple() as items if any(isinstance(item, Operand) for item in items):
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
@@ -106,7 +115,7 @@ def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
 
 
 def function_name(target: str) -> str:
-    """How the program spells a target of `calls`."""
+    """How the program spells a target of `calls`; NotPythonError where that is a keyword."""
     if target.startswith("aten."):
-        return target
-    return f"torch.ops.{target}" if "." in target else f"rt.{target}"
+        return dotted(target)
+    return f"torch.ops.{dotted(target)}" if "." in target else f"rt.{checked_name(target)}"

@@ -13,6 +13,8 @@ from ..dialects.train import TrainOp
 from ..ir.mesh import Mesh
 from ..ir.ops.elementwise import ELEMENTWISE
 from ..ir.signatures import Signature
+from . import python_text
+from .dtypes import torch_dtype
 from .emit_layout import Group, call, keyword, literal, tuple_of
 from .emit_names import Names
 from .emit_sizes import Sizes
@@ -48,7 +50,7 @@ class Empties:
         dtype = dtype_of(op.outs[index])
         shape = self._sizes.entry(f"{key}.empty", [constant.shape for constant in by_device], devices)
         fill = literal(_fill(first.value, dtype))
-        made = call("torch.full", [shape, fill, f"dtype=torch.{dtype}", "device=comm.device"])
+        made = call("torch.full", [shape, fill, keyword("dtype", python_text.dtype(dtype)), "device=comm.device"])
         for position, addend in enumerate(first.addends):
             shape = self._sizes.entry(f"{key}.addend", [c.addends[position].shape for c in by_device], devices)
             value = call(f"{self._names[op.args[addend.operand]]}.reshape", [shape])
@@ -78,7 +80,7 @@ def _has_empty_part(given: Signature) -> bool:
 
 def _fill(value: float, dtype: str) -> float:
     """`value` in a dtype: the largest or smallest integer stands for infinity."""
-    kind: torch.dtype = getattr(torch, dtype)
+    kind = torch_dtype(dtype)
     if kind.is_floating_point or math.isfinite(value):
         return value
     limits = torch.iinfo(kind)

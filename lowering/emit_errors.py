@@ -10,6 +10,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from ..dialects.step import BACKWARD
 from ..dialects.train import is_update
+from .python_text import remark
 
 
 class EmitError(DiagnosticException):
@@ -34,11 +35,11 @@ def place(op: Operation, most: int | None = None) -> str:
     """
     layer, file = "", op.location
     if isinstance(file, NameLoc):
-        layer, file = re.sub(r"\s", "_", _printable(file.desc.data)), file.location
+        layer, file = re.sub(r"\s", "_", remark(file.desc.data)), file.location
     line = ""
     if isinstance(file, FileLineColLoc) and file.filename.data:
         path = "/".join(file.filename.data.replace("\\", "/").split("/")[-2:])
-        line = _printable(f"{path}:{file.line.data}")
+        line = remark(f"{path}:{file.line.data}")
     if is_update(op):
         layer = layer or _ROOT
     if not layer and not line:
@@ -50,10 +51,6 @@ def place(op: Operation, most: int | None = None) -> str:
 
 _ROOT = "model"
 """What the update of a parameter is said to be of that no layer has but the model itself."""
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 UPDATE = "update"

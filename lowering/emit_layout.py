@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from .python_text import checked_name, quoted
+
 WIDTH = 110
 """Columns of a line of the program."""
 
@@ -120,10 +122,11 @@ def tuple_of(items: Iterable[Doc], prefix: str = "", *, fill: bool = True) -> Gr
 
 
 def keyword(name: str, doc: Doc) -> Doc:
-    """`name=doc`."""
+    """`name=doc`; NotPythonError where `name` is no name."""
+    name = checked_name(name)
     if isinstance(doc, str):
         return f"{name}={doc}"
-    return Group(f"{name}={doc.opening}", doc.items, doc.closing, doc.fill, doc.comma)
+    return replace(doc, opening=f"{name}={doc.opening}")
 
 
 def literal(value: Any) -> Doc:
@@ -148,13 +151,13 @@ def literal(value: Any) -> Doc:
 def _entry(key: str, value: Any) -> Doc:
     doc = literal(value)
     label = f"{flat(string(key))}: "
-    return label + doc if isinstance(doc, str) else Group(label + doc.opening, doc.items, doc.closing, doc.fill)
+    return label + doc if isinstance(doc, str) else replace(doc, opening=label + doc.opening)
 
 
 def string(text: str) -> Doc:
     """A string in double quotes, or in single quotes where it holds double ones; a long one in pieces."""
     if len(text) <= WIDTH - 30:
-        return _quoted(text)
+        return quoted(text)
     words = text.split(" ")
     pieces = [words[0]]
     for word in words[1:]:
@@ -163,9 +166,4 @@ def string(text: str) -> Doc:
         else:
             pieces[-1] += " "
             pieces.append(word)
-    return Group("(", tuple(map(_quoted, pieces)), ")", comma=False)
-
-
-def _quoted(text: str) -> str:
-    plain = repr(text)
-    return plain if '"' in text or "\\" in plain or "'" in text else f'"{text}"'
+    return Group("(", tuple(map(quoted, pieces)), ")", comma=False)

@@ -13,6 +13,9 @@ from xdsl.ir import SSAValue
 
 from ..ir.collectives import CollectiveKind
 
+_MOST = 200
+"""Characters of a name."""
+
 _AMBIGUOUS = {"l", "O", "I"}
 _PROGRAM = {"MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
 _FORM = re.compile(rf"([._](\d+|{'|'.join(CollectiveKind)}))+$")
@@ -96,7 +99,7 @@ class Names:
 
 def identifier(hint: str) -> str:
     """`hint` as a Python identifier that hides nothing the program needs."""
-    name = re.sub(r"\W", "_", hint, flags=re.ASCII)
+    name = re.sub(r"\W", "_", hint[:_MOST], flags=re.ASCII)
     name = name if not name[:1].isdigit() else f"v_{name}"
     return f"{name}_" if name in _RESERVED else name
 

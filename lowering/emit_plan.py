@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword as python_keyword
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
 from ..dialects.step import sharding_of
 from ..ir.mesh import Axis, AxisKind, Mesh
-from ..ir.sharding import Sharding
+from ..ir.sharding import Sharding, parse_sharding
 from .emit_effects import roles_of_arguments, roles_of_results
 from .emit_errors import EmitError
 from .emit_layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
+from .python_text import is_name, remark
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",
@@ -41,10 +41,10 @@ TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
 def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
     """The docstring of the program of `func`; it has a stage on each of `meshes`."""
     version = versions.get("shardwright")
-    planner = f"shardwright {version}" if version else "shardwright"
+    planner = f"shardwright {remark(version)}" if version else "shardwright"
     stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
     what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
-    text = f"{_plain(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
+    text = f"{remark(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
     ranks = sum(mesh.device_count for mesh in meshes)
     yield '"""'
     yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -56,14 +56,9 @@ def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping
     yield '"""'
 
 
-def _plain(text: str) -> str:
-    """`text` for a docstring, which nothing in it may end."""
-    return "".join(c if c.isprintable() and c not in '"\\' else "'" for c in text)
-
-
 def _mesh_text(mesh: Mesh) -> str:
     """A mesh for a docstring; only what quotes the names of axes may be a double quote."""
-    axes = (f'"{_plain(axis.name)}"={axis.size}' for axis in mesh.axes)
+    axes = (f'"{remark(axis.name)}"={axis.size}' for axis in mesh.axes)
     kinds = (" temporal" if axis.kind is AxisKind.TEMPORAL else "" for axis in mesh.axes)
     return f"<[{', '.join(axis + kind for axis, kind in zip(axes, kinds, strict=True))}]>"
 
@@ -76,7 +71,7 @@ def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
 def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
     """`function(dp=2, tp=2)`."""
     names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
-    if all(name.isascii() and name.isidentifier() and not python_keyword.iskeyword(name) for name in names):
+    if all(map(is_name, names)):
         return call(function, map(keyword, names, sizes))
     entries = (f"{flat(string(name))}: {size}" for name, size in zip(names, sizes, strict=True))
     return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
@@ -143,7 +138,7 @@ def _values(given: Signature) -> Iterator[Doc]:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
         entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
-        entries |= {"dtype": dtype_of(argument), "sharding": str(sharding_of(argument))}
+        entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
         if (value := attributes.get(VALUE)) is not None:
@@ -151,6 +146,19 @@ def _values(given: Signature) -> Iterator[Doc]:
         if (value := attributes.get(train.INITIAL)) is not None:
             entries["value"] = python_value(value)
         yield _entry("rt.Value", entries)
+
+
+def spread_text(func: FuncOp, spread: Sharding) -> str:
+    """A sharding as the runtime reads it; EmitError where the name of an axis would make it another one."""
+    text = str(spread)
+    try:
+        found = parse_sharding(text)
+    except ValueError:
+        found = None
+    if found != spread:
+        what = f"a value is spread as {text[:200]!r}, which is read as something else because of the name of an axis"
+        raise EmitError(func, f"{what}; call axes by letters, digits and _")
+    return text
 
 
 def argument_name(attributes: Mapping[str, Attribute]) -> str:
@@ -179,7 +187,8 @@ def _results(given: Signature) -> Iterator[Doc]:
     assert isinstance(done, ReturnOp)
     for index in given.results:
         result, attributes = done.operands[index], roles[index]
-        spread = {"shape": shape_of(result), "dtype": dtype_of(result), "sharding": str(sharding_of(result))}
+        spread = {"shape": shape_of(result), "dtype": dtype_of(result)}
+        spread["sharding"] = spread_text(func, sharding_of(result))
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
             yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})

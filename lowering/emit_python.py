@@ -20,6 +20,7 @@ from xdsl.ir import Operation
 from ..dialects import train
 from ..dialects.spmd import FreeOp
 from ..ir.mesh import Mesh
+from .check_program import ProgramTextError, check_program
 from .emit_body import Body, Program
 from .emit_checks import check_lowered, the_mesh, the_step
 from .emit_effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
@@ -73,9 +74,9 @@ def emit_python(
         text = [*docstring(func, name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
     program = "\n".join(text) + "\n"
     try:
-        compile(program, "<program>", "exec")
-    except (SyntaxError, ValueError) as error:
-        raise EmitError(func, f"the program that it becomes is not Python: {error}") from error
+        check_program(program)
+    except ProgramTextError as error:
+        raise EmitError(func, f"the program that it becomes {error}") from error
     return program
 
 

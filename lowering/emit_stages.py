@@ -31,7 +31,7 @@ from .emit_effects import effect_of, overwritten_operands, roles_of_arguments, r
 from .emit_errors import EmitError
 from .emit_layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .emit_names import Named, PartOf
-from .emit_plan import Signature, argument_name, axes_doc, mesh_doc, plan_doc
+from .emit_plan import Signature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
 from .emit_sizes import Table
 from .emit_where import Where
 from .ownership import Effect
@@ -92,7 +92,7 @@ def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
         assert number is not None, "every value is on a stage"
         stage, given = by_value[number], sharding_of(value)
         mesh = f"MESH{number}" if stage.mesh.axes == stage.mesh.spatial else f"TIMED{number}"
-        text = [] if given.is_replicated else [literal(str(given))]
+        text = [] if given.is_replicated else [literal(spread_text(func, given))]
         return call("rt.Holders", [mesh, literal(stage.ranks), *text])
 
     for op in func.body.block.ops:

@@ -27,6 +27,7 @@ from ..dialects.aten import ATEN_OPS, OpaqueOp
 from ..dialects.compute import ABSENT
 from ..dialects.step import BACKWARD, CHECKPOINT
 from ..ir.not_supported import STRIDES
+from .allowed_ops import vouch_for
 from .captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
 from .import_arguments import Arguments, bind_arguments, element_type
 from .unknown_ops import UnknownOps
@@ -89,6 +90,7 @@ class NodeImporter:
             attributes[ABSENT] = ArrayAttr([StringAttr(name) for name in bound.absent])
         if (cls := ATEN_OPS.get(bound.name)) is not None:
             return cls(operands=[operands], result_types=[types], attributes=attributes)
+        vouch_for(bound.name)
         target = {"target": StringAttr(bound.name)}
         op = OpaqueOp(operands=[operands], result_types=[types], properties=target, attributes=attributes)
         op.attributes |= self.rules.attributes_of(op, node)
@@ -123,9 +125,13 @@ _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
 """The names of torch's attention kernels: which one runs is the runtime's business, not the program's."""
 
 
+_MOST_CHARACTERS = 200
+"""Of a value's name: the whole name of what it holds stands in its role."""
+
+
 def value_name(text: str) -> str:
-    """A value name that xDSL prints unchanged: letters, digits, dots and underscores, not ending in `_<digits>`."""
-    name = "".join(c if c.isalnum() or c in "._" else "_" for c in text)
+    """A value name that xDSL prints unchanged: ASCII letters, digits, dots, underscores, not ending in `_<digits>`."""
+    name = "".join(c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in text[:_MOST_CHARACTERS])
     stem, _, tail = name.rpartition("_")
     name = f"{stem}.{tail}" if stem and tail.isdigit() else name
     return name if name[:1].isalpha() else f"v.{name}"

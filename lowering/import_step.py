@@ -36,6 +36,7 @@ from .captured import CapturedStep, CaptureError, OptimizerSpec, StateSpec, Step
 from .import_arguments import attribute_of, constant_attribute, element_type
 from .import_nodes import NodeImporter, value_name
 from .import_updates import UpdateImporter
+from .refusals import is_text
 from .unknown_ops import UnknownOps
 
 _ROLE_NAMES = {
@@ -80,6 +81,10 @@ class _Importer:
         self.roles: list[dict[str, Attribute]] = []
 
     def run(self, name: str, gradients: bool) -> ModuleOp:
+        for each in (*self.step.inputs, *self.step.outputs):
+            if not is_text(each.name):
+                what = f"the {each.role} {each.name!r} has a name that UTF-8 cannot write"
+                raise CaptureError(f"{what}, so that no plan can hold it; rename it")
         placeholders = [node for node in self.step.graph.nodes if node.op == "placeholder"]
         arguments = dict(zip(self.step.inputs, placeholders, strict=True)) if placeholders else {}
         grads = {o.name for o in self.step.outputs if o.role == "grad"}

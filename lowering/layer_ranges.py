@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 
 from .emit_errors import UPDATE
 from .emit_layout import INDENT
+from .python_text import quoted
 
 _IMPORT = "import torch"
 _RANGES = "from torch.profiler import record_function"
@@ -61,5 +62,5 @@ def _in_range(name: str, block: list[str]) -> Iterator[str]:
     if not name or all(line.lstrip().startswith("#") for line in block):
         yield from block
         return
-    yield f"{INDENT}with record_function({name!r}):"
+    yield f"{INDENT}with record_function({quoted(name)}):"
     yield from (INDENT + line for line in block)

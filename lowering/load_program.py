@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from ..ir.text_file import read_text
+
 PARTS = {"PLAN": "the plan", "step": "the step function"}
 """What a program of one stage has; one of several has all of theirs in `STAGES`."""
 
@@ -30,7 +32,7 @@ def load_program(path: str | Path) -> Stages:
     """
     file = Path(path).resolve()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ProgramError(f"cannot read the program {file}: {error}") from error
     return load_text(text, str(file))

@@ -9,6 +9,7 @@ import torch
 
 from . import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, random_ops, update_ops
 from .calls import Arg, Call, Dtype, Operand, resolve
+from .dtypes import torch_dtype
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": attention_ops.attention,
@@ -59,5 +60,5 @@ def make_call(
 
 def working_dtype(name: str, precision: torch.dtype | None) -> torch.dtype:
     """The dtype in which values of the dtype called `name` are computed."""
-    dtype: torch.dtype = getattr(torch, name)
+    dtype = torch_dtype(name)
     return precision if precision is not None and dtype.is_floating_point else dtype

@@ -10,13 +10,14 @@ from ..ir.sharding import local_shape
 from .calls import Arg, Call, Dtype, Operand
 from .emit_calls import MADE_ON_DEVICE, function_name
 from .local_compute import signature_of
+from .python_text import checked_name, dtype, quoted
 
 
 def call_text(call: Call) -> str:
     """
     A call as a generated program writes it, of operands `x0`, `x1`, ...; what is made anew is made on `device`.
     """
-    arguments = [_text(arg) for arg in call.args] + [f"{name}={_text(arg)}" for name, arg in call.kwargs]
+    arguments = [_text(arg) for arg in call.args] + [f"{checked_name(name)}={_text(arg)}" for name, arg in call.kwargs]
     makes = call.target.startswith("aten.") and not any(_operands(arg) for arg in call.args)
     if makes or call.target in MADE_ON_DEVICE:
         arguments.append("device=device")
@@ -38,9 +39,11 @@ def _text(arg: Arg) -> str:
         case Operand(index, ordered):
             return f"x{index}.contiguous()" if ordered else f"x{index}"
         case Dtype(name):
-            return f"torch.{name}"
+            return dtype(name)
         case tuple():
             return f"[{', '.join(map(_text, arg))}]"
+        case str():
+            return quoted(arg)
         case float() if not math.isfinite(arg):
             return f"float('{arg}')"
         case _:

@@ -27,6 +27,7 @@ from ..dialects.sharding_attrs import RuleAttr
 from ..ir.mesh import Mesh
 from ..ir.sharding import Reduction
 from .calls import Call, call_of, resolve
+from .dtypes import torch_dtype
 from .interpreter_errors import InterpreterError
 from .one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of
 from .probe_shapes import MOST_ELEMENTS, numbers_of, resized, small_sizes
@@ -77,7 +78,7 @@ def small_use(op: OpaqueOp) -> Use | None:
         if any(_count(shape) > MOST_ELEMENTS for shape in (*shapes, *expected)):
             continue
         for double in (True, False):
-            dtypes = [getattr(torch, dtype_of(value)) for value in op.args]
+            dtypes = [torch_dtype(dtype_of(value)) for value in op.args]
             dtypes = [torch.float64 if double and dtype.is_floating_point else dtype for dtype in dtypes]
             use = _tried(op, tuple(zip(shapes, dtypes, strict=True)))
             if use is not None and [shape for shape, _ in use.results] == list(expected):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..dialects.aten import OpaqueOp
+from ..ir.text_file import read_text
 from ..ir.user_folder import user_folder
 from .apart import run_apart
 from .calls import resolve
@@ -85,7 +86,7 @@ class ProbeCache:
 
 def _contents(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

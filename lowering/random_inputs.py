@@ -10,6 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects import train
 from ..dialects.compute import dtype_of, python_value, shape_of
+from .dtypes import torch_dtype
 from .interpreter import argument_attributes
 from .interpreter_errors import value_text
 
@@ -53,7 +54,7 @@ def batch_ranges(func: FuncOp) -> dict[str, tuple[int, int]]:
 
 
 def _input(argument: SSAValue, roles: dict[str, Attribute], generator: torch.Generator) -> torch.Tensor:
-    shape, dtype = shape_of(argument), getattr(torch, dtype_of(argument))
+    shape, dtype = shape_of(argument), torch_dtype(dtype_of(argument))
     if isinstance(given := roles.get(VALUE), DenseIntOrFPElementsAttr):
         values = torch.tensor(given.get_values()).to(dtype)
         return values.reshape(shape) if values.numel() != 1 else values.reshape(()).expand(shape).clone()

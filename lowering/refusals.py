@@ -73,6 +73,8 @@ def _refusals(model: nn.Module) -> Iterator[str]:
         yield f"there is a backward hook of all modules, which a captured step never calls; {BACKWARD_HOOK.instead}"
     for path, module in model.named_modules():
         where = f"its module {path!r}" if path else "it"
+        if not is_text(path):
+            yield f"{where} has a name that UTF-8 cannot write, so that no plan can hold it; rename it"
         yield from _of_class(where, type(module))
         for kind, name, has_it, refusal in _SETTINGS:
             if isinstance(module, kind) and has_it(module):
@@ -83,6 +85,15 @@ def _refusals(model: nn.Module) -> Iterator[str]:
             if type(hook).__module__ in _COMPUTING:
                 yield f"{where} has a weight that a {type(hook).__name__} computes; {COMPUTED_WEIGHT.instead}"
     yield from _of_parameters(model)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written to a file: all but halves of surrogate pairs can."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _of_class(where: str, kind: type[nn.Module]) -> Iterator[str]:

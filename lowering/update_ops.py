@@ -22,18 +22,18 @@ def adam(
     step: torch.Tensor,
     lr: torch.Tensor,
     *,
+    max_exp_avg_sq: torch.Tensor | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
     weight_decay: float = 0.0,
+    amsgrad: bool = False,
     maximize: bool = False,
-    **settings: Any,
+    found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """
-    Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one.
-
-    Args:
-        settings: `max_exp_avg_sq`, torch's `betas`, `eps` and `amsgrad`, and `found_inf`.
-    """
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
     grad = (-grad if maximize else grad) + weight_decay * param
-    return _adam(param, param, grad, exp_avg, exp_avg_sq, step.double(), lr.double(), **settings)
+    states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr.double())
+    return _adam(param, param, grad, states, numbers, betas, eps, found_inf)
 
 
 def adamw(
@@ -44,38 +44,38 @@ def adamw(
     step: torch.Tensor,
     lr: torch.Tensor,
     *,
+    max_exp_avg_sq: torch.Tensor | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
     weight_decay: float = 1e-2,
+    amsgrad: bool = False,
     maximize: bool = False,
-    **settings: Any,
+    found_inf: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """As `adam`."""
+    """Return the new ``(param, exp_avg, exp_avg_sq)``, and the new maximum where there is one."""
     grad, lr = -grad if maximize else grad, lr.double()
     decayed = param * (1 - lr * weight_decay)
-    return _adam(param, decayed, grad, exp_avg, exp_avg_sq, step.double(), lr, **settings)
+    states, numbers = (exp_avg, exp_avg_sq, max_exp_avg_sq), (step.double(), lr)
+    return _adam(param, decayed, grad, states, numbers, betas, eps, found_inf)
 
 
 def _adam(
     param: torch.Tensor,
     decayed: torch.Tensor,
     grad: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    step: torch.Tensor,
-    lr: torch.Tensor,
-    *,
-    max_exp_avg_sq: torch.Tensor | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    amsgrad: bool = False,
-    found_inf: torch.Tensor | None = None,
+    states: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    numbers: tuple[torch.Tensor, torch.Tensor],
+    betas: tuple[float, float],
+    eps: float,
+    found_inf: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
     """
-    Both kinds of Adam after their weight decay; with `amsgrad` there is `max_exp_avg_sq`.
+    Both kinds of Adam after their weight decay.
 
-    Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so step and rate are of float64.
+    Powers of the betas are near 1: in the count's float32 they would be 1e-7 off, so `numbers`, step and rate, are of
+    float64.
     """
-    assert amsgrad == (max_exp_avg_sq is not None)
-    beta1, beta2 = betas
+    (exp_avg, exp_avg_sq, max_exp_avg_sq), (step, lr), (beta1, beta2) = states, numbers, betas
     average = exp_avg + (1 - beta1) * (grad - exp_avg)
     average_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
     largest = average_sq if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, average_sq)

@@ -22,7 +22,7 @@ from .analysis.memory import size_text
 from .analysis.phases import PhaseModel, shares_of
 from .errors import fail
 from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
-from .search.step_view import StepView, step_functions, step_views
+from .search.step_view import StepView, step_views
 from .search_strategy import HEADROOM
 from .shares.prediction import explicit_view, phase_model
 from .shares.respread import respread
@@ -104,8 +104,7 @@ class BalanceRatiosPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Balance every step function of the module, of a pipeline every stage by itself."""
-        for func in step_functions(op):
-            strip_resharding(func)
+        strip_resharding(op)
         found: dict[FuncOp, list[_Balance]] = {}
         for view, cluster in step_views(op):
             if any(each.signature is None for each in view.ops):

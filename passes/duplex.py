@@ -21,7 +21,7 @@ from .errors import fail
 from .search.step_view import mesh_of_module, step_functions
 from .time.loop import communicates, is_in_loop, is_sum_over, temporal_axis
 
-_PARTS = "ab"
+PARTS = "ab"
 """What the two parts are called in the names of values."""
 
 
@@ -144,7 +144,7 @@ class _Unroller:
         copy = op.clone(dict(self.made[part]))
         copy.attributes[AT] = self._at(op, part)
         if isinstance(copy, TransferOp):
-            copy.label = StringAttr(f"{copy.label.data}.{_PARTS[part]}")
+            copy.label = StringAttr(f"{copy.label.data}.{PARTS[part]}")
         self._add(copy, op)
         self._enter(part, op.results, copy.results)
 
@@ -154,7 +154,7 @@ class _Unroller:
         method = op.method.data if op.method is not None else None
         start = StartOp(op.KIND, [self._of_part(part, op.operand)], [op.out_sharding], method)
         hint = op.result.name_hint
-        start.token.name_hint = f"{hint or op.KIND}.{_PARTS[part]}.started"
+        start.token.name_hint = f"{hint or op.KIND}.{PARTS[part]}.started"
         start.attributes[AT] = self._at(op, part)
         self.started[part, op] = start
         self._add(start, op)
@@ -173,7 +173,7 @@ class _Unroller:
 
     def _enter(self, part: int, results: Sequence[SSAValue], copies: Sequence[SSAValue]) -> None:
         for result, copy in zip(results, copies, strict=True):
-            copy.name_hint = f"{result.name_hint}.{_PARTS[part]}" if result.name_hint else None
+            copy.name_hint = f"{result.name_hint}.{PARTS[part]}" if result.name_hint else None
             self.made[part][result] = copy
             if all(result in made for made in self.made):
                 for op in dict.fromkeys(use.operation for use in result.uses):

@@ -52,11 +52,16 @@ def fail(op: Operation, message: str) -> NoReturn:
 
 def describe(op: Operation) -> str:
     """Return what to call `op` in a message: `'aten.mm' op %h from "fc1" (model.py:3:4)`."""
-    names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
+    hints = [f"%{result.name_hint}" for result in op.results if result.name_hint]
+    names = ", ".join(hints[:_NAMED]) + (f" and {len(hints) - _NAMED} more" if len(hints) > _NAMED else "")
     if isinstance(symbol := op.get_attr_or_prop("sym_name"), StringAttr):
         names = f"@{symbol.data}"
     parts = [f"'{op.name}' op", names, f"from {place}" if (place := place_in_model(op.location)) else ""]
     return " ".join(filter(None, parts))
+
+
+_NAMED = 3
+"""Of how many results a message has the names."""
 
 
 def place_in_model(location: Attribute) -> str:

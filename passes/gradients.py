@@ -1,16 +1,18 @@
-"""The gradients of a step between backward and the updates: what `clip-gradients` and `scale-loss` put ops around."""
+"""The gradients of a step between backward and the updates: what `clip-gradients` and others put ops around."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, TensorType, i1, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from ..dialects import train
 from ..dialects.aten import AtenOp
+from ..dialects.compute import shape_of
 from .decompose_mean import like
 from .errors import fail
 
@@ -55,6 +57,19 @@ class Insertion:
     def insert(self, func: FuncOp, before: Operation) -> None:
         """Put them there, in the order in which they were added."""
         func.body.block.insert_ops_before(self._ops, before)
+
+
+def any_infinite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
+    """Whether not all elements of all values are finite."""
+    count, total = 0, None
+    for value in given:
+        hint = hint_of(value)
+        finite = made.add("isfinite", [value], TensorType(i1, shape_of(value)), f"{hint}.finite")
+        number = made.add("sum", [finite], TensorType(i64, []), f"{hint}.finite.count")
+        total = number if total is None else made.add("add.Tensor", [total, number], number.type, "finite.count")
+        count += math.prod(shape_of(value))
+    assert total is not None, "an update takes a gradient"
+    return made.add("ne.Scalar", [total], TensorType(i1, []), "skips", other=IntegerAttr(count, i64))
 
 
 def replace_gradient(func: FuncOp, old: SSAValue, new: SSAValue, updates: Sequence[Operation]) -> None:

@@ -64,6 +64,23 @@ def parse_pipeline(text: str, available: Mapping[str, PassFactory] | None = None
     return tuple(_build(spec, places, text, known) for spec, places in zip(specs, _places(text), strict=True))
 
 
+def quoted(text: str) -> str:
+    """
+    `text` as the value of an option: a path, say.
+
+    Raises:
+        PipelineError: it has a character that a pipeline cannot spell.
+    """
+    wrong = next((at for at, c in enumerate(text) if c in "\r\f\v\0" or "\ud800" <= c <= "\udfff"), None)
+    if wrong is not None:
+        message = f"the value of an option cannot have the character {text[wrong]!r}"
+        raise PipelineError(message, text.encode(errors="replace").decode(), wrong, wrong + 1, "rename it")
+    return f'"{"".join(_ESCAPES.get(c, c) for c in text)}"'
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+
+
 def options_of(pass_type: type[ModulePass]) -> tuple[PassOption, ...]:
     """Return the options of a pass in the order it declares them."""
     hints, required = get_type_hints(pass_type), pass_type.required_fields()
@@ -92,7 +109,7 @@ def _value_text(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return value if re.fullmatch(r"[\w-]+", value) else f'"{value}"'
+            return value if re.fullmatch(r"[\w-]+", value) else quoted(value)
         case tuple():
             return ",".join(map(_value_text, cast(tuple[object, ...], value)))
         case _:

@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "recompute": "recompute:RecomputePass",
     "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
     "scale-loss": "scale_loss:ScaleLossPass",
+    "skip-non-finite": "skip_non_finite:SkipNonFinitePass",
     "search-plan": "search_plan:SearchPlanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
     "split-batch": "split_batch:SplitBatchPass",

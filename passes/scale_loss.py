@@ -27,10 +27,19 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects import train
-from ..dialects.compute import ComputeOp, dtype_of, shape_of
+from ..dialects.compute import ComputeOp, dtype_of
 from .decompose_mean import like
 from .errors import fail
-from .gradients import Insertion, add_metric, add_result, element_of, gradient_users, gradients, hint_of
+from .gradients import (
+    Insertion,
+    add_metric,
+    add_result,
+    any_infinite,
+    element_of,
+    gradient_users,
+    gradients,
+    hint_of,
+)
 from .gradients import replace_gradient as replace
 from .requirements import require_no_resharding, require_no_signatures, require_no_stages
 from .search.step_view import step_functions
@@ -162,7 +171,7 @@ class ScaleLossPass(ModulePass):
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
         made, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
-        skips = _any_infinite(made, given)
+        skips = any_infinite(made, given)
         found = made.add("_to_copy", [skips], _NUMBER, train.FOUND_INF, dtype=f32)
         unscaled = _unscaled(made, given, scale)
         new_scale, new_growth = self._adapted(made, scale, growth, skips)
@@ -224,19 +233,6 @@ def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
     scaled = like(begin, "mul.Tensor", [one, scale], [one.type], f"{hint_of(one)}.scaled")
     one.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
     func.body.block.insert_ops_after([*scales, scaled], begin)
-
-
-def _any_infinite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
-    """Whether not all elements of all gradients are finite."""
-    count, total = 0, None
-    for gradient in given:
-        hint = hint_of(gradient)
-        finite = made.add("isfinite", [gradient], TensorType(i1, shape_of(gradient)), f"{hint}.finite")
-        number = made.add("sum", [finite], TensorType(i64, []), f"{hint}.finite.count")
-        total = number if total is None else made.add("add.Tensor", [total, number], number.type, "finite.count")
-        count += math.prod(shape_of(gradient))
-    assert total is not None, "an update takes a gradient"
-    return made.add("ne.Scalar", [total], _TRUTH, "skips", other=IntegerAttr(count, i64))
 
 
 def _unscaled(made: Insertion, given: Sequence[SSAValue], scale: SSAValue) -> list[SSAValue]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from xdsl.context import Context
@@ -18,6 +17,7 @@ from ..dialects.compute import plain_attribute
 from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
+from ..ir.text_file import read_text
 from .analysis.memory import size_text
 from .errors import fail
 from .pipeline import replace_module
@@ -150,10 +150,9 @@ class SearchPlanPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
+        strip_resharding(op)
         cluster = cluster_of_module(op)
         funcs = step_functions(op)
-        for func in funcs:
-            strip_resharding(func)
         try:
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
@@ -197,7 +196,8 @@ class SearchPlanPass(ModulePass):
         """The plan of a candidate that is given, or why there is none."""
         bench = step.keeping(candidate.layout.keep)
         try:
-            best = min(bench.finish(bench.solve(candidate)), key=lambda each: each.seconds)
+            made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
+            best = min(made, key=lambda each: each.seconds)
         except Refused as error:
             return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
         peak, memory = best.tightest
@@ -207,7 +207,7 @@ class SearchPlanPass(ModulePass):
     def _given(self, cluster: Cluster) -> Chosen:
         """The candidate of the file; ValueError where it has none, or one for another number of devices."""
         try:
-            read = json.loads(Path(self.candidate or "").read_text(encoding="utf-8"))
+            read = json.loads(read_text(self.candidate or ""))
             given = Chosen.read(read.get("chosen_candidate", read), cluster.mesh.name)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(

@@ -118,8 +118,8 @@ class SearchStrategyPass(ModulePass):
             pins = load_pins(self.pins) if self.pins is not None else ()
         except PinError as error:
             raise PassFailedException(str(error)) from error
+        strip_resharding(op)
         for func in step_functions(op):
-            strip_resharding(func)
             func.attributes.pop(FRUGAL, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from ..dialects.pipe import TransferOp
-from ..dialects.spmd import FreeOp, ReshardingOp, StartOp, WaitOp
+from ..dialects.compute import SIGNATURE, ComputeOp
+from ..dialects.mesh_ops import MeshOp
+from ..dialects.pipe import SCHEDULE, STAGE, FragmentOp, TransferOp
+from ..dialects.placed import AT, SHARDING, parts_of
+from ..dialects.sharding_attrs import MeshAttr
+from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
+from ..ir.mesh import Mesh
+from .duplex import PARTS
+from .errors import fail
+from .search.step_view import step_functions
+
+_OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
+"""What `duplex` adds to names; the number comes from printing two values of one name."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +33,15 @@ class StripReshardingPass(ModulePass):
     """
     Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
+    A loop over parts of the batch becomes the whole batch again: the ops of its fragments (`accumulate`,
+    `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays.
+
     Requires: nothing.
-    Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait` or `spmd.free` is left. Types are
-    global, so each is the identity and its operand takes its place; of a transfer to another stage the tasks
-    go. Signatures and homes stay, and how transfers arrive.
+    Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait`, `spmd.free`, `spmd.accumulate` or `pipe.fragment`
+    is left, and no schedule. Types are global, so each is the identity and its operand takes its place; of a transfer
+    to another stage the tasks go. Stages stay. Signatures and homes stay, and how transfers arrive; but where meshes
+    had temporal axes, these go with all that was decided on them: signatures, homes, working copies, and how transfers
+    arrive.
 
     Before:
     ```mlir
@@ -50,14 +69,24 @@ class StripReshardingPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Strip every function of the module."""
-        for each in op.walk():
-            if isinstance(each, FuncOp):
-                strip_resharding(each)
+        strip_resharding(op)
 
 
-def strip_resharding(func: FuncOp) -> None:
-    """Remove all changes of sharding from one function, in place."""
+def strip_resharding(module: ModuleOp) -> None:
+    """Remove all changes of sharding from a module, in place, and its loops over parts of the batch."""
+    is_in_parts = _remove_temporal_axes(module)
+    for func in step_functions(module):
+        strip_function(func)
+        if is_in_parts:
+            _forget(func)
+
+
+def strip_function(func: FuncOp) -> None:
+    """Remove all changes of sharding from one function, in place, and its loops; what was decided stays."""
     for block in func.body.blocks:
+        for op in list(block.ops):
+            if isinstance(op, FragmentOp):
+                _inline(op)
         for op in list(block.ops):
             if isinstance(op, FreeOp):
                 Rewriter.erase_op(op)
@@ -69,3 +98,72 @@ def strip_resharding(func: FuncOp) -> None:
                 start: StartOp = op.start
                 Rewriter.replace_op(op, [], list(start.args))
                 Rewriter.erase_op(start)
+        _join_parts(block)
+    func.attributes.pop(SCHEDULE, None)
+
+
+def _inline(fragment: FragmentOp) -> None:
+    """Put the ops of a fragment in its place: outside of it, its results are the values of all parts."""
+    for op in fragment.body.block.ops:
+        if fragment.stage is not None and isinstance(op, ComputeOp):
+            op.attributes.setdefault(STAGE, fragment.stage)
+    last = fragment.terminator
+    handed_on = list(last.args)
+    Rewriter.erase_op(last)
+    Rewriter.inline_block(fragment.body.block, InsertPoint.before(fragment))
+    Rewriter.replace_op(fragment, [], handed_on)
+
+
+def _join_parts(block: Block) -> None:
+    """Make the copies of an op for the parts of an unrolled loop one again, that of the first part."""
+    for op in list(block.ops):
+        if isinstance(op, AccumulateOp):
+            Rewriter.replace_op(op, [], [op.part if _is_later(op.total) else op.total])
+    for op in reversed(list(block.ops)):
+        if any(parts_of(op).values()):
+            if any(tuple(result.uses) for result in op.results):
+                fail(
+                    op,
+                    "is of a later part of an unrolled loop, but its result is used other than in a sum with the first"
+                    " part's, so that the loop cannot be taken back; strip the step as it was before duplex",
+                )
+            Rewriter.erase_op(op)
+        elif op.attributes.pop(AT, None) is not None:
+            if isinstance(op, TransferOp):
+                op.label = StringAttr(_OF_FIRST_PART.sub("", op.label.data))
+            for result in op.results:
+                result.name_hint = _OF_FIRST_PART.sub("", result.name_hint) if result.name_hint else None
+
+
+def _is_later(value: SSAValue) -> bool:
+    """Whether a value is there for a later part of an unrolled loop."""
+    return isinstance(value, OpResult) and any(parts_of(value.op).values())
+
+
+def _remove_temporal_axes(module: ModuleOp) -> bool:
+    """Leave meshes their devices alone; whether any had more."""
+    found = False
+    for op in module.ops:
+        if isinstance(op, MeshOp) and len(spatial := op.mesh.spatial) < len(op.mesh.axes):
+            if not spatial:
+                fail(op, f'@{op.sym_name.data} has no axis of devices, only of time; give it one: "gpu"=1')
+            op.axes = MeshAttr(Mesh(tuple(spatial)))
+            found = True
+    return found
+
+
+def _forget(func: FuncOp) -> None:
+    """Remove all that was decided: a part of a rank's rows at one time says nothing of its rows of the whole batch."""
+    undecided = dict.fromkeys((SHARDING, WORKING, REGATHER))
+    merge_argument_attributes(func, {each.index: undecided for each in func.body.block.args})
+    returned = func.body.block.last_op
+    merge_result_attributes(func, dict.fromkeys(range(len(returned.operands) if returned else 0), undecided))
+    for op in func.body.block.ops:
+        _forget_op(op)
+
+
+def _forget_op(op: Operation) -> None:
+    for name in (SIGNATURE, WORKING, REGATHER):
+        op.attributes.pop(name, None)
+    if isinstance(op, TransferOp):
+        op.out_sharding = None

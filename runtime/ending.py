@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,9 @@ from .plan import PlanError
 from .watch import Watch, job_store
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
+
+_MOST_BETWEEN_LOOKS = 0.5
+"""Seconds between two looks at who has come."""
 
 _MEMORY = (
     "keep less for backward (keep_activations=), give it fewer rows (micro_batches=), or plan for a cluster whose file "
@@ -34,27 +37,43 @@ def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     """
     if dist.get_world_size() == 1 or (store := job_store()) is None:
         return None
+    # Whoever made the process group may have done so long before.
+    await_ranks(name, store, dist.get_rank(), dist.get_world_size(), bounds.start)
     return Watch(name, bounds, store)
 
 
-def await_ranks(store: Store, rank: int, world: int, timeout: timedelta) -> list[int]:
-    """Wait until all ranks of a job have come; those that have not, once the time is up."""
+def await_ranks(name: str, store: Store, rank: int, world: int, seconds: float) -> None:
+    """
+    Wait until all ranks of a job have come.
+
+    Raises:
+        SystemExit: some have not, once the time is up; the first rank that has come has told it.
+    """
+    if missing := _missing(store, rank, world, seconds):
+        if rank == min(set(range(world)) - set(missing)):
+            print(f"{name}: rank {rank}: {missing_text(missing, seconds)}", file=sys.stderr, flush=True)
+        raise SystemExit(1)
+
+
+def _missing(store: Store, rank: int, world: int, seconds: float) -> list[int]:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     keys = [f"shardwright/{attempt}/here/{each}" for each in range(world)]
     store.set(keys[rank], "here")
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError:
-        return [each for each, key in enumerate(keys) if not store.check([key])]
-    return []
+    counter = f"shardwright/{attempt}/come"
+    come, began = store.add(counter, 1), time.monotonic()
+    # torch logs a wait that takes too long, each rank by itself.
+    while come < world and (waited := time.monotonic() - began) < seconds:
+        time.sleep(min(_MOST_BETWEEN_LOOKS, 0.01 + waited / 10))
+        come = store.add(counter, 0)
+    return [each for each, key in enumerate(keys) if not store.check([key])] if come < world else []
 
 
-def missing_text(missing: Sequence[int], timeout: timedelta) -> str:
+def missing_text(missing: Sequence[int], seconds: float) -> str:
     """What is said of ranks that have not come."""
     listed = ", ".join(map(str, missing))
     return (
-        f"of the ranks of the job {listed} have not come within {timeout.total_seconds():g} s: see what they do before "
-        "parallelize, and whether torchrun was started on every machine"
+        f"of the ranks of the job {listed} have not come within {seconds:g} s: see what they do before parallelize, "
+        "whether torchrun was started on every machine, or raise start of FaultBounds if that takes so long"
     )
 
 
@@ -81,10 +100,10 @@ def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
         return
     cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
     HERE.failed(cause)
-    text = f"{watch.name}: {watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
+    text = f"{watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
 
     def tell() -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(f"{watch.name}: {text}", file=sys.stderr, flush=True)
         if shown is not None and not explains_itself(error):
             shown(type(error), error, error.__traceback__)
 

@@ -250,6 +250,7 @@ class Executor:
         """Go on as after so many steps, with the random numbers of `seed` and the states that are held."""
         self._steps, self._seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
+        HERE.before = steps - HERE.step
 
     @property
     def steps(self) -> int:

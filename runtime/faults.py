@@ -39,6 +39,8 @@ class FaultBounds:
         silent: seconds for which others wait in a collective for a rank that does not come, before it counts as stopped
             or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
         slow: how many times longer than the median of the others a rank computes to be warned of; 0 for no warning.
+        start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
+            first step, when ranks make and load models. Waiting for rank 0 to plan or to measure has no bound.
 
     Raises:
         ValueError: a bound that is not positive.
@@ -47,10 +49,11 @@ class FaultBounds:
     gone: float = 5.0
     silent: float = 30.0
     slow: float = 2.0
+    start: float = 600.0
 
     def __post_init__(self) -> None:
-        if not (self.gone > 0 and self.silent > 0 and self.slow >= 0):
-            raise ValueError(f"{self}: gone and silent are seconds above 0, slow is a factor, or 0")
+        if not (self.gone > 0 and self.silent > 0 and self.start > 0 and self.slow >= 0):
+            raise ValueError(f"{self}: gone, silent and start are seconds above 0, slow is a factor, or 0")
 
     @property
     def beat(self) -> float:
@@ -63,12 +66,14 @@ class Here:
     """
     Where this rank is. The main thread writes, the watch reads.
 
+    `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
     `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
     `on_device` is the event at the end of the latest step on CUDA.
     """
 
     phase: Phase = "script"
     step: int = 0
+    before: int = 0
     calls: int = 0
     waits_for: object = None
     patient: bool = False
@@ -86,12 +91,11 @@ class Here:
 
         Args:
             what: is waited for; its `str` is told.
-            patient: whether the wait may last: another rank is planning or measuring. Before the first step, when ranks
-                make and load models, every wait may.
+            patient: whether the wait may last: another rank is planning or measuring.
         """
         outer = self.waits_for, self.patient
         self.calls += 1
-        self.patient, self._since = patient or not self.step, time.monotonic()
+        self.patient, self._since = patient, time.monotonic()
         self.waits_for = what
         try:
             result = done()
@@ -124,9 +128,14 @@ class Here:
         self._began, self._waited = now, 0.0
 
     @property
+    def number(self) -> int:
+        """Of the latest training step that this process began, as users count them; 0 before the first."""
+        return self.step + self.before if self.step else 0
+
+    @property
     def place(self) -> str:
         """Where an error happens: `` in step 3``, `` after step 3``, or empty before the first."""
-        return f" {'in' if self.phase == 'step' else 'after'} step {self.step}" if self.step else ""
+        return f" {'in' if self.phase == 'step' else 'after'} step {self.number}" if self.step else ""
 
     @property
     def busy(self) -> float:

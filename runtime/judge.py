@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -173,14 +174,21 @@ class Judge:
         if not long:
             return None
         deaf = [rank for rank, at in enumerate(self._heard) if now - at >= self.bounds.silent * 0.75]
-        if not deaf and all(self._reports[rank].patient for rank in long):
+        over = [rank for rank in long if now - self._moved[rank] >= self._patience(self._reports[rank])]
+        if not deaf and not over:
             return None
         others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
         still = [rank for rank in others if now - self._moved[rank] >= self.bounds.silent * 0.75]
         if not deaf and not still and (others or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
         culprits = deaf or still or self._last(waiting)
-        return Verdict(tuple(culprits), self._silence(culprits, long[0], now, states))
+        return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], now, states))
+
+    def _patience(self, report: Report) -> float:
+        """For how many seconds a rank waits for one that answers, and does not come."""
+        if report.patient:
+            return math.inf
+        return self.bounds.silent if report.step else max(self.bounds.silent, self.bounds.start)
 
     def _last(self, waiting: Collection[int]) -> list[int]:
         """Of ranks that all wait, those that are the furthest behind."""
@@ -197,9 +205,10 @@ class Judge:
                 f"{names} got stuck for {seconds:.0f} s in {where}: all ranks wait for one another; look for a "
                 "collective, or a call of the step, that not all ranks make"
             )
+        bound = "silent" if self._reports[waits].step else "start"
         return (
             f"{names} does not answer in {where}: {self.named(waits)} has waited {seconds:.0f} s in "
-            f"{self._reports[waits]}; see what it does there, or raise silent of FaultBounds if that takes so long"
+            f"{self._reports[waits]}; see what it does there, or raise {bound} of FaultBounds if that takes so long"
         )
 
     def slow(self) -> str:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from .communicator import Communicator
 from .ending import (
     await_ranks,
     fail,
-    missing_text,
     stay_on_loopback,
     tell_errors_once,
     told,
@@ -35,13 +35,11 @@ from .faults import HERE, FaultBounds
 from .groups import TIMEOUT
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
-from .non_finite import FiniteLosses, OnNan
+from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
 from .replicas import REPLICAS
+from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect
-
-_CONNECT = timedelta(minutes=5)
-"""How long a rank looks for the others."""
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
@@ -56,7 +54,9 @@ class Options:
     checked: bool
     gone_after: float
     silent_after: float
+    start_within: float
     on_nan: OnNan
+    saving: SaveOptions
 
 
 def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
@@ -66,7 +66,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         description=f"Train {plans[0].name} on {meshes}.",
         usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
-    parser.add_argument("--steps", type=int, default=5, help="how many training steps (%(default)s)")
+    steps_help = "how many training steps, those before a checkpoint that is resumed among them (%(default)s)"
+    parser.add_argument("--steps", type=int, default=5, help=steps_help)
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
@@ -74,8 +75,18 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
     parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
-    parser.add_argument("--on-nan", choices=("raise", "ignore"), default="raise", help="of a loss (%(default)s)")
-    return Options(**vars(parser.parse_args(arguments)))
+    start_help = "seconds within which ranks come to the job, and get on till the first step (%(default)s)"
+    parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
+    usual_nan = "skip" if skips(plans) else "raise"
+    nan_help = "of a loss that is no number (%(default)s)"
+    parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
+    SaveOptions.add_to(parser)
+    parsed = vars(parser.parse_args(arguments))
+    try:
+        saving = SaveOptions.taken_from(parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    return Options(**parsed, saving=saving)
 
 
 def rank_device() -> torch.device:
@@ -121,11 +132,10 @@ def process_group(
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
     # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
-    store, rank, world = next(rendezvous("env://", timeout=_CONNECT))
-    if missing := await_ranks(store, rank, world, _CONNECT):
-        if rank == min(set(range(world)) - set(missing)):
-            print(f"{name}: rank {rank}: {missing_text(missing, _CONNECT)}", file=sys.stderr, flush=True)
-        raise SystemExit(1)
+    store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
+    # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
+    store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    await_ranks(name, store, rank, world, bounds.start)
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
@@ -192,7 +202,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    bounds = FaultBounds(options.gone_after, options.silent_after)
+    bounds = FaultBounds(options.gone_after, options.silent_after, start=options.start_within)
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
@@ -219,7 +229,10 @@ def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[f
     speaks = not dist.is_initialized() or dist.get_rank() == 0
     losses: list[float] = []
     seconds: list[float] = []
-    for number in range(1, options.steps + 1):
+    saving = Saving(options.saving, executor, options.lr)
+    if (made := saving.begin()) and speaks:
+        print(f"resumed after step {made}" + ("" if made < options.steps else "; no step is left"), flush=True)
+    for number in range(made + 1, options.steps + 1):
         start = time.perf_counter()
         with HERE.stepping():
             replicas.look(step.batch, options.lr)
@@ -230,6 +243,7 @@ def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[f
         seconds.append(time.perf_counter() - start)
         if speaks:
             print(f"step {number}: loss {losses[-1]:.6f}", flush=True)
+        saving.after(number, options.steps)
     if speaks and seconds:
         # The first step also warms caches and connections up.
         median = statistics.median(seconds[1:] or seconds)

@@ -1,21 +1,29 @@
-"""Losses that are no numbers: the step that gives one ends the job, and it is said which rank had what of it."""
+"""Losses that are no numbers: such a step ends the job, or was skipped, and it is said which rank had what of it."""
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from .agreement import of_all_ranks
 from .batches import Batch, LocalRows, part_of_batch
 from .executor import Executor
-from .plan import PlanError
+from .plan import Plan, PlanError
 
-OnNan = Literal["raise", "ignore"]
+LOG = logging.getLogger("shardwright")
+
+OnNan = Literal["raise", "skip", "ignore"]
 """What becomes of a loss that is nan or infinite."""
+
+SKIPPED = "skipped"
+"""The metric of a program that skips such steps: 1 where it did, else 0."""
 
 _LISTED = 3
 
@@ -29,60 +37,92 @@ def verify_on_nan(on_nan: str) -> None:
     Check what is to become of a loss that is no number.
 
     Raises:
-        PlanError: it is neither ``raise`` nor ``ignore``.
+        PlanError: it is none of `OnNan`.
     """
-    if on_nan == "skip":
-        raise PlanError(
-            "on_nan='skip' is not supported: an update works in place, before the loss of its step is known; use "
-            "'raise' and go on from the last checkpoint without that batch, or 'ignore'"
-        )
-    if on_nan not in ("raise", "ignore"):
-        raise PlanError(f"on_nan={on_nan!r}: expected 'raise' or 'ignore'")
+    if on_nan not in ("raise", "skip", "ignore"):
+        raise PlanError(f"on_nan={on_nan!r}: expected 'raise', 'skip' or 'ignore'")
+
+
+def skips(plans: Sequence[Plan]) -> bool:
+    """Whether a program skips steps whose loss or gradients are not finite."""
+    return any(each.role == "metric" and each.name == SKIPPED for plan in plans for each in plan.outputs)
 
 
 @dataclass
 class FiniteLosses:
     """
-    Looks at the loss of every step, which is the same on all ranks.
+    Looks at the loss of every step, which is the same on all ranks, or at whether the program has skipped it.
 
     On CUDA it is that of the step before, for the host would wait for the one that it has just begun.
+
+    `skipped` counts the steps that were skipped.
+
+    Raises:
+        PlanError: steps are to be skipped, and the program was planned without that.
     """
 
     executor: Executor
     on_nan: OnNan = "raise"
-    _before: tuple[int, torch.Tensor, Batch | LocalRows] | None = None
+    skipped: int = field(default=0, init=False)
+    _before: tuple[int, torch.Tensor, torch.Tensor, Batch | LocalRows] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_nan == "skip" and not skips(self.executor.plans):
+            raise PlanError(
+                f"plan {self.executor.plan.name!r} does not skip steps that are not finite: plan it with "
+                "parallelize(on_nan='skip'), or TrainingStep(skip_non_finite=True)"
+            )
 
     def see(self, number: int, loss: torch.Tensor, batch: Batch | LocalRows) -> None:
         """
         Look at the loss of a step; every rank must call this.
 
         Raises:
-            NonFiniteError: on every rank, if it is not finite.
+            NonFiniteError: on every rank, if it is not finite, and such steps are not skipped.
         """
         if self.on_nan == "ignore":
             return
-        ready = (number, loss, batch)
+        ready = (number, loss, self.executor.metrics[SKIPPED] if self.on_nan == "skip" else loss, batch)
         if loss.device.type == "cuda":
             ready, self._before = self._before, ready
-        if ready is None or math.isfinite(value := ready[1].item()):
+        if ready is None:
             return
-        raise NonFiniteError(self._told(ready[0], value, ready[2]))
+        number, loss, looked_at, batch = ready
+        if self.on_nan == "skip":
+            if looked_at.item():
+                self._skip(number, loss.item(), batch)
+        elif not math.isfinite(value := looked_at.item()):
+            mend = "and go on from the last checkpoint, or give on_nan='skip' or 'ignore'"
+            raise NonFiniteError(f"the loss of step {number} is {value}: {self._source(batch)}, {mend}")
 
-    def _told(self, number: int, value: float, batch: Batch | LocalRows) -> str:
+    def _skip(self, number: int, value: float, batch: Batch | LocalRows) -> None:
+        """Count a step that was skipped; at the first, rank 0 says why."""
+        self.skipped += 1
+        if self.skipped > 1:
+            return
+        source = self._source(batch)
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            LOG.warning(
+                "step %d was skipped: its loss is %s, and that or a gradient is not finite: %s; further steps of the "
+                "kind are skipped and counted without a word",
+                number,
+                value,
+                source,
+            )
+
+    def _source(self, batch: Batch | LocalRows) -> str:
+        """What made the loss of a step not finite, and what helps; every rank must call this."""
         everyone = of_all_ranks((socket.gethostname(), self._given(batch), self._held()))
         where = [f"rank {rank} ({host}): {given}" for rank, (host, given, _) in enumerate(everyone) if given]
         if where:
             more = f"; and {len(where) - _LISTED} more ranks" if len(where) > _LISTED else ""
-            source = f"it was given numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
-        else:
-            broken = sorted({name for _, _, names in everyone for name in names})
-            weights = f" (after it {', '.join(broken[:_LISTED])} are not finite)" if broken else ""
-            source = (
-                f"all that the ranks were given is finite, so the step itself made it{weights}; lower the learning "
-                "rate, clip gradients (clip_norm=), or look at divisions and logarithms in the model"
-            )
-        mend = "and go on from the last checkpoint, or give on_nan='ignore'"
-        return f"the loss of step {number} is {value}: {source}, {mend}"
+            return f"it was given numbers that are not finite, {'; '.join(where[:_LISTED])}{more}; mend the data"
+        broken = sorted({name for _, _, names in everyone for name in names})
+        weights = f" (after it {', '.join(broken[:_LISTED])} are not finite)" if broken else ""
+        return (
+            f"all that the ranks were given is finite, so the step itself made it{weights}; lower the learning "
+            "rate, clip gradients (clip_norm=), or look at divisions and logarithms in the model"
+        )
 
     def _given(self, batch: Batch | LocalRows) -> str:
         """What is not finite of this rank's parts of a batch; empty for nothing."""

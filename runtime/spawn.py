@@ -1,8 +1,9 @@
 """
 Ranks on this machine: one function in several processes with a gloo process group, for tools and tests.
 
-The processes are forked from a server that has torch loaded, so that only the first launch pays for its
-import. Whatever ends one rank early ends them all, with one message that names it.
+The processes are forked from a server that has loaded torch and the module of the first function that was launched:
+only the first launch pays for imports, and that once and not on every rank. Whatever ends one rank early ends them all,
+with one message that names it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def run_ranks(
         RankError: a rank raised an exception, was killed or was still running after `timeout`.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", __name__])
+    context.set_forkserver_preload(["torch", "torch.distributed", __name__, *_importable(fn)])
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     with tempfile.TemporaryDirectory(prefix="shardwright-ranks-") as folder, _one_thread_each():
@@ -84,6 +85,11 @@ def run_ranks(
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def _importable(fn: Callable[..., object]) -> list[str]:
+    """The module of a function, unless it is a script: the server would run that."""
+    return [fn.__module__] if fn.__module__ != "__main__" else []
 
 
 @contextmanager

@@ -4,7 +4,7 @@ The watch: whatever is wrong with one rank ends the job within a bound, with one
 Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
 in which step, and whom it waits for (`faults.Here`). A few ranks read all reports and judge (`judge.Judge`). Of the
 ranks of its own machine each learns at once when one dies. The first to find a fault puts its verdict into the store
-and prints it; the others see that there is one, and end in silence.
+and prints it; the others see that there is one, wait until it is printed (`verdicts.Verdicts`), and end in silence.
 
 A rank that fails with an error of its own does the same: it claims the verdict and prints its message. Where a
 collective fails for want of another rank the main thread waits for the verdict, which ends the process, so that nobody
@@ -36,13 +36,14 @@ from .faults import HERE, FaultBounds, main_thread_line
 from .judge import Judge, Report, Verdict
 from .lifetime import Identity
 from .replicas import REPLICAS, Marks
+from .verdicts import KEYS, VERDICT, Verdicts
 
 LOG = logging.getLogger("shardwright")
 
 _JUDGES = 4
 """So many ranks read the reports of all, in case that one of them is at fault."""
 
-_VERDICT, _MARK = "verdict", "mark"
+_MARK = "mark"
 _GRACE_SECONDS = 0.5
 """For which a rank that is told to end looks why."""
 
@@ -77,11 +78,16 @@ class Watch:
         self.name, self._bounds, self._rank, self._world = name, bounds, dist.get_rank(), dist.get_world_size()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = PrefixStore(f"shardwright/{attempt}/{_joined}", store)
-        self._beat, self._clock, self._signal = 0, 0.0, 0
+        self._verdicts = Verdicts(self._store, self._rank, bounds.gone, self._is_dead)
+        self._beat, self._clock, self._signal, self._holder_left = 0, 0.0, 0, False
+        # torchrun holds the store of the job; else rank 0 does.
+        self._held_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._holds_store = self._rank == 0 and not self._held_by_agent
         self._lock, self._done = threading.Lock(), threading.Event()
         self._identities = self._introduced()
         opened = ((rank, each.opened()) for rank, each in enumerate(self._identities) if rank != self._rank)
         self._fds = {fd: rank for rank, fd in opened if fd is not None}
+        self._buried: set[int] = set()
         self.judge = Judge(bounds, [each.host for each in self._identities])
         judges = {number * self._world // _JUDGES for number in range(_JUDGES)}
         self._judges = self._rank in judges
@@ -94,16 +100,18 @@ class Watch:
         HERE.lost_peer = self._lost_peer
         self._thread = threading.Thread(target=self._run, name="shardwright watch", daemon=True)
         self._thread.start()
+        if not self._holds_store:
+            threading.Thread(target=self._watch_store, name="shardwright watch of the store", daemon=True).start()
 
     def _introduced(self) -> list[Identity]:
         """The processes of all ranks, once each has said which it is."""
         self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
         self._store.set(f"report/{self._rank}", Report().text())
         if self._rank == 0:
-            self._store.set(_VERDICT, "")
+            self._verdicts.open()
             self._store.set(_MARK, "")
         keys = [f"who/{rank}" for rank in range(self._world)]
-        self._store.wait([*keys, _VERDICT, _MARK], timedelta(minutes=5))
+        self._store.wait([*keys, *KEYS, _MARK], timedelta(seconds=self._bounds.start))
         return [Identity(**json.loads(each)) for each in self._store.multi_get(keys)]
 
     # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, and a main thread that waits
@@ -136,11 +144,14 @@ class Watch:
                 elapsed, last = now - last, now
                 self._turn(ready, elapsed)
         except (RuntimeError, ValueError) as error:
-            self._store_lost(error)
+            self._store_lost(str(error).partition("\n")[0])
 
     def _turn(self, ready: Sequence[int], elapsed: float) -> None:
         # While this process was stopped no time has passed for it.
         self._clock += min(elapsed, 4 * self._bounds.beat)
+        if not self._held_by_agent and self._is_dead(0):
+            self._store_lost(self._identities[0].death() or "its process has ended")
+            return
         if self._wake in ready:
             for number in os.read(self._wake, 64):
                 if self._told_to_end(number):
@@ -160,19 +171,21 @@ class Watch:
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
         report = Report(
-            self._beat, phase, HERE.step, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
+            self._beat, phase, HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
         )
         self._store.set(f"report/{self._rank}", report.text())
 
     def _obey(self) -> None:
         """End where there is a verdict; note the next step whose replicas are compared."""
-        verdict, mark = self._store.multi_get([_VERDICT, _MARK])
-        if verdict and HERE.phase == "failed":
-            # The main thread is about to end.
-            self._done.set()
-        elif verdict:
-            found = json.loads(verdict)
-            self._end_with(Verdict(tuple(found["ranks"]), found["text"]))
+        verdict, mark, of_first = self._store.multi_get([VERDICT, _MARK, "report/0"])
+        if verdict:
+            if HERE.phase == "failed":
+                # The main thread is about to end.
+                self._done.set()
+            else:
+                with self._lock:
+                    self._end_with(self._verdicts.await_told(self._tell))
+        self._holder_left = not self._held_by_agent and Report.parsed(of_first).phase == "left"
         if mark:
             REPLICAS.answer(self._store, self._rank, json.loads(mark))
 
@@ -197,6 +210,7 @@ class Watch:
     def _bury(self, fd: int) -> None:
         """A rank of this machine is dead: that is a fault, unless it has said that it leaves or fails."""
         rank = self._fds.pop(fd)
+        self._buried.add(rank)
         self._poll.unregister(fd)
         os.close(fd)
         how = self._identities[rank].death()
@@ -205,25 +219,38 @@ class Watch:
             self.judge.see(reports, self._clock)
             self.claim(Verdict((rank,), self.judge.gone(rank, self._rank, how)))
 
-    def claim(self, verdict: Verdict, tell: Callable[[], None] | None = None) -> None:
-        """Make a verdict that of the job, unless there is one, tell it and end all ranks."""
-        mine = json.dumps({"by": self._rank, **asdict(verdict)})
+    def _is_dead(self, rank: int) -> bool:
+        """Whether a rank of this machine is known to be dead."""
+        if rank in self._buried:
+            return True
+        poll = select.poll()
+        for fd in (fd for fd, each in self._fds.items() if each == rank):
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _tell(self, verdict: Verdict) -> None:
+        LOG.critical("%s: %s", self.name, verdict.text)
+        _tell_agent(verdict.text)
+
+    def claim(self, verdict: Verdict) -> NoReturn:
+        """Make a verdict that of the job, unless there is one, have it told and end all ranks."""
         with self._lock:
-            if self._store.compare_set(_VERDICT, "", mine).decode() == mine:
-                told = tell or (lambda: LOG.critical("%s: %s", self.name, verdict.text))
-                told()
-                _tell_agent(verdict.text)
-        if tell is None:
-            self._end_with(verdict)
+            self._end_with(self._verdicts.claim(verdict, self._tell))
 
     def _end_with(self, verdict: Verdict) -> NoReturn:
         """End this process for a verdict, and those at fault on this machine: one that is stopped hears of nothing."""
-        with self._lock:
-            for fd, rank in self._fds.items():
-                if rank in verdict.ranks:
-                    with suppress(OSError):
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
-            _exit(1)
+        for fd, rank in self._fds.items():
+            if rank in verdict.ranks:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+        self._let_others_end(verdict)
+        _exit(1)
+
+    def _let_others_end(self, verdict: Verdict) -> None:
+        """The rank that holds the store ends after the others: they read of the verdict there."""
+        others = set(range(1, self._world)) - self._buried - set(verdict.ranks) if self._holds_store else ()
+        with suppress(RuntimeError):
+            self._verdicts.end(len(others), 2 * _GRACE_SECONDS + 2 * self._bounds.beat)
 
     def _end_by(self, number: int) -> NoReturn:
         """End by a signal; where that came because another rank failed, or this one alone has it, tell so."""
@@ -241,20 +268,69 @@ class Watch:
         others = [each.phase for rank, each in enumerate(self._reports()) if rank != self._rank]
         if number == signal.SIGTERM and "ending" not in others:
             who = self.judge.named(self._rank)
-            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.step)}; this ends the job"))
+            self.claim(Verdict((), f"{who} was ended by SIGTERM in {Report(step=HERE.number)}; this ends the job"))
         _exit(128 + number)
 
-    def _store_lost(self, error: BaseException) -> None:
+    # The store is in torchrun or in rank 0, and goes with it. Then there is nothing left by which the ranks could agree
+    # on one that tells it: the first of each machine does.
+
+    def _before_me(self) -> list[int]:
+        """The ranks of this machine that would tell of the store before this one."""
+        machine = self._identities[self._rank].machine
+        mine = [rank for rank in range(self._rank) if self._identities[rank].machine == machine]
+        return [rank for rank in mine if rank not in self._buried and (self._held_by_agent or rank)]
+
+    @property
+    def _holder(self) -> str:
+        return "torchrun on the first machine" if self._held_by_agent else self.judge.named(0)
+
+    def _store_lost(self, why: str) -> None:
         """The store is gone, and with it the process that holds it."""
         if self._done.is_set() or self._signal or HERE.phase in ("left", "failed"):
             return
-        # One of each machine tells it: there is nothing left by which they could agree on one.
-        if os.environ.get("LOCAL_RANK", str(self._rank)) == "0":
-            by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            holder = "torchrun on the first machine" if by_agent else self.judge.named(0)
-            why = str(error).partition("\n")[0]
-            LOG.critical("%s: %s, which holds the job's store, is gone (%s); this ends the job", self.name, holder, why)
+        if self._holder_left:
+            self._done.set()
+            return
+        if not self._before_me():
+            gone = f"{self._holder}, which holds the job's store, is gone ({why})"
+            LOG.critical("%s: %s; this ends the job", self.name, gone)
         _exit(1)
+
+    def _watch_store(self) -> None:
+        """End the job where the store does not answer while this rank waits for others: the watch's thread is stuck."""
+        beat, last, stuck, before = self._bounds.beat, time.monotonic(), 0.0, (0, 0)
+        while not self._done.wait(beat):
+            now, got_on = time.monotonic(), (self._beat, HERE.calls)
+            if got_on != before or not HERE.what or self._lock.locked():
+                stuck, before = 0.0, got_on
+            else:
+                # As in `_turn`.
+                stuck += min(now - last, 4 * beat)
+            last = now
+            # One after the other, so that one tells it.
+            if stuck >= self._bounds.silent + 4 * beat * len(first := self._before_me()):
+                if not any(map(self._is_dead, first)):
+                    self._tell_of_stuck_store(stuck)
+                _exit(1)
+
+    def _tell_of_stuck_store(self, seconds: float) -> None:
+        state = f", {found}" if not self._held_by_agent and (found := self._identities[0].state()) else ""
+        here = Report(phase=HERE.phase, step=HERE.number, what=HERE.what)
+        LOG.critical(
+            "%s: %s, which holds the job's store, does not answer%s: %s has waited %.0f s in %s; this ends the job",
+            self.name,
+            self._holder,
+            state,
+            self.judge.named(self._rank),
+            seconds,
+            here,
+        )
+        if self._held_by_agent:
+            return
+        # The one that holds the store last: the others would each tell that it is gone.
+        for fd, _ in sorted(self._fds.items(), key=lambda item: item[1], reverse=True):
+            with suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
 
     # The main thread.
 
@@ -268,13 +344,28 @@ class Watch:
         This rank has failed: tell it, unless the job has ended for another reason, and end the other ranks.
 
         Args:
-            text: for torchrun's report.
+            text: the message, which another rank tells where this one dies before it has.
             tell: prints the message.
         """
         HERE.phase = "failed"
         _forget_signals()
-        with suppress(RuntimeError):
-            self.claim(Verdict((), text), tell)
+        mine = Verdict((), text)
+
+        def tell_either(verdict: Verdict) -> None:
+            if verdict is not mine:
+                self._tell(verdict)
+                return
+            tell()
+            _tell_agent(text)
+
+        with self._lock:
+            try:
+                stands = self._verdicts.claim(mine, tell_either)
+            except RuntimeError:
+                # There is no store any more.
+                tell()
+            else:
+                self._let_others_end(stands)
 
     def end(self) -> NoReturn:
         """End this process at once, after `fail`."""

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from multiprocessing import forkserver
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flags that accept emitted programs as they are now, and that leave nothing out."""
     parser.addoption("--update-goldens", action="store_true", help="write the golden files anew")
     parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
+
+
+LOADED_BY_RANKS = ["shardwright.api.check_ranks", "shardwright.api.parallelize", "shardwright.runtime.spawn"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the first test on several processes, start the server that forks them, with everything imported."""
+    if item.get_closest_marker("distributed"):
+        forkserver.set_forkserver_preload(LOADED_BY_RANKS)
+        forkserver.ensure_running()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -19,6 +20,11 @@ _STEP = (
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
 _Add = Callable[..., Any]
+
+
+def command_line(*words: object) -> str:
+    """A command of this tool as a shell reads it: what a message tells to run."""
+    return shlex.join((TOOL, *map(str, words)))
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -85,6 +91,11 @@ def _run_options(add: _Add) -> None:
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     _decisions(add)
     add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
+    add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
+    add("--save-every", type=_positive, metavar="N", help="write one after every N steps, too")
+    add("--keep", type=_positive, metavar="M", help="so many checkpoints stay, the newest (2)")
+    resume_help = "go on from the newest checkpoint of FOLDER, if there is any, whatever plan it is of, till step K"
+    add("--resume", action="store_true", help=resume_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--profile", action="store_true", help="measure this machine first and plan for that")
 

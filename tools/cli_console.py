@@ -27,7 +27,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         A function to call with the name of every phase.
     """
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda phase: progress.update(task, description=f"{what}: {phase}")
@@ -77,14 +77,25 @@ def print_report(*parts: Table | str, stderr: bool = False) -> None:
         stderr: to standard error instead.
     """
     is_terminal = Console(stderr=stderr).is_terminal
-    console = Console(stderr=stderr) if is_terminal else Console(stderr=stderr, width=_WIDE)
+    console = _Console(stderr=stderr, width=None if is_terminal else _WIDE, markup=False, emoji=False)
     for part in parts:
         if isinstance(part, str):
-            console.print(Text(part), soft_wrap=True)
+            console.print(Text(_printable(part)), soft_wrap=True)
             continue
         if not is_terminal:
             part.box, part.title_justify, part.pad_edge = None, "left", False
         console.print(part)
+
+
+class _Console(Console):
+    """A console for which names of the user's are neither markup nor codes of the terminal."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(_printable(text), **settings)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 _WIDE = 10_000

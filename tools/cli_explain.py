@@ -22,7 +22,7 @@ from ..passes.planning.records import Chosen
 from ..passes.planning.workbench import Refused, Workbench
 from ..passes.search.pins import PinError
 from ..passes.search.step_view import cluster_of_module
-from .cli_arguments import TOOL
+from .cli_arguments import TOOL, command_line
 from .cli_console import bound_text, print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
@@ -65,7 +65,7 @@ class Shown:
 def _report(folder: Path) -> dict[str, Any]:
     """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
-    again = f"plan again: {TOOL} plan {report.get('step') or 'STEP'} --cluster FILE --out {folder}"
+    again = f"plan again: {_again(report, folder)}"
     if "chosen_candidate" not in report:
         raise _error(f"{path} is of an older version, which did not write what is needed to explain it", again)
     if report["chosen_candidate"] is None:
@@ -77,6 +77,11 @@ def _report(folder: Path) -> dict[str, Any]:
     if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
         raise _error(f"{path} was changed: bound_s is without gap or bound_of", again)
     return report
+
+
+def _again(report: Mapping[str, Any], folder: Path) -> str:
+    """The command that makes a plan again."""
+    return command_line("plan", report.get("step") or "STEP", "--cluster", "FILE", "--out", folder)
 
 
 def _whole_plan(report: Mapping[str, Any]) -> Shown:
@@ -127,7 +132,7 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
     """What was decided on a value or op, and what else could have been."""
     path = folder / UNDECIDED
     if not path.exists():
-        hint = f"plan again: {TOOL} plan {report['step'] or 'STEP'} --cluster FILE --out {folder}"
+        hint = f"plan again: {_again(report, folder)}"
         raise _error(f"{path} is missing, the step before any decision", hint)
     with working(f"explaining {name}") as phase:
         phase("reading the step")

@@ -18,7 +18,6 @@ import torch
 from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
-from ..api.files import write_atomically
 from ..api.finalists import compile_finalists, measured_here
 from ..api.pin_file import pin_file
 from ..api.steps import find_step
@@ -30,10 +29,12 @@ from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
+from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
 from ..lowering.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
+from .cli_arguments import command_line
 from .cli_console import bound_text, plan_progress, print_report, process_began, working
 
 MOST_ROWS = 8
@@ -87,7 +88,7 @@ def _plan(options: Namespace) -> int:
         parts.append(measured_table(compiled.report["measured"]))
     ranks = compiled.report["ranks"]
     torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
-    print_report(*parts, f"{torchrun}; on this machine: shardwright run {folder}")
+    print_report(*parts, f"{torchrun}; on this machine: {command_line('run', folder)}")
     return 0
 
 
@@ -196,6 +197,5 @@ def placements(compiled: CompiledStep) -> Table:
     rows = sorted(alike.items(), key=lambda row: -math.prod(row[0][1]) * len(row[1]))
     for (pattern, shape, sharding), names in rows[:MOST_ROWS]:
         name = names[0] if len(names) == 1 else f"{pattern} ({len(names)})"
-        # Not as markup: a sharding is written in brackets.
-        table.add_row(name, "x".join(map(str, shape)), sharding.replace("[", r"\["))
+        table.add_row(name, "x".join(map(str, shape)), sharding)
     return table

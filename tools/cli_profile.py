@@ -203,7 +203,7 @@ class _Bar:
 @contextmanager
 def _bar(shown: bool) -> Iterator[_Bar]:
     console = Console(stderr=True)
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
         yield _Bar(progress, progress.add_task("measuring", total=1.0))
 

@@ -11,7 +11,7 @@ from ..api.files import UNDECIDED
 from ..api.replan import Replanned, replan
 from ..ir.cluster_file import find_cluster
 from ..ir.units import bytes_text
-from .cli_arguments import TOOL
+from .cli_arguments import TOOL, command_line
 from .cli_console import print_report, process_began, working
 from .cli_plan import summary
 from .diagnostics import Diagnostic, DiagnosticError
@@ -24,9 +24,9 @@ def replan_command(options: Namespace) -> int:
     folder = Path(options.plan)
     report = read_report(folder, "name", "step", "ranks")
     cluster = find_cluster(options.cluster)
-    again = f"plan again: {TOOL} plan {report['step'] or 'STEP'} --cluster {options.cluster} --out {options.out}"
+    again = command_line("plan", report["step"] or "STEP", "--cluster", options.cluster, "--out", options.out)
     if report.get("chosen_candidate") is None or not (folder / UNDECIDED).exists():
-        raise _error(f"{folder} was not made by a search over plans, or by an older version", again)
+        raise _error(f"{folder} was not made by a search over plans, or by an older version", f"plan again: {again}")
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
         undecided, planned = load_module(str(folder / UNDECIDED)), load_module(str(folder / "step.mlir"))

@@ -10,7 +10,8 @@ from pathlib import Path
 from ..api.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
-from .cli_arguments import TOOL
+from ..ir.text_file import read_text
+from .cli_arguments import TOOL, command_line
 from .cli_console import working
 from .cli_plan import planned
 from .diagnostics import Diagnostic, DiagnosticError
@@ -18,14 +19,34 @@ from .plan_folder import read_report
 
 PROFILE_SECONDS = 10.0
 
+MOST_RANKS = 1024
+"""Processes of one machine; `plan.json` is a file that anybody may have written."""
+
 
 def run_command(options: Namespace) -> int:
     """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
+    saving = _saving(options)
     if Path(options.target).is_dir():
-        return _run_plan(Path(options.target), options)
+        return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:
         planned(options, _cluster(options)).save(folder)
-        return _run_plan(Path(folder), options)
+        return _run_plan(Path(folder), options, saving)
+
+
+def _saving(options: Namespace) -> list[str]:
+    """What the program is told of checkpoints, once it is known to be possible: planning may take long."""
+    names = ("save", "save_every", "keep", "resume")
+    if not any(getattr(options, name) for name in names):
+        return []
+    from ..runtime.checkpoint import CheckpointError
+    from ..runtime.saving import SaveOptions
+
+    try:
+        saving = SaveOptions.taken_from({name: getattr(options, name) for name in names})
+        saving.verify_folder()
+    except (ValueError, CheckpointError) as error:
+        raise _error(str(error)) from error
+    return saving.arguments()
 
 
 def _cluster(options: Namespace) -> Cluster:
@@ -43,7 +64,7 @@ def _cluster(options: Namespace) -> Cluster:
         return measured_cluster(options.nproc_per_node, PROFILE_SECONDS)
 
 
-def _run_plan(folder: Path, options: Namespace) -> int:
+def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     report = read_report(folder, "ranks")
     ranks = options.nproc_per_node or report["ranks"]
     if ranks != report["ranks"]:
@@ -52,8 +73,23 @@ def _run_plan(folder: Path, options: Namespace) -> int:
             f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), --nproc-per-node asks for {ranks}",
             f"leave the option out, or plan for a cluster of {ranks}",
         )
-    arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
-    return run_ranks_of(ranks, str(folder / "program.py"), arguments)
+    if not 1 <= ranks <= MOST_RANKS:
+        message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
+        raise _error(message, "start it on its hosts with torchrun")
+    arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
+    return run_ranks_of(ranks, str(_program(folder)), arguments)
+
+
+def _program(folder: Path) -> Path:
+    """The program of a plan, by a path that no command takes for an option; each rank reads it by itself."""
+    path = folder.absolute() / "program.py"
+    try:
+        read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("plan", "STEP", "--cluster", "FILE", "--out", folder)
+        raise _error(f"cannot read the program {path}: {reason}", f"write one with: {again}") from error
+    return path
 
 
 def run_ranks_of(ranks: int, program: str, arguments: list[str]) -> int:

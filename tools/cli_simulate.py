@@ -135,7 +135,7 @@ def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
 
 
 def _write_trace(simulation: Simulation, path: Path) -> None:
-    from ..api.files import write_atomically
+    from ..ir.text_file import write_atomically
     from ..passes.analysis.simulation.trace import trace
 
     write_atomically(path, json.dumps(trace(simulation)) + "\n")

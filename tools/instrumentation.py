@@ -9,7 +9,7 @@ from typing import TextIO
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import DiagnosticException
+from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
 from ..dialects.text import module_text
 from ..passes.errors import PassError
@@ -93,8 +93,13 @@ class NumericsCheck:
             self._check(self._given, module, each.name, self.seed)
         except PassError:
             raise
-        except DiagnosticException as error:
-            raise PassError(each.name, "unsound", str(error)) from error
+        except (DiagnosticException, RuntimeError, MemoryError, ValueError, OverflowError) as error:
+            told = str(error).strip() or type(error).__name__
+            # Ops and types that are not run, and sizes that torch refuses, are the input's.
+            if isinstance(error, DiagnosticException) and not isinstance(error.__cause__ or error, VerifyException):
+                raise PassError(each.name, "unsound", told) from error
+            first = told.partition("\n")[0]
+            raise PassError(each.name, "failed", f"the module cannot be run to compare its numbers: {first}") from error
 
 
 def timing_report(seconds: Mapping[str, float], total: float) -> str:

@@ -7,8 +7,7 @@ from xdsl.dialects import get_all_dialects
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.lexer import Input
 
-from ..dialects.text import IRParser
-from ..passes.verification import first_fault
+from ..passes.reading import InvalidModuleError, ReadModule, TextError, read_module
 from .diagnostics import DiagnosticError
 from .explain import invalid_input, parse_diagnostic
 from .source_files import read_source
@@ -23,20 +22,16 @@ def full_context() -> Context:
     return ctx
 
 
-def parsed(ctx: Context, source: Input[str]) -> tuple[IRParser, ModuleOp]:
-    """A module and the parser that read it; DiagnosticError says what is wrong with the text."""
-    parser = None
+def read(ctx: Context, source: Input[str]) -> ReadModule:
+    """A module that verifies, and where its ops stand; DiagnosticError says what is wrong with the text."""
     try:
-        parser = IRParser(ctx, source.content, source.name)
-        return parser, parser.parse_module()
-    except Exception as error:
-        raise DiagnosticError(parse_diagnostic(error, source, parser, ctx)) from error
+        return read_module(ctx, source)
+    except TextError as error:
+        raise DiagnosticError(parse_diagnostic(error.error, source, error.parser, ctx)) from error.error
+    except InvalidModuleError as error:
+        raise DiagnosticError(invalid_input(error.fault, source, error.spans)) from error
 
 
 def load_module(path: str) -> ModuleOp:
     """The module in a file, verified; DiagnosticError says what is wrong with it."""
-    source = read_source(path)
-    parser, module = parsed(full_context(), source)
-    if fault := first_fault(module):
-        raise DiagnosticError(invalid_input(fault, source, parser.op_spans))
-    return module
+    return read(full_context(), read_source(path)).module

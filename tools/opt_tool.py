@@ -27,12 +27,11 @@ from ..ir.garbage import collector_paused, kept_to_the_end
 from ..passes.errors import PassError
 from ..passes.pipeline import run_passes
 from ..passes.pipeline_spec import PipelineError, parse_pipeline
-from ..passes.verification import first_fault
 from .diagnostics import Diagnostic, DiagnosticError, located
 from .expected_diagnostics import unmet
-from .explain import invalid_input, pass_diagnostic
+from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
-from .ir_input import parsed
+from .ir_input import read
 from .opt_arguments import TOOL, Options, parse_arguments
 from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
 from .universe import UNIVERSE
@@ -159,11 +158,9 @@ class _Run:
 
     def _compiled(self, source: Input[str]) -> str:
         start = perf_counter()
-        parser, module = parsed(self.ctx, source)
+        found = read(self.ctx, source)
         self.count("Parser", start)
-        spans = parser.op_spans
-        if fault := first_fault(module):
-            raise DiagnosticError(invalid_input(fault, source, spans))
+        module, spans = found.module, found.spans
         try:
             taken = run_passes(
                 self.ctx,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ..ir.cluster_fields import shown
-from .cli_arguments import TOOL
+from ..ir.text_file import read_text
+from .cli_arguments import TOOL, command_line
 from .diagnostics import Diagnostic, DiagnosticError
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | dict[str, Shape]"
@@ -73,7 +74,7 @@ def read_report(folder: Path, *needed: str) -> dict[str, Any]:
     """`plan.json` of a plan, with its mesh and the entries that are needed; DiagnosticError where there is none."""
     path = folder / "plan.json"
     try:
-        report = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        report = json.loads(read_text(path), parse_constant=_no_number)
     except OSError as error:
         raise _error(f"{path} is not a plan: {error.strerror}", folder) from error
     except (ValueError, RecursionError) as error:
@@ -134,5 +135,5 @@ def _no_number(text: str) -> float:
 
 
 def _error(message: str, folder: Path) -> DiagnosticError:
-    hint = f"write one with: {TOOL} plan STEP --cluster FILE --out {folder}"
+    hint = f"write one with: {command_line('plan', 'STEP', '--cluster', 'FILE', '--out', folder)}"
     return DiagnosticError(Diagnostic(message, TOOL, hint=hint))

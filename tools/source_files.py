@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from xdsl.utils.lexer import Input
 
+from ..ir.text_file import read_file, write_atomically
 from .diagnostics import Diagnostic, DiagnosticError
 
 SEPARATOR = "// -----"
@@ -22,7 +20,7 @@ def read_source(path: str) -> Input[str]:
     """Return the text of the file at `path`, of standard input for `-`. DiagnosticError if there is none."""
     name = "<stdin>" if path == "-" else path
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == "-" else read_file(path)
     except (OSError, ValueError) as error:
         hint = "give the path of an IR file, or - for standard input"
         reason = getattr(error, "strerror", None) or str(error)
@@ -64,22 +62,9 @@ def write_output(text: str, path: str) -> None:
         sys.stdout.flush()
         return
     try:
-        target = Path(path).resolve()
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_text(text, encoding="utf-8")
-        else:
-            _replace(target, text)
+        write_atomically(Path(path), text)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         hint = "give -o the path of a file in a folder that exists and can be written"
         raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error
 
-
-def _replace(target: Path, text: str) -> None:
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    finally:
-        with suppress(FileNotFoundError):
-            draft.unlink()

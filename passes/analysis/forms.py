@@ -23,10 +23,11 @@ from ...dialects.step import BACKWARD
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
+from ..errors import fail
 from ..search.comparisons import find_comparisons
-from ..search.step_view import StepView
+from ..search.step_view import StepView, value_label
 from .factors import Factors
-from .resharding import ReshardCosts
+from .resharding import ReshardCosts, ReshardingError
 
 Form = TypeVar("Form", bound=Hashable)
 
@@ -177,7 +178,7 @@ class Forms(ABC, Generic[Form]):
         if (reduced := self._reduced(value, source, target, again)) is not None:
             start, source = made[again, reduced], reduced
         splits: Splits = self._splits[value]
-        for step in self.costs.path(splits, element_bytes(value), source, target):
+        for step in self._steps(value, splits, source, target, user):
             # Steps over time, and sums, are shared with the other chains of the value.
             is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
             if is_shared and (again, step.target) in made:
@@ -188,6 +189,15 @@ class Forms(ABC, Generic[Form]):
                 made[again, step.target] = start
         made[again, target] = start
         return start
+
+    def _steps(
+        self, value: SSAValue, splits: Splits, source: Sharding, target: Sharding, user: Operation
+    ) -> tuple[Step, ...]:
+        """The steps of a cheapest way; OpFailure where there is none, for what a file says may be out of reach."""
+        try:
+            return self.costs.path(splits, element_bytes(value), source, target)
+        except ReshardingError as error:
+            fail(user, f"cannot have {value_label(value)}: {error}")
 
     def _reduced(self, value: SSAValue, source: Sharding, target: Sharding, again: bool) -> Sharding | None:
         """

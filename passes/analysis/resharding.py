@@ -30,6 +30,10 @@ from .step_prices import Axes, Pricing, StepPrices, stream_of
 Matrix = NDArray[np.float64]
 
 
+class ReshardingError(ValueError):
+    """No collectives lead from one sharding to another."""
+
+
 def even_shardings(
     rank: int, mesh: Mesh, *, partial: bool = True, time: Sharding | None = None
 ) -> tuple[Sharding, ...]:
@@ -222,7 +226,7 @@ class ReshardCosts:
         self, value: Splits | tuple[int, ...], element_bytes: float, source: Sharding, target: Sharding
     ) -> tuple[Step, ...]:
         """
-        The steps of a cheapest way from `source` to `target`; ValueError where there is none.
+        The steps of a cheapest way from `source` to `target`; ReshardingError where there is none.
 
         Steps over temporal axes are free, and each is on its own: a reduction comes before all others, a slice once
         the dim is whole on the spatial axes.
@@ -237,7 +241,7 @@ class ReshardCosts:
         if time == target.over_time(self.mesh):
             return self._in_space(splits, element_bytes, source, target, time)
         if (step := self._step_in_time(splits.sizes, source, target)) is None:
-            raise ValueError(
+            raise ReshardingError(
                 f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}: what a loop"
                 " over time makes part by part is only summed, or used part by part"
             )
@@ -281,11 +285,27 @@ class ReshardCosts:
         ]
         if (direct := single_step(source, target, self.mesh)) is not None:
             ways.append((self.step_seconds(direct, size), (direct,)))
-        if not ways:
-            raise ValueError(
-                f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}"
-            )
-        return min(ways, key=lambda way: way[0])[1]
+        if ways:
+            return min(ways, key=lambda way: way[0])[1]
+        if (way := self._by_whole_dims(source, target, time)) is not None:
+            return way
+        raise ReshardingError(
+            f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}: split it "
+            "evenly, or as the function's spmd.ratios has it"
+        )
+
+    def _by_whole_dims(self, source: Sharding, target: Sharding, time: Sharding) -> tuple[Step, ...] | None:
+        """The way where dims are divided as no ratios have it: each is made whole, and then split; None if none is."""
+        states = [source]
+        for dim, whole in enumerate(time.dims):
+            states.append(with_dim(states[-1], dim, whole))
+        states.append(replace(states[-1], partial=time.partial))
+        states.append(replace(states[-1], partial=target.partial))
+        for dim, spread in enumerate(target.dims):
+            states.append(with_dim(states[-1], dim, spread))
+        pairs = [(before, after) for before, after in itertools.pairwise(states) if before != after]
+        steps = [single_step(before, after, self.mesh) for before, after in pairs]
+        return tuple(step for step in steps if step is not None) if all(steps) else None
 
     def _first_steps(self, graph: _Graph, source: Sharding, splits: Splits) -> dict[int, tuple[Step, ...]]:
         if source in graph.index:

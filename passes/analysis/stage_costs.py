@@ -28,6 +28,7 @@ from ...ir.mesh import Mesh
 from ...ir.op_cost import OpWork, op_seconds
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
+from ...ir.text_file import read_text
 from ..search.layers import Layers
 from ..search.step_view import StepView
 from .compute import op_work
@@ -160,7 +161,7 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
     ValueError names the file and what is wrong.
     """
     try:
-        given: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        given: Any = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the costs: {error}") from error
     listed = cast("dict[str, Any]", given).get("forward_s") if isinstance(given, dict) else None

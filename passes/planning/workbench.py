@@ -113,8 +113,7 @@ class Workbench:
                 RecomputePass(keep).apply(self.ctx, each)
         self.views = [StepView(func, mesh_of_module(module)) for func in step_functions(self.module)]
         self.size = sum(len(view.ops) for view in self.views)
-        # Pins may tell equal layers from one another.
-        self.folding = folding or (None if self.pins else folding_of(self.module))
+        self._folding = folding
         self._given, self._keeping = module, dict[float, Workbench]()
         self._laid_out: dict[Layout, LaidOut] = {}
         self._folders: dict[Layout, Folder] = {}
@@ -132,6 +131,11 @@ class Workbench:
             made = Workbench(self._given, self.cluster, self.pins, tables=self._tables, keep=keep)
             self._keeping[keep] = made
         return self._keeping[keep]
+
+    @cached_property
+    def folding(self) -> Folding | None:
+        """How equal layers are represented by few; None where there are none, or pins, which may tell them apart."""
+        return self._folding or (None if self.pins else folding_of(self.module))
 
     @property
     def rows(self) -> int:
@@ -300,12 +304,25 @@ class Workbench:
 
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
-        layout = solved.candidate.layout
-        module = self.written(solved)
+        return self._finished(solved.candidate, self.written(solved), [])
+
+    def adapted(self, candidate: Candidate) -> list[Finished]:
+        """
+        The programs of a candidate of another cluster: as `finish(solve(candidate))`, but where shares are balanced the
+        strategy stays the one for even shares, which is found quickly where layers are equal.
+        """
+        choice = replace(candidate.choice, balanced=False)
+        solved = self.solve(replace(candidate, choice=choice))
+        shares = [BalanceRatiosPass()] if candidate.choice.balanced else []
+        return self._finished(candidate, self.written(solved), shares)
+
+    def _finished(self, candidate: Candidate, module: ModuleOp, first: Sequence[ModulePass]) -> list[Finished]:
+        """The programs that the passes make of a module with signatures, `first` before the usual ones."""
+        layout = candidate.layout
         try:
-            for each in _shared_passes(layout):
+            for each in (*first, *_shared_passes(layout)):
                 each.apply(self.ctx, module)
-            return [self._judged(solved.candidate, variant, made) for variant, made in self._variants(layout, module)]
+            return [self._judged(candidate, variant, made) for variant, made in self._variants(layout, module)]
         except PassFailedException as error:
             raise Refused(str(error)) from error
 

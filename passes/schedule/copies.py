@@ -31,7 +31,9 @@ def reuse_copies(block: Block) -> None:
         for arg, out, result in zip(start.args, start.out_shardings.data, wait_of(start).outs, strict=True):
             copy = _origin(arg), out
             known = latest.get(copy)
-            if known is not None and _last_use(known, order) >= order[start]:
+            # The first may be waited for later than the second, where it has longer until its use.
+            waited = known is not None and isinstance(known.owner, Operation) and order[known.owner]
+            if known is not None and waited < order[wait_of(start)] and _last_use(known, order) >= order[start]:
                 result.replace_all_uses_with(known)
             else:
                 latest[copy] = result

@@ -13,8 +13,9 @@ from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp
 from ...dialects.pipe import FragmentOp, YieldOp
 from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
+from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
-from ..analysis.compute import is_contraction
+from ..analysis.compute import spec_of
 from ..search.step_view import StepView
 from ..time.loop import communicates
 from .early import early_scalars_first, operands_first, sources
@@ -132,12 +133,12 @@ class Flow:
 
 
 def _late(ops: Sequence[Operation]) -> set[Operation]:
-    """What is made for updates alone, and is no product of matrices: casts, norms and scales of gradients."""
+    """What is done to gradients of parameters for updates alone: casts, sums of two gradients, norms, scales."""
     found: set[Operation] = set()
     for op in reversed(ops):
-        if isinstance(op, ComputeOp) and not is_contraction(op) and _serves_results(op, found):
-            if any(is_update(user) or user in found for user in _served(op)):
-                found.add(op)
+        is_after = isinstance(op, ComputeOp) and (BACKWARD not in op.attributes or spec_of(op).family == "elementwise")
+        if is_after and _serves_results(op, found) and any(is_update(user) or user in found for user in _served(op)):
+            found.add(op)
     return found
 
 

@@ -35,6 +35,7 @@ from ...ir.cluster_fields import shown
 from ...ir.mesh import Mesh
 from ...ir.sharding import DimSharding, Sharding, parse_sharding
 from ...ir.signatures import Signature
+from ...ir.text_file import read_text
 from ...ir.toml_text import read_toml
 from ..analysis.compute import is_cast, is_contraction, spec_of
 from ..errors import fail
@@ -75,7 +76,7 @@ class Pin:
 def load_pins(path: str | Path) -> tuple[Pin, ...]:
     """Read a pin file; PinError names the file and the entry."""
     try:
-        return parse_pins(Path(path).read_text(encoding="utf-8"), str(path))
+        return parse_pins(read_text(path), str(path))
     except OSError as error:
         raise PinError(f"{path}: cannot read the pin file: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -9,14 +9,14 @@ from ...ir.cluster import Cluster
 from ..analysis.phases import PhaseModel, events_of
 from ..insert_resharding import insert_resharding
 from ..search.step_view import StepView, step_functions, step_views
-from ..strip_resharding import strip_resharding
+from ..strip_resharding import strip_function
 
 
 def explicit_view(module: ModuleOp, view: StepView, cluster: Cluster) -> StepView:
     """A copy of the step, or of its stage, in which changes of sharding are ops."""
     copied, name = module.clone(), view.func.sym_name.data
     func = next(func for func in step_functions(copied) if func.sym_name.data == name)
-    strip_resharding(func)
+    strip_function(func)
     insert_resharding(StepView(func, view.mesh, view.stage), cluster)
     return StepView(func, view.mesh, view.stage)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ...ir.text_file import read_text, write_atomically
 
 VERSION = 1
 
@@ -56,7 +57,7 @@ class Journal:
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""
-        replace_file(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
+        write_atomically(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
 
     @staticmethod
     def load(path: Path) -> Journal:
@@ -67,7 +68,7 @@ class Journal:
             ProfileError: there is no such file, or it is not one of these.
         """
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_text(path))
             if found.pop("version") != VERSION:
                 raise ProfileError(f"{path} is of another release: measure anew, without --resume")
             return Journal(**found)
@@ -76,13 +77,3 @@ class Journal:
             raise ProfileError(f"there is nothing to go on from: {path}: {error.strerror}; {hint}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ProfileError(f"{path} is not the progress of a profile: {error}; measure without --resume") from error
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Put `text` in the place of a file, so that nothing half-written is ever seen there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from ...ir.cluster import Cluster
 from ...ir.cluster_file import cluster_toml
-from .journal import Journal, replace_file
+from ...ir.text_file import write_atomically
+from ...ir.toml_text import comment
+from .journal import Journal
 from .result import Fitted, Profile, missing_of, profile_of, with_table
 from .samples import OpSample
 
@@ -42,18 +44,18 @@ class Output:
     def write(self, journal: Journal, path: Path) -> Profile:
         """Write the file of the cluster, whole or not at all."""
         profile = self.profile(journal)
-        replace_file(path, profile_text(profile))
+        write_atomically(path, profile_text(profile))
         return profile
 
 
 def profile_text(profile: Profile) -> str:
     """The text of a cluster file."""
-    lines = [f"# {fit.what}: {fit_text(fit)}" for fit in profile.fits]
+    lines = [comment(f"{fit.what}: {fit_text(fit)}") for fit in profile.fits]
     if lines:
         lines.insert(0, "# Fitted to measured times; of the relative errors the middle one and the largest:")
     if profile.missing:
         lines += ["# PARTIAL: not everything was measured." if _is_partial(profile.missing) else "# Left out:"]
-        lines += [f"#   {what}: {why}" for what, why in profile.missing.items()]
+        lines += [comment(f"  {what}: {why}") for what, why in profile.missing.items()]
     return "\n".join([*lines, "", cluster_toml(profile.cluster)])
 
 

@@ -101,6 +101,7 @@ def callable_of(sample: OpSample, arena: Arena) -> Callable[[], object]:
 
     names = ", ".join(f"x{i}" for i in range(len(sample.operands)))
     known: dict[str, Any] = {"torch": torch, "aten": torch.ops.aten, "rt": runtime, "device": arena.device}
+    known["__builtins__"] = {"float": float}
     function = eval(f"lambda {names}: {sample.expression}", known)
     operands = arena.operands(sample)
     return lambda: function(*operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from shardwright.runtime.spawn import run_ranks
 
 SUPPORT = Path(__file__).parents[1] / "support"
 MOST_SECONDS = 30.0
+
+RUNS = ("whole", "attempt 0", "attempt 1")
+"""What `faulty_steps.killed_once` prints losses of."""
 
 
 def started(*command: str) -> subprocess.Popen[str]:
@@ -83,6 +87,22 @@ def test_ranks_die_with_torchrun(tmp_path: Path):
     assert ended(ranks, 5.0)
     errors = job.communicate(timeout=MOST_SECONDS)[1]
     assert "Traceback" not in errors
+
+
+@pytest.mark.distributed
+def test_torchrun_starts_killed_ranks_again_and_they_go_on_as_if_nothing_had_happened(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys, faulty_steps\nfaulty_steps.killed_once(sys.argv[1])\n")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    job = started(*torchrun, str(script), str(tmp_path / "runs"))
+    printed, errors = job.communicate(timeout=4 * MOST_SECONDS)
+    assert job.returncode == 0, errors
+    whole, killed, resumed = (dict(re.findall(rf"^{name} (\d+) (\S+)$", printed, re.MULTILINE)) for name in RUNS)
+    assert len(whole) == 8
+    assert killed | resumed == whole
+    assert min(map(int, resumed)) <= max(map(int, killed)) + 1 < max(map(int, resumed))
+    # torchrun's report has it too.
+    assert len(re.findall(r"^Sequential: rank 1 \(\S+\) is gone: it was killed", errors, re.MULTILINE)) == 1
 
 
 @pytest.mark.distributed

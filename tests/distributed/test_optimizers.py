@@ -14,7 +14,7 @@ from functools import cache, partial
 import optimizer_steps
 import pytest
 import torch
-from launches import results_of
+from launches import names_of, results_of
 from split_cluster import launching_cluster
 
 from shardwright.api.check import CheckCase, CheckResult
@@ -80,15 +80,12 @@ def is_quick(name: str) -> bool:
     return optimizer in IN_ALL_WAYS or way not in ("2, dp", "2, tp")
 
 
-NAMES = [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
-
-
 results = results_of(CASES)
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names_of(CASES, is_quick))
 def test_an_optimizer_trains_as_on_one_device(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)

@@ -2,7 +2,7 @@
 Programs with shards of different sizes train as one device does: losses, every gradient, everything that is kept.
 
 Shares are given, some of them zero, and found; strategies are pinned and searched for. One launch per number of ranks
-runs all of its cases on gloo; more of them run in the interpreter, all ranks in one process.
+runs its cases on gloo, with `pytest --thorough` all; more of them run in the interpreter, all ranks in one process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from launches import results_of
+from launches import names_of, results_of
 from split_cluster import mixed_cluster, split_cluster
 
 from shardwright.api.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
@@ -70,6 +70,16 @@ def interpreted() -> Iterator[CheckCase]:
 
 
 CASES = {str(each): each for each in on_ranks()}
+ALWAYS = {4: ("gpt2-tiny", "vgg19-tiny"), 3: ("mlp-tiny", "vit-tiny")}
+"""The models that always run with fixed shares, by the number of ranks: each model in all ways, but on one number."""
+
+
+def is_quick(name: str) -> bool:
+    """Whether a case is always run."""
+    world = CASES[name].mesh.device_count
+    return CASES[name].ratios not in FIXED[world] or CASES[name].step in ALWAYS[world]
+
+
 INTERPRETED = {str(each): each for each in interpreted()}
 
 
@@ -78,7 +88,7 @@ results = results_of(CASES)
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", names_of(CASES, is_quick))
 def test_uneven_shards_train_as_one_device_does(name: str, results: Callable[[str], CheckResult]):
     result = results(name)
     assert result.passed, str(result)

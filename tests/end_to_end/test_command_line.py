@@ -76,8 +76,13 @@ def losses(done: Done) -> list[str]:
     return re.findall(r"^step \d+: loss (\S+)$", done.stdout, re.MULTILINE)
 
 
-def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path):
-    expected = losses(shardwright(folder, "run", "plan", "--steps", "3"))
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[str]:
+    """The losses of three steps of the plan."""
+    return losses(shardwright(folder, "run", "plan", "--steps", "3"))
+
+
+def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path, expected: list[str]):
     assert len(expected) == 3
     assert float(expected[2]) < float(expected[0])
     # A program is a file like any other: here it has left its plan, and nothing else of it is on the path.
@@ -85,9 +90,13 @@ def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path):
     assert losses(torchrun(folder, 2, "elsewhere.py", "--steps", "3")) == expected
 
 
-def test_a_step_of_the_users_own_is_planned_and_run_at_once(folder: Path):
-    done = shardwright(folder, "run", "my_step:make", "--nproc-per-node", "2", "--steps", "2")
+def test_a_step_of_the_users_own_is_planned_run_and_resumed_on_another_number_of_ranks(folder: Path):
+    command = ("run", "my_step:make", "--save", "saved", "--resume")
+    done = shardwright(folder, *command, "--nproc-per-node", "2", "--steps", "2")
     assert len(losses(done)) == 2
+    done = shardwright(folder, *command, "--nproc-per-node", "1", "--steps", "3")
+    assert len(losses(done)) == 1
+    assert "resumed after step 2" in done.stdout
 
 
 PIPELINE = (
@@ -96,12 +105,11 @@ PIPELINE = (
 )
 
 
-def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path):
+def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path, expected: list[str]):
     passes = ("--pass-pipeline", PIPELINE)
     planned = shardwright(folder, "plan", "mlp-tiny", "--cluster", "pair.toml", *passes, "--out", "deep")
     assert planned.returncode == 0, planned.stderr
-    found, expected = (losses(shardwright(folder, "run", name, "--steps", "3")) for name in ("deep", "plan"))
-    assert found == expected
+    assert losses(shardwright(folder, "run", "deep", "--steps", "3")) == expected
 
 
 def test_a_program_on_the_wrong_number_of_ranks(folder: Path):

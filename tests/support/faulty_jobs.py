@@ -26,6 +26,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from shardwright.lowering.apart import run_apart
 
 MOST_SECONDS = 60.0
+LEFT_OVER = 999
+"""The exit code of a rank that had not ended by then."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,38 @@ class Ended:
     seconds: float
 
 
-def run_job(job: Callable[[int], Any], world: int = 2) -> Ended:
-    """Run `job(rank)` on ranks that see what torchrun gives them; ranks that are left over are killed."""
+def run_job(job: Callable[[int], Any], world: int = 2, *, by_torchrun: bool = True) -> Ended:
+    """
+    Run `job(rank)` on ranks that see what torchrun gives them; ranks that are left over are killed.
+
+    Args:
+        by_torchrun: whether the store of the job is outside of its ranks, as torchrun's is; else it is in rank 0.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", __name__])
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    store = TCPStore(
+    store = _store(port, listening) if by_torchrun else listening.close()
+    with tempfile.TemporaryDirectory() as folder:
+        errors = Path(folder, "errors")
+        errors.touch()
+        places = [(rank, world, port, by_torchrun, str(errors)) for rank in range(world)]
+        processes = [context.Process(target=_rank, args=(job, *place), daemon=True) for place in places]
+        start = time.monotonic()
+        for process in processes:
+            process.start()
+        _join(processes, start + MOST_SECONDS)
+        seconds = time.monotonic() - start
+        codes = tuple(process.exitcode if process.exitcode is not None else LEFT_OVER for process in processes)
+        for process in processes:
+            process.kill()
+            process.join()
+        del store
+        return Ended(codes, errors.read_text(), seconds)
+
+
+def _store(port: int, listening: socket.socket) -> TCPStore:
+    return TCPStore(
         "127.0.0.1",
         port,
         is_master=True,
@@ -58,22 +85,6 @@ def run_job(job: Callable[[int], Any], world: int = 2) -> Ended:
         wait_for_workers=False,
         timeout=timedelta(seconds=30),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        errors = Path(folder, "errors")
-        errors.touch()
-        places = [(rank, world, port, str(errors)) for rank in range(world)]
-        processes = [context.Process(target=_rank, args=(job, *place), daemon=True) for place in places]
-        start = time.monotonic()
-        for process in processes:
-            process.start()
-        _join(processes, start + MOST_SECONDS)
-        seconds = time.monotonic() - start
-        codes = tuple(process.exitcode if process.exitcode is not None else 999 for process in processes)
-        for process in processes:
-            process.kill()
-            process.join()
-        del store
-        return Ended(codes, errors.read_text(), seconds)
 
 
 def _join(processes: Sequence[BaseProcess], deadline: float) -> None:
@@ -89,7 +100,7 @@ def _join(processes: Sequence[BaseProcess], deadline: float) -> None:
                     process.terminate()
 
 
-def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, errors: str) -> None:
+def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchrun: bool, errors: str) -> None:
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     torch.set_num_threads(1)
@@ -100,7 +111,7 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, errors: s
         "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun),
     }
     # As a script is: an error goes to the hook, and what is registered runs at its end.
     code = 0

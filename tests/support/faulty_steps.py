@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from shardwright.ir.cluster import Link
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime import replicas
 from shardwright.runtime.faults import FaultBounds
+from shardwright.runtime.judge import Judge
 
 AT, STEPS, ROWS = 3, 6, 8
 BOUNDS = FaultBounds(gone=2.0, silent=2.0)
@@ -89,12 +91,55 @@ def stopped_rank_0(rank: int) -> None:
     trained(step)
 
 
+def killed_rank_0(rank: int) -> None:
+    """Where it holds the store of the job, nobody can ask who else is there."""
+    step = planned()
+    trained(step)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    trained(step)
+
+
+def hung_before_the_first_step(rank: int) -> None:
+    """In code of the user's, once all is planned."""
+    step = planned()
+    if rank == 1:
+        read_for_ever()
+    trained(step)
+
+
+def never_came(rank: int) -> None:
+    """Stuck before it joins the job."""
+    if rank == 1:
+        read_for_ever()
+    planned(faults=replace(BOUNDS, start=2.0))
+
+
+def made_no_model(rank: int) -> None:
+    """Stuck where models are made, while the other has its part of the weights."""
+    planned(faults=replace(BOUNDS, start=2.0))
+    if rank == 1:
+        read_for_ever()
+    planned()
+
+
 def hung(rank: int) -> None:
     """In code of the user's."""
     step = planned()
     trained(step)
     if rank == 1:
         read_for_ever()
+    trained(step)
+
+
+def hung_finder(rank: int) -> None:
+    """The rank at fault finds that first, and takes long to write it: the other would kill it meanwhile."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        logging.getLogger("shardwright").addFilter(lambda _: time.sleep(1.0) is None)
+        read_for_ever()
+    setattr(Judge, "see", lambda *_: None)
     trained(step)
 
 
@@ -220,7 +265,7 @@ def slow(rank: int) -> None:
 
 def refused(rank: int) -> None:
     """An error that all ranks have, and one tells."""
-    planned(on_nan="skip")
+    planned(on_nan="leave out")
 
 
 def alive_after_agent(rank: int) -> None:
@@ -229,3 +274,25 @@ def alive_after_agent(rank: int) -> None:
     trained(step)
     print("training", os.getpid(), flush=True)
     trained(step, 1_000_000)
+
+
+def killed_once(folder: str) -> None:
+    """Trains without and with checkpoints; rank 1 is killed once, and whoever is started again resumes."""
+    attempt, steps = os.environ["TORCHELASTIC_RESTART_COUNT"], 8
+    if attempt == "0":
+        whole = planned(seed=0)
+        for number in range(steps):
+            _say(whole.rank, f"whole {number + 1}", whole(batch()))
+    step = planned(seed=0)
+    step.resume(folder)
+    while step.steps < steps:
+        loss = step(batch())
+        _say(step.rank, f"attempt {attempt} {step.steps}", loss)
+        step.save(folder)
+        if attempt == "0" and step.rank == 1 and step.steps == AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _say(rank: int, what: str, loss: torch.Tensor) -> None:
+    if rank == 0:
+        print(what, float(loss.detach()).hex(), flush=True)

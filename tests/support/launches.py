@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,6 +10,11 @@ import pytest
 
 from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
 from shardwright.runtime.spawn import RankError
+
+
+def names_of(cases: Iterable[str], is_quick: Callable[[str], bool]) -> list[Any]:
+    """The cases as parameters of a test: those that are not quick are left out unless asked for by `--thorough`."""
+    return [name if is_quick(name) else pytest.param(name, marks=pytest.mark.thorough) for name in cases]
 
 
 def results_of(cases: Mapping[str, CheckCase]) -> Any:

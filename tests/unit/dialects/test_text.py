@@ -32,6 +32,13 @@ def test_names_and_locations_stay_as_they_are_written():
     assert module_text(parse_module(context(), NAMES)) == NAMES
 
 
+def test_strings_that_are_not_ascii_stay_strings():
+    text = NAMES.replace('"fc1"', r'"\C3\A9.fc\22\\\0A"').replace('loc("x")', 'loc("\u00e9")')
+    written = text.replace("\u00e9", r"\C3\A9")
+    assert module_text(parse_module(context(), text)) == written
+    assert module_text(parse_module(context(), written)) == written
+
+
 def test_the_generic_form_says_the_same():
     ctx = context()
     generic = module_text(parse_module(ctx, NAMES), generic=True)

@@ -1,5 +1,7 @@
 """Cluster files: what they say is what is read, and what is wrong is named with its line and field."""
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,22 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str):
         parse_cluster(GOOD.replace(old, new), "my.toml")
     assert str(caught.value).startswith("my.toml")
     assert message in str(caught.value)
+
+
+HOSTILE = ['"]\n[link.x]\n#', '"', "a\nb", "\x00\x1b[31m", "é\u2028", "{}\\", "class", "y" * 5000]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_a_cluster_stays_one_name(name: str):
+    """A cluster may come from an IR file, whose names may be any: its text form holds them, or is refused when read."""
+    cluster = parse_cluster(GOOD)
+    axes = [replace(axis, name=name if axis.name == "gpu" else axis.name) for axis in cluster.mesh.axes]
+    links = [replace(link, axis=name if link.axis == "gpu" else link.axis) for link in cluster.links]
+    devices = [replace(device, kind=f"{name}{device.kind}") for device in cluster.devices]
+    named = replace(cluster, name=name, devices=tuple(devices))
+    for hostile in (named, replace(named, mesh=Mesh(tuple(axes)), links=tuple(links))):
+        with suppress(ClusterFileError):
+            assert parse_cluster(cluster_toml(hostile)) == hostile
 
 
 def test_an_axis_needs_a_link():

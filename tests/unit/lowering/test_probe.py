@@ -18,6 +18,7 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
+from shardwright.lowering.allowed_ops import vouch_for
 from shardwright.lowering.apart import DiedError, run_apart
 from shardwright.lowering.import_arguments import attribute_of
 from shardwright.lowering.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
@@ -36,6 +37,7 @@ def opaque(name: str, shapes: list[tuple[int, ...]], *, dtypes: tuple[torch.dtyp
     specs = list(zip(shapes, dtypes or (FLOAT,) * len(shapes), strict=True))
     attributes: dict[str, Attribute] = {key: attribute_of(value) for key, value in given.items()}
     target = f"odd::{name}.default"
+    vouch_for(target)
     call = call_on(target, specs, attributes)
     domain = find_domain(call, specs)
     assert domain is not None

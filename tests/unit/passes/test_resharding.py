@@ -61,9 +61,21 @@ def test_a_split_needs_an_element_for_each_part():
     assert fits(parse_sharding('[{}, {"node", "gpu"}], offsets={1: [0, 0, 1, 2, 3]}'), SHAPE, MESH)
 
 
-@pytest.mark.parametrize("source", ALL, ids=str)
+UNEVEN_TWICE = tuple(
+    map(
+        parse_sharding,
+        [
+            '[{"gpu"}, {"node"}], offsets={0: [0, 1, 6], 1: [0, 1, 3]}',
+            '[{"node"}, {"gpu"}], offsets={0: [0, 4, 6], 1: [0, 3, 3]}',
+        ],
+    )
+)
+"""Over no shares of devices that are the same for both dims."""
+
+
+@pytest.mark.parametrize("source", [*ALL, *UNEVEN_TWICE], ids=str)
 def test_a_path_leads_there_step_by_step(source: Sharding):
-    for target in ALL:
+    for target in (*ALL, *UNEVEN_TWICE):
         at = source
         for step in COSTS.path(SHAPE, 4, source, target):
             assert step.source == at

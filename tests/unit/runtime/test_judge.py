@@ -9,7 +9,7 @@ import pytest
 from shardwright.runtime.faults import FaultBounds
 from shardwright.runtime.judge import Judge, Report
 
-BOUNDS = FaultBounds(gone=4.0, silent=10.0)
+BOUNDS = FaultBounds(gone=4.0, silent=10.0, start=30.0)
 WAITS = Report(phase="step", step=4, calls=9, what="all_reduce along axes ['gpu']")
 COMPUTES = Report(phase="step", step=4, calls=8)
 READS = Report(phase="script", step=3, calls=8, line="train.py:41 in load")
@@ -102,5 +102,15 @@ def test_a_stage_is_compared_with_itself():
 
 @pytest.mark.parametrize("bounds", [{"gone": 0.0}, {"silent": -1.0}, {"slow": -1.0}])
 def test_bounds_are_positive(bounds: dict[str, float]):
-    with pytest.raises(ValueError, match="gone and silent are seconds above 0"):
+    with pytest.raises(ValueError, match="gone, silent and start are seconds above 0"):
         FaultBounds(**bounds)
+
+
+def test_before_the_first_step_ranks_wait_longer_for_one_that_answers():
+    waits, makes = Report(what="the weights of rank 0"), Report(line="train.py:8 in make")
+    assert judged(*lasting(BOUNDS.start - 1, waits, makes, waits)) == ""
+    assert judged(*lasting(BOUNDS.start + 1, waits, makes, waits)).startswith(
+        "rank 1 (two) does not answer in the script's code before the first step, train.py:8 in make: rank 0 (one) has "
+        "waited 30 s in the script's code before the first step, in the weights of rank 0; see what it does there, or "
+        "raise start of FaultBounds"
+    )

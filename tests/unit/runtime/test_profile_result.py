@@ -73,11 +73,11 @@ def test_what_is_missing_is_in_the_file_and_the_file_is_a_cluster():
     journal = made_up_journal(MESH, SAMPLES, [1.0] * 4)
     journal.seconds = {name: found for name, found in journal.seconds.items() if not name.startswith("broadcast")}
     del journal.seconds[SAMPLES[0].work.key]
-    journal.trouble = "rank 3 was lost"
+    journal.trouble = "rank 3\n[[was]]\x00\rlost"
     profile = Output("known", SAMPLES).profile(journal)
     assert profile.missing.keys() >= {SAMPLES[0].work.key, "broadcast over node", "broadcast over node-gpu"}
     text = profile_text(profile)
-    assert "#   broadcast over gpu: rank 3 was lost" in text
+    assert "#   broadcast over gpu: rank 3 [[was]]  lost" in text
     assert parse_cluster(text) == profile.cluster
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_journal import made_up_journal
 from pair_cluster import PAIR_CLUSTER
+from rich.table import Table
 
 from shardwright import __version__
 from shardwright.ir.cluster_file import load_cluster, parse_cluster
@@ -17,6 +18,17 @@ from shardwright.runtime.profile.session import Request
 from shardwright.runtime.spawn import RankError
 from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
+from shardwright.tools.cli_console import print_report
+
+
+def test_names_in_a_report_are_neither_markup_nor_codes(capsys: pytest.CaptureFixture[str]):
+    table = Table("[/x]", title="[red]\x1b[31m")
+    table.add_row("[/bold] :smile: \x1b]0;owned\x07")
+    print_report(table, "[/y] \x1b[2J")
+    shown = capsys.readouterr().out
+    for text in ("[/x]", "[red]\\x1b[31m", "[/bold] :smile: \\x1b]0;owned\\x07", "[/y] \\x1b[2J"):
+        assert text in shown
+    assert "\x1b" not in shown
 
 
 @pytest.fixture
@@ -124,6 +136,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "did you mean 'search-strategy'?",
     ),
     "unknown size": (["run", "mlp-tiny"], "it is not said for how many processes"),
+    "save nowhere": (
+        ["run", "mlp-tiny", "--nproc-per-node", "2", "--save-every", "2"],
+        "--save-every is of checkpoints, and none are written; give --save FOLDER too",
+    ),
+    "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume is given without --save FOLDER"),
+    "save to a file": (["run", "mlp-tiny", "--save", __file__], "this is a file; give a folder"),
     "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
     "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
     "profile into a folder": (["profile", "--nproc-per-node", "2", "-o", "/tmp"], "cannot write /tmp: it is a folder"),

@@ -1,0 +1,109 @@
+"""
+The last look at a program before it is given to anybody: it is Python, and of the kind that emission writes.
+
+A program is data and straight-line calls: it assigns, calls, loops over the parts of a batch, deletes and returns. Its
+calls are of torch's ops, of the runtime and the communicator, of its own functions, and of a few methods of tensors.
+Text of the IR that had become code in spite of `python_text` would be something else, and the program is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+_IMPORTS = frozenset({"import torch", "from shardwright import runtime as rt"})
+
+_NODES = (
+    *(ast.Assign, ast.Delete, ast.Return, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.expr_context),
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Starred),
+    *(ast.Tuple, ast.List, ast.Dict, ast.IfExp, ast.Compare, ast.NotIn, ast.UnaryOp, ast.USub, ast.BinOp, ast.Mult),
+    *(ast.Module, ast.For, ast.If, ast.Eq, ast.Import, ast.ImportFrom, ast.alias),
+)
+"""What programs are made of; the last line of these is looked at closer."""
+
+_CALLED = re.compile(
+    r"aten\.\w+\.\w+|torch\.ops\.\w+\.\w+\.\w+|torch\.(add|cat|full|maximum|minimum)|rt\.Mesh\.of|(rt|comm)\.[A-Za-z]\w*"
+)
+"""Ops, and functions of torch, the runtime and the communicator."""
+
+_ROOTS = frozenset({"aten", "torch", "rt", "comm"})
+
+_METHODS = frozenset({"add_", "clone", "contiguous", "over", "reshape"})
+"""What is called on tensors, and on a mesh."""
+
+_FUNCTIONS = frozenset({"float", "range"})
+
+_MAIN = frozenset({"rt.main(PLAN, step)", "rt.launch(STAGES)"})
+
+
+class ProgramTextError(ValueError):
+    """Text that is no program; the message says what is wrong with which line."""
+
+
+def check_program(text: str) -> None:
+    """
+    Check the text of a program.
+
+    Raises:
+        ProgramTextError: it is not Python, or holds something that no program holds.
+    """
+    try:
+        tree = ast.parse(text, "<program>")
+        compile(tree, "<program>", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ProgramTextError(f"is not Python: {error}") from error
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if (fault := next(_faults(node, own), None)) is not None:
+            line = f"line {node.lineno} " if isinstance(node, ast.expr | ast.stmt) else ""
+            raise ProgramTextError(f"{line}{fault}, which no program does")
+
+
+def _faults(node: ast.AST, own: set[str]) -> Iterator[str]:
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            if ast.unparse(node) not in _IMPORTS:
+                yield f"says '{ast.unparse(node)[:60]}'"
+        case ast.If():
+            body = [ast.unparse(each) for each in node.body]
+            if ast.unparse(node.test) != "__name__ == '__main__'" or len(body) != 1 or body[0] not in _MAIN:
+                yield "branches"
+        case ast.FunctionDef():
+            given = node.args
+            if node.decorator_list or given.defaults or given.vararg or given.kwarg or given.kwonlyargs:
+                yield "has a function with more than names of arguments"
+        case ast.For():
+            if not (isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "range"):
+                yield "loops over more than the parts of a batch"
+        case ast.Call():
+            yield from _faults_of_call(node.func, own)
+        case ast.Attribute():
+            if not isinstance(node.value, ast.Attribute | ast.Name | ast.Call | ast.Subscript):
+                yield "takes an attribute of something else than a value"
+        case _:
+            if not isinstance(node, _NODES):
+                yield f"has a {type(node).__name__}"
+
+
+def _faults_of_call(function: ast.expr, own: set[str]) -> Iterator[str]:
+    if isinstance(function, ast.Name):
+        if function.id not in own | _FUNCTIONS:
+            yield f"calls '{function.id}'"
+        return
+    if not isinstance(function, ast.Attribute):
+        yield "calls what it computed"
+        return
+    names = _chain(function)
+    known = _CALLED.fullmatch(".".join(names)) if names[0] in _ROOTS else len(names) == 2 and names[1] in _METHODS
+    if not known:
+        yield f"calls '{'.'.join(names)}'"
+
+
+def _chain(function: ast.expr) -> list[str]:
+    """`a.b.c` as its names; what is no name at its beginning is empty."""
+    names: list[str] = []
+    while isinstance(function, ast.Attribute):
+        names.insert(0, function.attr)
+        function = function.value
+    return [function.id if isinstance(function, ast.Name) else "", *names]

@@ -1,0 +1,74 @@
+"""The one way from text to a module that anything may be done with: it is read, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.utils.lexer import Input, Span
+
+from ..dialects.text import IRParser
+from .verification import Fault, first_fault
+
+MOST_CHARACTERS = 2**28
+"""Of a text of IR; parsing takes a few hundred times its size of memory."""
+
+
+class TextError(ValueError):
+    """
+    Text that is no IR.
+
+    Args:
+        error: what the parser raised, of any kind.
+        parser: how far it had come; None where it did not begin.
+    """
+
+    def __init__(self, name: str, error: Exception, parser: IRParser | None) -> None:
+        super().__init__(f"{name}: {error}")
+        self.error, self.parser = error, parser
+
+
+class InvalidModuleError(ValueError):
+    """
+    IR that parses and does not verify.
+
+    Args:
+        fault: the innermost op that does not, and why.
+        spans: where ops stand in the text.
+    """
+
+    def __init__(self, name: str, fault: Fault, spans: Mapping[Operation, Span]) -> None:
+        super().__init__(f"{name}: '{fault.op.name}': {fault.message}")
+        self.fault, self.spans = fault, spans
+
+
+@dataclass(frozen=True)
+class ReadModule:
+    """A module that verifies, and where its ops stand in the text."""
+
+    module: ModuleOp
+    spans: Mapping[Operation, Span]
+
+
+def read_module(ctx: Context, source: Input[str]) -> ReadModule:
+    """
+    The module in a text.
+
+    Raises:
+        TextError: the text is no IR.
+        InvalidModuleError: the IR is not valid.
+    """
+    parser = None
+    try:
+        if len(source.content) > MOST_CHARACTERS:
+            raise ValueError(f"has {len(source.content)} characters, at most {MOST_CHARACTERS} are read")
+        parser = IRParser(ctx, source.content, source.name)
+        module = parser.parse_module()
+    except Exception as error:
+        raise TextError(source.name, error, parser) from error
+    if fault := first_fault(module):
+        raise InvalidModuleError(source.name, fault, parser.op_spans)
+    return ReadModule(module, parser.op_spans)

@@ -1,0 +1,121 @@
+"""The pass `skip-non-finite`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, f32
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import train
+from .errors import fail
+from .gradients import Insertion, add_metric, any_infinite, gradient_users, gradients, hint_of
+from .search.step_view import step_functions
+
+SKIPPED = "skipped"
+"""The metric that is 1 for a step that was skipped, and else 0."""
+
+
+@dataclass(frozen=True)
+class SkipNonFinitePass(ModulePass):
+    """
+    Let a step whose loss or gradients are not finite change nothing: no parameter, state or buffer, and no count.
+
+    One sum of how many elements are finite decides for all updates, so all devices skip the same steps. It is partial
+    where gradients are split, and the search decides where it is reduced. The metric `skipped` says what was done.
+
+    Requires: a captured step before any decision, with all gradients before the first update. Before `clip-gradients`;
+    without `scale-loss`, which skips updates by itself.
+    Ensures: every update takes `found_inf`; buffers keep their values where a step is skipped.
+
+    Before:
+    ```mlir
+    func.func @step(%w: tensor<8xf32> {train.param = "w"}, %m: tensor<8xf32> {train.buffer = "mean"},
+        %x: tensor<8xf32> {train.batch = "0"}, %n: tensor<f32> {train.step_count},
+        %lr: tensor<f32> {train.learning_rate}) -> (tensor<f32> {train.loss},
+        tensor<8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64}) {
+      %g = aten.mul.Tensor %x, %w : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss = aten.sum %g : (tensor<8xf32>) -> tensor<f32>
+      %m.new = aten.add.Tensor %m, %x : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %w.new = train.sgd %w, %g, %n, %lr {absent = ["momentum_buffer"]}
+        : (tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>) -> tensor<8xf32>
+      func.return %loss, %w.new, %m.new : tensor<f32>, tensor<8xf32>, tensor<8xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @step(%w: tensor<8xf32> {train.param = "w"}, %m: tensor<8xf32> {train.buffer = "mean"},
+        %x: tensor<8xf32> {train.batch = "0"}, %n: tensor<f32> {train.step_count},
+        %lr: tensor<f32> {train.learning_rate}) -> (tensor<f32> {train.loss},
+        tensor<8xf32> {train.updates = 0 : i64}, tensor<8xf32> {train.updates = 1 : i64},
+        tensor<f32> {train.metric = "skipped"}) {
+      %g = aten.mul.Tensor %x, %w : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss = aten.sum %g : (tensor<8xf32>) -> tensor<f32>
+      %m.new = aten.add.Tensor %m, %x : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %loss.finite = aten.isfinite %loss : (tensor<f32>) -> tensor<i1>
+      %loss.finite.count = aten.sum %loss.finite : (tensor<i1>) -> tensor<i64>
+      %g.finite = aten.isfinite %g : (tensor<8xf32>) -> tensor<8xi1>
+      %g.finite.count = aten.sum %g.finite : (tensor<8xi1>) -> tensor<i64>
+      %finite.count = aten.add.Tensor %loss.finite.count, %g.finite.count : (tensor<i64>, tensor<i64>) -> tensor<i64>
+      %skips = aten.ne.Scalar %finite.count {other = 9 : i64} : (tensor<i64>) -> tensor<i1>
+      %found_inf = aten._to_copy %skips {dtype = f32} : (tensor<i1>) -> tensor<f32>
+      %w.new = train.sgd %w, %g, %n, %lr, %found_inf {absent = ["momentum_buffer"]}
+        : (tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>, tensor<f32>) -> tensor<8xf32>
+      %m.new.kept = aten.where.self %skips, %m, %m.new
+        : (tensor<i1>, tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      func.return %loss, %w.new, %m.new.kept, %found_inf : tensor<f32>, tensor<8xf32>, tensor<8xf32>, tensor<f32>
+    }
+    ```
+
+    Source: torch.amp.GradScaler, which skips updates the same way.
+    """
+
+    name = "skip-non-finite"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run on every step function of the module."""
+        for func in step_functions(op):
+            if gradient_users(func):
+                _run(func)
+
+
+def _run(func: FuncOp) -> None:
+    updates = gradient_users(func)
+    updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
+    if any(train.FOUND_INF in op.operand_names() for op in updating):
+        fail(func, "skips updates already (scale-loss); run skip-non-finite on a step that does not")
+    made = Insertion(updates[0])
+    skips = any_infinite(made, [*_losses(func), *gradients(func, updates, SkipNonFinitePass.name)])
+    found = made.add("_to_copy", [skips], TensorType(f32, []), train.FOUND_INF, dtype=f32)
+    made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
+    for op in updating:
+        op.operands = [*op.operands, found]
+    _keep_buffers(func, skips, Insertion(updates[0]))
+    add_metric(func, found, SKIPPED)
+
+
+def _losses(func: FuncOp) -> list[SSAValue]:
+    """The loss, which a step has once."""
+    end, roles = func.body.block.last_op, func.res_attrs
+    assert isinstance(end, ReturnOp)
+    return [end.operands[at] for at, each in enumerate(roles.data if roles else ()) if train.LOSS in each.data]
+
+
+def _keep_buffers(func: FuncOp, skips: SSAValue, made: Insertion) -> None:
+    """Return for each buffer the old value where the step is skipped."""
+    end, roles, arguments = func.body.block.last_op, func.res_attrs, func.arg_attrs
+    assert isinstance(end, ReturnOp)
+    returned = list(end.operands)
+    for at, role in enumerate(roles.data if roles is not None else ()):
+        index = role.data.get(train.UPDATES)
+        if not isinstance(index, IntegerAttr) or arguments is None:
+            continue
+        if train.BUFFER in arguments.data[index.value.data].data:
+            old, new = func.body.block.args[index.value.data], returned[at]
+            returned[at] = made.add("where.self", [skips, old, new], new.type, f"{hint_of(new)}.kept")
+    made.insert(func, end)
+    end.operands = returned

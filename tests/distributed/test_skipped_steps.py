@@ -1,0 +1,19 @@
+"""With `on_nan="skip"` a step whose loss or gradients are not finite changes nothing, by any plan."""
+
+from __future__ import annotations
+
+import pytest
+import skipped_ranks
+
+from shardwright.runtime.spawn import run_ranks
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, list[str]]]:
+    return run_ranks(skipped_ranks.skips, 2)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("plan", skipped_ranks.PLANS)
+def test_training_goes_on_as_on_one_device_without_these_batches(plan: str, found: list[dict[str, list[str]]]):
+    assert [rank[plan] for rank in found] == [[], []]

@@ -1,0 +1,67 @@
+"""What the usual pipelines make prints alike however it was made, and can be stripped and searched again."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from ir_files import context, parse
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+import shardwright
+from shardwright.dialects.compute import ComputeOp
+from shardwright.dialects.text import module_text
+from shardwright.dialects.train import is_update
+from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.strip_resharding import strip_resharding
+from shardwright.tools.ir_input import load_module
+
+STEP = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
+FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+LAST = "overlap,join-updates,check-order,check-memory,insert-frees"
+CHANGES = "insert-resharding,select-collectives"
+PIPELINES = {
+    "flat": f"search-strategy,{CHANGES}",
+    "accumulated": f"search-strategy,split-batch{{parts=2}},{CHANGES},accumulate",
+    "duplex": f"search-strategy,split-batch{{parts=2 unrolled=true}},{CHANGES},duplex",
+    "stages": (
+        f"partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},{CHANGES},schedule-pipeline,plan-transfers"
+    ),
+    "stages-duplex": (
+        f"partition-stages{{stages=2}},search-strategy,split-batch{{parts=2 unrolled=true}},{CHANGES},duplex"
+    ),
+}
+
+
+def begun(pipeline: str = FIRST) -> ModuleOp:
+    """The step with a cluster, after the passes of `pipeline`."""
+    module = load_module(str(STEP))
+    add_cluster(module, parse_cluster(shipped_clusters()["local-4"]))
+    run_pipeline(context(), module, pipeline)
+    return module
+
+
+def ops_of(module: ModuleOp) -> Counter[str]:
+    """How many compute ops of each name there are, those of updates left out, which may be joined."""
+    return Counter(op.name for op in module.walk() if isinstance(op, ComputeOp) and not is_update(op))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_texts_are_equal_after_every_pass_and_a_plan_can_be_searched_again(name: str):
+    def on_before(each: ModulePass, module: ModuleOp) -> None:
+        ctx = context()
+        custom, generic = module_text(module), module_text(module, generic=True)
+        for text in (custom, generic):
+            again = parse(text, ctx)
+            assert module_text(again) == custom, each.name
+            assert module_text(again, generic=True) == generic, each.name
+
+    module = begun()
+    run_pipeline(context(), module, f"{PIPELINES[name]},{LAST},canonicalize", on_before=on_before)
+
+    searched = f"{PIPELINES[name].partition('search-strategy')[0]}search-strategy"
+    strip_resharding(module)
+    assert ops_of(module) == ops_of(begun(f"{FIRST},{searched}"))
+    run_pipeline(context(), module, f"search-strategy,{CHANGES},{LAST}", verify_each=True)
