@@ -34,8 +34,8 @@ from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.verification import first_fault
 from shardwright.tools.diagnostics import DiagnosticError
-from shardwright.tools.explain import invalid_input, pass_diagnostic
-from shardwright.tools.ir_input import parsed
+from shardwright.tools.explain import pass_diagnostic
+from shardwright.tools.ir_input import read
 
 _CLUSTERS = ROOT / "examples" / "clusters"
 _FRONT = "decompose-mean,canonicalize,cse,dce"
@@ -229,13 +229,11 @@ def use_ir(pipeline: str, text: str) -> None:
     """
     source = Input(text, "mutant.mlir")
     try:
-        parser, module = parsed(context(), source)
+        given = read(context(), source)
     except DiagnosticError as error:
         _check_message(str(error), error)
         raise
-    if fault := first_fault(module):
-        _check_message(str(invalid_input(fault, source, parser.op_spans)), None)
-        raise DiagnosticError(invalid_input(fault, source, parser.op_spans))
+    module = given.module
     for generic in (False, True):
         _check_round_trip(module, generic)
     try:
@@ -243,7 +241,7 @@ def use_ir(pipeline: str, text: str) -> None:
     except PassError as error:
         if error.kind != "failed":
             raise Finding(f"{error} {_origin(error)}") from error
-        _check_message(str(pass_diagnostic(error, source, parser.op_spans)), error)
+        _check_message(str(pass_diagnostic(error, source, given.spans)), error)
         raise
     _check_round_trip(module, generic=False)
     try:
