@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation
 from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, traits_def
-from xdsl.traits import SymbolOpInterface
+from xdsl.traits import HasParent, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from ..ir.cluster import Cluster, Interference
@@ -40,7 +40,7 @@ class MeshOp(IRDLOperation):
     axes = prop_def(MeshAttr)
     devices = opt_prop_def(DenseArrayBase.constr(I64))
 
-    traits = traits_def(SymbolOpInterface())
+    traits = traits_def(SymbolOpInterface(), HasParent(ModuleOp))
 
     assembly_format = "$sym_name `=` $axes (`on` $devices^)? attr-dict"
 
@@ -90,7 +90,7 @@ class ClusterOp(IRDLOperation):
     topology = opt_prop_def(TopologyAttr)
     interference = opt_prop_def(InterferenceAttr)
 
-    traits = traits_def(SymbolOpInterface())
+    traits = traits_def(SymbolOpInterface(), HasParent(ModuleOp))
 
     assembly_format = (
         "$sym_name `on` $mesh `devices` $devices `placement` $placement `links` $links"

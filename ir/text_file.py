@@ -16,6 +16,8 @@ from pathlib import Path
 MOST_BYTES = 2**30
 """Of a file of text, unless the reader says otherwise: a gibibyte."""
 
+_PIECE = 2**20
+
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -41,11 +43,13 @@ def read_file(path: str | Path, most: int = MOST_BYTES) -> bytes:
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(file.fileno())
         _check_regular(found, path)
-        # Files of /proc say that they have no bytes.
-        data = file.read(most + 1) if found.st_size <= most else b""
+        # Files of /proc say that they have no bytes. A read takes memory for all that it is asked for.
+        data = bytearray()
+        while found.st_size <= most and len(data) <= most and (piece := file.read(_PIECE)):
+            data += piece
         if len(data) > most or found.st_size > most:
             raise OSError(errno.EFBIG, f"Is larger than {most} bytes", str(path))
-    return data
+    return bytes(data)
 
 
 def read_text(path: str | Path, most: int = MOST_BYTES) -> str:

@@ -13,6 +13,7 @@ from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import STAGES, FragmentOp
 from ..dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
 from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from ..dialects.train import ForeachOp
 from .errors import fail
 
 _RESHARDING = (ReshardingOp, StartOp, WaitOp, AccumulateOp, FreeOp)
@@ -39,6 +40,11 @@ def require_no_signatures(func: FuncOp, name: str) -> None:
     """Raise OpFailure where a step is decided: the ops and operands that the pass `name` adds would have no place."""
     if (found := next((op for op in func.walk() if SIGNATURE in op.attributes), None)) is not None:
         fail(found, f"has a signature already; run {name} before search-strategy")
+
+
+def require_no_joined_updates(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step has updates of several parameters in one op, whose shares are not found."""
+    _refuse(func, (ForeachOp,), f"is of several parameters; run {name} before join-updates")
 
 
 def _refuse(func: FuncOp, kinds: tuple[type[Operation], ...], why: str) -> None:

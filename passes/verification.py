@@ -66,6 +66,8 @@ def _reason(error: Exception) -> str:
     text = str(error).strip()
     if isinstance(error, DiagnosticException | ValueError) and text:
         return text
+    if isinstance(error, NotImplementedError):
+        return "has an attribute or a type that xDSL does not implement" + (f": {text}" if text else "")
     return f"its verifier raised {type(error).__name__}: {text}"
 
 

@@ -11,6 +11,7 @@ from ...dialects.spmd import StartOp, WaitOp
 from ...dialects.step import BACKWARD
 from .buckets import Bucket
 from .flow import Flow
+from .waits import wait_of
 
 
 def write_schedule(flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
@@ -64,9 +65,13 @@ class _Writer:
             if op not in self.replaced:
                 self._write(op, op)
             self._write_starts(position, op)
-        for op in (*self.flow.ops, end):
+        for op in self.flow.ops:
             if op not in self.replaced:
                 self._write(op, op)
+        # What nobody needs is waited for, too.
+        for start in (each for _, starts in sorted(self.starts.items()) for each in starts):
+            self._write(wait_of(start), end)
+        self._write(end, end)
         for op in self.replaced:
             op.erase()
 

@@ -92,7 +92,8 @@ def solve_ratios(problem: RatioProblem) -> Shares:
     ]
     largest = [model.new_num_var(0.0, 1.0, None) for _ in range(problem.segments)]
     # Seconds and bytes are of many magnitudes; the solver's tolerances are for numbers near 1.
-    scale = 1.0 / max((phase.seconds((1.0,) * problem.parts) for phase in problem.phases), default=1.0)
+    longest_phase = max((phase.seconds((1.0,) * problem.parts) for phase in problem.phases), default=0.0)
+    scale = 1.0 / (longest_phase or 1.0)
     for top, row in zip(largest, shares, strict=True):
         model.add(total(row) == 1.0)
         for share in row:

@@ -237,7 +237,17 @@ def _part(text: str, draw: random.Random) -> str:
     return text[: at.start()] + opened + new + closed + text[at.end() :]
 
 
+def _resized(text: str, draw: random.Random) -> str:
+    """Another extent wherever it stands in the type of a tensor."""
+    extents = re.findall(r"(?<=[<x])\d+(?=x)", text)
+    if not extents:
+        return text
+    old, new = draw.choice(extents), draw.choice(("1", "2", "3", "4", "5", "16", "48", "1000003", *extents))
+    return re.sub(rf"(?<=[<x]){old}(?=x)", new, text)
+
+
 TEXT_MUTATIONS: tuple[TextMutation, ...] = (
+    *(_resized,) * 2,
     *(_number,) * 5,
     *(_swapped_in(_STRING, _WORDS),) * 3,
     *(_swapped_in(_TYPE, _TYPES),) * 2,
@@ -340,6 +350,31 @@ def _values(module: ModuleOp) -> Iterator[SSAValue]:
                 yield from block.args
 
 
+def _alike(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
+    """An attribute of an op as another op has it."""
+    fields = [f for op in _ops(module) for f in (op.attributes, op.properties)]
+    name = draw.choice([name for each in fields for name in each] or [""])
+    having = [each for each in fields if name in each]
+    if having:
+        draw.choice(having)[name] = draw.choice(having)[name]
+
+
+def _roles(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
+    """Attributes of arguments or results exchanged, dropped, or as others have them."""
+    for op in _ops(module):
+        listed = op.properties.get(draw.choice(("arg_attrs", "res_attrs")))
+        if isinstance(listed, ArrayAttr) and len(listed.data) > 1:
+            entries = [dict(entry.data) for entry in listed.data if isinstance(entry, DictionaryAttr)]
+            one, other = draw.choice(entries), draw.choice(entries)
+            name = draw.choice([*one, *other, "x"])
+            if name in one and draw.random() < 0.5:
+                del one[name]
+            elif name in other:
+                one[name] = other[name]
+            key = next(key for key, value in op.properties.items() if value is listed)
+            op.properties[key] = ArrayAttr([DictionaryAttr(entry) for entry in entries])
+
+
 def _operand(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
     """Another operand, one less, one more, or in another order."""
     using = [op for op in _ops(module) if op.operands]
@@ -348,7 +383,7 @@ def _operand(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
     values = list(_values(module))
     at = draw.randrange(len(operands) or 1)
     alike = [value for value in values if operands and value.type == operands[at].type]
-    match draw.randrange(5):
+    match draw.randrange(9):
         case 0 if operands:
             del operands[at]
         case 1:
@@ -407,8 +442,10 @@ def _less(module: ModuleOp, draw: random.Random, ctx: Context) -> None:
 
 
 _OP_MUTATIONS: tuple[Callable[[ModuleOp, random.Random, Context], None], ...] = (
-    *(_attribute,) * 8,
-    *(_operand,) * 3,
+    *(_attribute,) * 6,
+    *(_alike,) * 5,
+    *(_roles,) * 3,
+    *(_operand,) * 4,
     *(_type,) * 3,
     *(_place, _copy, _less),
 )

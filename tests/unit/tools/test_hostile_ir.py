@@ -1,0 +1,122 @@
+"""IR that is wrong in any way is refused with one message: minimal cases of what once crashed, and mutants."""
+
+import pytest
+from hostile_ir import Mutant, become_of_here, file_seeds, mutants, step_seeds
+
+MESH = 'spmd.mesh @mesh = <["gpu"=2]>\n'
+TIMES = 'spmd.mesh @mesh = <["gpu"=2, "micro"=2 temporal]>\n'
+STEP = """func.func @step(
+  %w: tensor<4xf32> {{train.param = "w"{argument}}}, %lr: tensor<f32> {{train.learning_rate}}) -> (
+  tensor<4xf32> {{{result}}}) attributes {{{function}}} {{
+  {op}
+  func.return %n : tensor<4xf32>
+}}
+"""
+NEG = "%n = aten.neg %w : (tensor<4xf32>) -> tensor<4xf32>"
+
+
+def step(*, op: str = NEG, argument: str = "", result: str = "train.updates = 0 : i64", function: str = "") -> str:
+    """A step of one op, with attributes of its own."""
+    return STEP.format(op=op, argument=argument, result=result, function=function)
+
+
+def device(fields: str) -> str:
+    """A cluster's device."""
+    return f'"test.op"() {{a = #spmd.device<"x", {fields}>}} : () -> ()\n'
+
+
+def attribute(text: str) -> str:
+    """An op with an attribute."""
+    return f'"test.op"() {{a = {text}}} : () -> ()\n'
+
+
+FRAGMENTS = """  %n = pipe.fragment "f" over "{axis}" -> tensor<4xf32> {{
+    %r = aten.neg %w : (tensor<4xf32>) -> tensor<4xf32>
+    pipe.yield %r : tensor<4xf32>
+  }}"""
+
+PIPELINE = """spmd.mesh @s0 = <["gpu"=2]> on [0, 1]
+spmd.mesh @s1 = <["gpu"=2]> on [2, 3]
+func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}) -> tensor<4xf32> attributes {pipe.stages = ["s0", "s1"]} {
+  %h = pipe.transfer "h" %x to @s1 out_sharding = <@s1, [{}]> tasks = [#pipe.task<TASK>] : tensor<4xf32>
+  func.return %h : tensor<4xf32>
+}
+"""
+
+SCHEDULED = """spmd.mesh @s0 = <["gpu"=2, "micro"=2 temporal]> on [0, 1]
+func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}) -> tensor<4xf32> attributes {
+    pipe.stages = ["s0"], pipe.schedule = SCHEDULE} {
+  %n = pipe.fragment "f" stage 0 : i64 over "micro" -> tensor<4xf32> {
+    %r = aten.neg %x {pipe.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+    pipe.yield %r : tensor<4xf32>
+  }
+  func.return %n : tensor<4xf32>
+}
+"""
+
+REFUSED = {
+    "a number of 5000 digits": (attribute("9" * 5000), "", "digits"),
+    "a number beyond floats": (device(f"flops = {{float32 = {'9' * 400}}}"), "", "a whole number of 1329 bits"),
+    "a number beyond its type": (attribute("dense<99999999999999999999> : tensor<2xi64>"), "", "out of range"),
+    "deep brackets": (attribute("[" * 3000 + "]" * 3000), "", "nested too deeply to be read"),
+    "an axis beyond memory": ('spmd.mesh @m = <["gpu"=50000000]>', "", "has 50000000 devices, expected at most 16384"),
+    "an axis beyond words": (f'spmd.mesh @m = <["gpu"=0x{"f" * 5000}]>', "", "more than 10**30 devices"),
+    "an axis of time beyond lists": ('spmd.mesh @m = <["t"=9999 temporal]>', "", "9999 parts of time"),
+    "an axis that is no name": ('spmd.mesh @m = <["a b"=2]>', "", "axis 'a b'"),
+    "a bandwidth of 0": (
+        device("flops = {float32 = 1.0}, bandwidth = 0.0, memory = 1.0, launch = 0.0"),
+        "",
+        "found 0.0, expected a number from 1 to 1e+18",
+    ),
+    "offsets of no dim": (attribute("#spmd.sharding<@m, [{}], offsets={7: [0, 1]}>"), "", "offsets are of dim 7"),
+    "an update of nothing": (step(result="train.updates = 26 : i64"), "", "train.updates of result 0 is 26, expected"),
+    "an update of another type": (step(result="train.updates = 1 : i64"), "", "whose type is tensor<f32>"),
+    "a name that is no text": (step(result="train.metric = 3 : i64"), "", "expected text"),
+    "two roles": (step(argument=', train.buffer = "b"'), "", "expected one"),
+    "two parameters of a name": (step().replace("train.learning_rate", 'train.param = "w"'), "", "names are unique"),
+    "a room that is no number": (step(function="spmd.room = 0x7FF8000000000000 : f64"), "", "expected a finite number"),
+    "a part that is no number": (step(op=NEG.replace(" :", ' {spmd.at = {a = "b"}} :')), "", "a dictionary of whole"),
+    "absent that is no list": (step(op=NEG.replace(" :", " {absent = 1 : i64} :")), "", "expected a list of the names"),
+    "no type of a function": ('"func.func"() <{sym_name = "f"}> ({\n  func.return\n}) : () -> ()', "", "function_type"),
+    "a fragment over devices": (TIMES + step(op=FRAGMENTS.format(axis="gpu")), "", "expected an axis of time"),
+    "a fragment over nothing": (TIMES + step(op=FRAGMENTS.format(axis="x")), "", "expected an axis of time"),
+    "a sender of another stage": (PIPELINE.replace("TASK", "part 0, [0:4], 19 to [2]"), "", "rank 19 sends"),
+    "a receiver of another stage": (PIPELINE.replace("TASK", "part 0, [0:4], 0 to [1]"), "", "rank 1 receives"),
+    "a part that is not there": (PIPELINE.replace("TASK", "part 7, [0:4], 0 to [2]"), "", "part 7 is sent"),
+    "a slot of no fragment": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "g" 0>]]'), "", "is no fragment"),
+    "a slot of no part": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 2>]]'), "", "none of its parts"),
+    "a slot that lacks": (SCHEDULED.replace("SCHEDULE", '[[#pipe.slot<run "f" 0>]]'), "", 'lacks run "f" 1'),
+    "a schedule of no lists": (SCHEDULED.replace("SCHEDULE", "[1 : i64]"), "", "a list of lists of #pipe.slots"),
+    "a use after it is freed": (
+        step(op=f"{NEG}\n  spmd.free %n : tensor<4xf32>"),
+        "",
+        "after its memory was given back",
+    ),
+    "too many assignments": (
+        next(seed.text for seed in step_seeds() if seed.name == "road0@5"),
+        "search-strategy{algorithm=exhaustive}",
+        "too many to try",
+    ),
+    "a step with collectives": (
+        MESH + step(op=NEG.replace("%n", "%m") + "\n  %n = spmd.reshard %m to <@mesh, [{}]> : tensor<4xf32>"),
+        "clip-gradients{norm=1.0}",
+        "run clip-gradients before insert-resharding",
+    ),
+}
+"""What is refused: a text, the passes that it is run through, and a part of the message."""
+
+
+@pytest.mark.parametrize(("text", "pipeline", "message"), REFUSED.values(), ids=REFUSED)
+def test_ir_is_refused_with_its_reason(text: str, pipeline: str, message: str):
+    found = become_of_here(Mutant("case", text, pipeline))
+    assert found.status == "refused", found
+    assert message in found.message
+
+
+def test_mutants_are_used_or_refused():
+    used = 0
+    for mutant in mutants((*file_seeds(), *step_seeds()), seed=7, count=150):
+        found = become_of_here(mutant)
+        assert found.is_clean, f"{found}\n{mutant.pipeline}\n{mutant.text[:3000]}"
+        used += found.status == "used"
+    assert used > 3
