@@ -47,7 +47,7 @@ def moved(found: Replanned) -> Table:
         "of the step, once": bytes_text(found.state),
         "on a rank that needs it": bytes_text(found.moves.kept),
         "to move": f"{bytes_text(found.moves.bytes)}, in {len(found.moves.moves)} parts",
-        "no less than": bytes_text(found.moves.bound),
+        "no less than": bytes_text(found.least),
     }
     if found.moves.lost:
         rows["on no remaining rank"] = f"{len(found.moves.lost)} parts, which a checkpoint must have"
