@@ -54,8 +54,8 @@ class Replanned:
     Args:
         before: by new rank, the old rank of the same process.
         state: the bytes of parameters, states and buffers, each counted once.
-        least: the bytes that are moved at least, whichever processes take which ranks, as far as devices and hosts let
-            them; in the order that is asked for more may have to be moved.
+        least: the bytes that processes need and do not have at least, whichever ranks they take, as far as devices and
+            hosts let them; in the order that is asked for they may be more.
     """
 
     step: CompiledStep
@@ -72,6 +72,7 @@ class Replanned:
             "kept_ranks": {str(new): old for new, old in self.before.items()},
             "state_bytes": self.state,
             "moved_bytes": moves.bytes,
+            "lost_bytes": moves.bound - moves.bytes,
             "moved_bytes_bound": self.least,
             "kept_bytes": moves.kept,
             "lost": lost,
@@ -111,9 +112,10 @@ def replan(
         made = lower(undecided, cluster, options, name=report["name"], step_spec=report["step"], seconds={})
     new = state_placement(made.module)
     best = _renumbered(old, new, was, cluster, given, remaining)
-    asked = state_moves(old, new, given if remaining is not None else best)
-    least = state_moves(old, new, best).bytes if remaining is not None else asked.bytes
-    found = Replanned(made, asked, given if remaining is not None else best, state_bytes(old), min(least, asked.bytes))
+    before = best if remaining is None else given
+    moves = state_moves(old, new, before)
+    least = moves.bound if before == best else min(moves.bound, state_moves(old, new, best).bound)
+    found = Replanned(made, moves, before, state_bytes(old), least)
     return replace(found, step=replace(made, report={**made.report, "replan": found.report()}))
 
 

@@ -53,19 +53,20 @@ def test_a_plan_of_four_becomes_one_of_three_unequal_devices():
     names = [spread.name for spread in state_placement(old.module)]
     assert [spread.name for spread in state_placement(found.step.module)] == names
     assert report["replan"]["state_bytes"] > 0
-    assert report["replan"]["moved_bytes"] == found.moves.bytes >= report["replan"]["moved_bytes_bound"]
+    told = report["replan"]
+    assert told["moved_bytes"] + told["lost_bytes"] == found.moves.bound >= told["moved_bytes_bound"]
 
 
 def test_the_state_of_the_old_plan_becomes_that_of_the_new_one_bit_by_bit():
-    module, mixed = load_module(str(STEP)), parse_cluster(shipped_clusters()["mixed-4"])
-    options = PlanOptions(mesh="4", stages=1, micro_batches=1, duplex="no")
-    four = lower(module, mixed, options, name="road", step_spec=None, seconds={})
-    assert four.undecided is not None
+    three, mixed = parse_cluster(THREE), parse_cluster(shipped_clusters()["mixed-4"])
+    options = PlanOptions(mesh="3", stages=1, micro_batches=1, duplex="no")
+    searched = lower(load_module(str(STEP)), three, options, name="road", step_spec=None, seconds={})
+    assert searched.undecided is not None
     # Whatever the fastest plan is: here all that can be split is, so that much has to be moved.
     with pin_file("zero3") as pins:
         zero = PlanOptions(algorithm="fixed", pins=pins, ratios="balanced")
-        old = lower(load_module(str(STEP)), mixed, zero, name="road", step_spec=None, seconds={})
-    found = replan(four.undecided.clone(), old.module, four.report, parse_cluster(THREE))
+        old = lower(load_module(str(STEP)), three, zero, name="road", step_spec=None, seconds={})
+    found = replan(searched.undecided.clone(), old.module, searched.report, mixed)
     before, after = state_placement(old.module), {each.name: each for each in state_placement(found.step.module)}
 
     moved = defaultdict[tuple[str, int], list[Move]](list)
