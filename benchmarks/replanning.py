@@ -5,8 +5,8 @@ How long it takes to plan again for other devices, and how much state that moves
 
 Every third of N and M devices is of a kind three times slower. The step is imported and planned for N once; then it is
 planned again for M from the files of that plan, in a process of its own each time. `replan s` are processor seconds of
-`replan` itself, `read s` those of reading the two IR files. `lost` is what only ranks that have left have: it comes from
-a checkpoint. `of bound` is what processes need and do not have, over the least that any placement of them comes to.
+`replan` itself, `read s` those of reading the two IR files. `lost` is what only ranks that left have: it comes from a
+checkpoint. `of bound` is what processes need and do not have, over the least that any placement of them comes to.
 """
 
 from __future__ import annotations
