@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:
     costs = np.zeros((size, size), np.int64)
     costs[:joined, :count] = np.where(allowed, -2 * kept - np.eye(joined, count, dtype=np.int64), _NEVER)
     rows, columns = np.divmod(np.arange(size * size), size)
-    problem = SimpleLinearSumAssignment()
+    problem: Any = SimpleLinearSumAssignment()
     problem.add_arcs_with_cost(rows, columns, costs.ravel())
     status = problem.solve()
     assert status == problem.OPTIMAL, "every pair has an arc, so that there is an assignment"
