@@ -16,12 +16,14 @@ from xdsl.utils.exceptions import PassFailedException
 from ..dialects.pipe import FragmentOp, TransferOp
 from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
-from ..ir.state_moves import Moves, kept_ranks, state_moves
+from ..ir.state_moves import Moves, Spread, kept_ranks, state_moves
 from ..passes.add_cluster import add_cluster
 from ..passes.errors import describe
 from ..passes.pipeline import run_pipeline
 from ..passes.pipeline_spec import quoted
+from ..passes.search.step_view import cluster_of_module
 from .compile import AGAIN, CompiledStep, PlanOptions, lower
+from .rank_placement import best_ranks, exchangeable, kept_bytes
 from .state_placement import state_bytes, state_placement
 
 
@@ -53,12 +55,15 @@ class Replanned:
     Args:
         before: by new rank, the old rank of the same process.
         state: the bytes of parameters, states and buffers, each counted once.
+        least: the bytes that processes need and do not have at least, whichever ranks they take, as far as devices and
+            hosts let them; in the order that is asked for they may be more.
     """
 
     step: CompiledStep
     moves: Moves
     before: Mapping[int, int]
     state: int
+    least: int
 
     def report(self) -> dict[str, Any]:
         """What `plan.json` says of it: sizes in bytes."""
@@ -68,7 +73,8 @@ class Replanned:
             "kept_ranks": {str(new): old for new, old in self.before.items()},
             "state_bytes": self.state,
             "moved_bytes": moves.bytes,
-            "moved_bytes_bound": moves.bound,
+            "lost_bytes": moves.bound - moves.bytes,
+            "moved_bytes_bound": self.least,
             "kept_bytes": moves.kept,
             "lost": lost,
         }
@@ -89,21 +95,42 @@ def replan(
         undecided: the step before any decision (`global.mlir`); it is changed.
         planned: the old plan (`step.mlir`).
         report: what its `plan.json` says.
-        remaining: the old ranks that are left, in the order of the new ones; by default as many as there are.
+        remaining: the old ranks that are left, in the order of the new ones; by default as many as there are, and which
+            takes which place is decided so that the least is moved, on devices of their kind and hosts of their number.
 
     Raises:
         ValueError: a remaining rank that there was not.
         PassError: no plan fits the cluster.
     """
     old = state_placement(planned)
-    ranks = len({rank for spread in old for rank in spread.boxes})
-    before = kept_ranks(ranks, cluster.mesh.device_count, remaining)
+    was = cluster_of_module(planned)
+    given = kept_ranks(was.mesh.device_count, cluster.mesh.device_count, remaining)
     with tempfile.TemporaryDirectory(prefix="shardwright-replan-") as folder:
         path = Path(folder, "candidate.json")
         path.write_text(json.dumps(report["chosen_candidate"]), encoding="utf-8")
         passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(str(path))} adapt=true}}")
         options = PlanOptions(pipeline=passes)
         made = lower(undecided, cluster, options, name=report["name"], step_spec=report["step"], seconds={})
-    moves = state_moves(old, state_placement(made.module), before)
-    found = Replanned(made, moves, before, state_bytes(old))
+    new = state_placement(made.module)
+    best = _renumbered(old, new, was, cluster, given, remaining)
+    before = best if remaining is None else given
+    moves = state_moves(old, new, before)
+    least = moves.bound if before == best else min(moves.bound, state_moves(old, new, best).bound)
+    found = Replanned(made, moves, before, state_bytes(old), least)
     return replace(found, step=replace(made, report={**made.report, "replan": found.report()}))
+
+
+def _renumbered(
+    old: Sequence[Spread],
+    new: Sequence[Spread],
+    was: Cluster,
+    cluster: Cluster,
+    given: dict[int, int],
+    remaining: Sequence[int] | None,
+) -> dict[int, int]:
+    """By new rank the old one of the least moves; as `given` where devices or hosts let fewer processes go on."""
+    allowed = exchangeable(was, cluster)
+    if remaining is not None:
+        allowed[:, [rank for rank in range(allowed.shape[1]) if rank not in set(remaining)]] = False
+    found = best_ranks(kept_bytes(old, new, was.mesh.device_count, cluster.mesh.device_count), allowed)
+    return found if len(found) >= len(given) else given

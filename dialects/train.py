@@ -271,7 +271,8 @@ class ForeachOp(TrainOp):
 
     def operand_names(self) -> tuple[str, ...]:
         """The names of the operands in order, each list's as often as there are members."""
-        return (*(name for name in self.list_names for _ in range(self.count)), *self.shared_names)
+        count = self.count
+        return (*(name for name in self.list_names for _ in range(count)), *self.shared_names)
 
     def operands_of(self, name: str) -> range:
         """Where the operands of a list are, or the one that is shared."""
@@ -297,10 +298,11 @@ class ForeachOp(TrainOp):
     def members_as(self, given: Signature | None) -> Iterator[Member]:
         """What is done to each, with a signature of them all."""
         names, plain = (*self.list_names, *self.shared_names), self.arguments()
-        shared = range(len(self.lists) * self.count, len(self.args))
-        for number in range(self.count):
-            places = (*range(number, len(self.lists) * self.count, self.count), *shared)
-            made = range(number, len(self.outs), self.count)
+        count = self.count
+        shared = range(len(self.lists) * count, len(self.args))
+        for number in range(count):
+            places = (*range(number, len(self.lists) * count, count), *shared)
+            made = range(number, len(self.outs), count)
             operands, results = [self.args[at] for at in places], [self.outs[at] for at in made]
             shapes = tuple(map(shape_of, operands)), tuple(map(shape_of, results))
             signature = None
@@ -434,7 +436,8 @@ def overwritten_by_update(op: Operation) -> tuple[tuple[int, int], ...]:
         return tuple((position + bool(position), position) for position in range(len(op.results)))
     if isinstance(op, ForeachOp) and op.is_whole_update:
         # All gradients lie between the parameters and the states.
-        return tuple((at + op.count * (at >= op.count), at) for at in range(len(op.results)))
+        count = op.count
+        return tuple((at + count * (at >= count), at) for at in range(len(op.results)))
     if isinstance(op, ForeachOp) and (op.in_place is not None or op.overload == AssignOp.name):
         return tuple((at, at) for at in range(op.count))
     return ()

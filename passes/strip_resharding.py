@@ -154,7 +154,7 @@ def _remove_temporal_axes(module: ModuleOp) -> bool:
 
 def _forget(func: FuncOp) -> None:
     """Remove all that was decided: a part of a rank's rows at one time says nothing of its rows of the whole batch."""
-    undecided: dict[str, Attribute | None] = dict.fromkeys((SHARDING, WORKING, REGATHER))
+    undecided: dict[str, Attribute | None] = {SHARDING: None, WORKING: None, REGATHER: None}
     merge_argument_attributes(func, {each.index: undecided for each in func.body.block.args})
     returned = func.body.block.last_op
     merge_result_attributes(func, dict.fromkeys(range(len(returned.operands) if returned else 0), undecided))

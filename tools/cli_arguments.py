@@ -81,7 +81,7 @@ def _replan_options(add: _Add) -> None:
     add("plan", metavar="DIR", help="what `plan` wrote")
     add("--cluster", required=True, metavar="FILE", help=f"{_CLUSTER}, of the devices that there are now")
     add("--out", required=True, metavar="DIR", help="where to write the new plan")
-    kept = "the old ranks that are left, as 0,1,3, in the order of the new ones; by default the first"
+    kept = "the old ranks that are left, as 0,1,3, in the order of the new ones; by default those that move least"
     add("--remaining", type=_ranks, metavar="RANKS", help=kept)
 
 

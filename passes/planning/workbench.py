@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
-from ...dialects.ratios import set_ratios
+from ...dialects.ratios import ratios_of, set_ratios
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
@@ -52,6 +52,7 @@ from ..search.strategy_problem import StrategyProblem, Sums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
+from ..shares.respread import respread
 from ..split_batch import SplitBatchPass
 from ..time.batch_parts import Batch, find_parts
 from .candidates import Candidate, Layout
@@ -304,23 +305,38 @@ class Workbench:
 
     def finish(self, solved: Solved) -> list[Finished]:
         """The programs of a solved candidate, one of each schedule."""
-        return self._finished(solved.candidate, self.written(solved), [])
+        return self._finished(solved.candidate, self.written(solved))
 
     def adapted(self, candidate: Candidate) -> list[Finished]:
         """
         The programs of a candidate of another cluster: as `finish(solve(candidate))`, but where shares are balanced the
-        strategy stays the one for even shares, which is found quickly where layers are equal.
+        strategy stays the one for even shares, which is found quickly where layers are equal, and so are the shares.
         """
         choice = replace(candidate.choice, balanced=False)
         solved = self.solve(replace(candidate, choice=choice))
-        shares = [BalanceRatiosPass()] if candidate.choice.balanced else []
-        return self._finished(candidate, self.written(solved), shares)
+        module = self.written(solved)
+        if not candidate.choice.balanced:
+            return self._finished(candidate, module)
+        try:
+            if not solved.is_folded:
+                BalanceRatiosPass().apply(self.ctx, module)
+                return self._finished(candidate, module)
+            # Equal layers have equal shares: those of the short step are about as good for the whole one.
+            short = solved.step.written([strategy for strategy, _ in solved.found])
+            BalanceRatiosPass().apply(self.ctx, short)
+        except PassFailedException as error:
+            raise Refused(str(error)) from error
+        for (view, _), (like, _) in zip(step_views(module), step_views(short), strict=True):
+            ratios = ratios_of(like.func, like.mesh)
+            set_ratios(view.func, view.mesh, ratios)
+            respread(view, ratios)
+        return self._finished(candidate, module)
 
-    def _finished(self, candidate: Candidate, module: ModuleOp, first: Sequence[ModulePass]) -> list[Finished]:
-        """The programs that the passes make of a module with signatures, `first` before the usual ones."""
+    def _finished(self, candidate: Candidate, module: ModuleOp) -> list[Finished]:
+        """The programs that the passes make of a module with signatures."""
         layout = candidate.layout
         try:
-            for each in (*first, *_shared_passes(layout)):
+            for each in _shared_passes(layout):
                 each.apply(self.ctx, module)
             return [self._judged(candidate, variant, made) for variant, made in self._variants(layout, module)]
         except PassFailedException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.exceptions import DiagnosticException
 
 from shardwright.tools.opt_tool import main
 

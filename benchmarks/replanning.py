@@ -1,0 +1,110 @@
+"""
+How long it takes to plan again for other devices, and how much state that moves: GPT-2 from N to M unequal devices.
+
+    python benchmarks/replanning.py [--step STEP] [--budget SECONDS] [N:M ...]
+
+Every third of N and M devices is of a kind three times slower. The step is imported and planned for N once; then it is
+planned again for M from the files of that plan, in a process of its own each time. `replan s` are processor seconds of
+`replan` itself, `read s` those of reading the two IR files. `lost` is what only ranks that left have: it comes from a
+checkpoint. `of bound` is what processes need and do not have, over the least that any placement of them comes to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _report import publish
+
+CLUSTER = """version = 1
+name = "unequal-{count}"
+mesh = ["gpu={count}"]
+[device.fast]
+flops = {{ float32 = "494TFLOP/s", float64 = "67TFLOP/s", bfloat16 = "989TFLOP/s" }}
+memory_bandwidth = "3.35TB/s"
+memory = "{memory}GB"
+launch = "4us"
+[device.slow]
+flops = {{ float32 = "156TFLOP/s", float64 = "19.5TFLOP/s", bfloat16 = "312TFLOP/s" }}
+memory_bandwidth = "2TB/s"
+memory = "{memory}GB"
+launch = "5us"
+{places}
+[link.gpu]
+latency = "10us"
+bandwidth = "45GB/s"
+"""
+
+_ONE = """
+import json, sys, time
+from pathlib import Path
+from shardwright.api.replan import replan
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.tools.ir_input import load_module
+folder, cluster = Path(sys.argv[1]), find_cluster(sys.argv[2])
+start = time.process_time()
+undecided, planned = load_module(str(folder / "global.mlir")), load_module(str(folder / "step.mlir"))
+read = time.process_time() - start
+report = json.loads((folder / "plan.json").read_text())
+start = time.process_time()
+found = replan(undecided, planned, report, cluster)
+print(json.dumps({**found.step.report, "read": read, "seconds": time.process_time() - start}))
+"""
+
+
+def cluster_text(count: int, memory: int) -> str:
+    """A cluster of unequal devices on one network, each with `memory` GB."""
+    places = "".join(f'[[place]]\ndevice = "{"slow" if rank % 3 == 2 else "fast"}"\n' for rank in range(count))
+    return CLUSTER.format(count=count, memory=memory, places=places)
+
+
+def main() -> None:
+    """Print the table and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--step", default="gpt2-small")
+    parser.add_argument("--budget", type=float, default=10.0)
+    parser.add_argument("--memory", type=int, default=80, help="GB of each device")
+    parser.add_argument("pairs", nargs="*", default=["4:3", "8:6", "8:12"])
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        for pair in options.pairs:
+            before, after = (int(count) for count in pair.split(":"))
+            files = [Path(name, f"{count}.toml") for count in (before, after)]
+            for path, count in zip(files, (before, after), strict=True):
+                path.write_text(cluster_text(count, options.memory))
+            plan = Path(name, f"plan{before}")
+            if not plan.exists():
+                asked = ["--cluster", str(files[0]), "--budget", str(options.budget), "--out", str(plan)]
+                _run("-m", "shardwright", "plan", options.step, *asked)
+            found = json.loads(_run("-c", _ONE, str(plan), str(files[1])).splitlines()[-1])
+            moves = found["replan"]
+            brought = moves["moved_bytes"] + moves["lost_bytes"]
+            rows.append(
+                {
+                    "from:to": pair,
+                    "plan": found["chosen"],
+                    "read s": found["read"],
+                    "replan s": found["seconds"],
+                    "state MB": moves["state_bytes"] / 1e6,
+                    "moved MB": moves["moved_bytes"] / 1e6,
+                    "lost MB": moves["lost_bytes"] / 1e6,
+                    "of bound": brought / moves["moved_bytes_bound"] if brought else 1.0,
+                    "step ms": found["predicted_step_s"] * 1e3,
+                }
+            )
+    publish("replanning", rows, command=" ".join(["python", "benchmarks/replanning.py", *sys.argv[1:]]))
+
+
+def _run(*arguments: str) -> str:
+    """What Python prints for some arguments."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    main()
