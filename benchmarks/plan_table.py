@@ -155,7 +155,10 @@ def planned(case: Case) -> dict[str, Any]:
     if case.options == _FIXED:
         options = PlanOptions(mesh="8x8", stages=1, micro_batches=1, duplex="no")
     else:
-        options = PlanOptions(pins=_pin_file(case.options[1])) if case.options else PlanOptions()
+        given = dict(zip(case.options[::2], case.options[1::2], strict=True))
+        pins = _pin_file(given["--pin"]) if "--pin" in given else None
+        keep = float(given["--keep-activations"]) if "--keep-activations" in given else None
+        options = PlanOptions(pins=pins, keep_activations=keep)
     cluster = find_cluster(case.cluster)
     try:
         made = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
