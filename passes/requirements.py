@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -71,7 +70,7 @@ def _is_placed(attribute: Attribute) -> bool:
 def _leaves(attribute: Attribute) -> Iterator[Attribute]:
     match attribute:
         case ArrayAttr():
-            for each in cast("ArrayAttr[Attribute]", attribute):
+            for each in attribute:
                 yield from _leaves(each)
         case DictionaryAttr(data=entries):
             for each in entries.values():
