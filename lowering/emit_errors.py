@@ -12,7 +12,6 @@ from ..dialects.step import BACKWARD
 from ..dialects.train import is_update
 from .python_text import remark
 
-
 _MOST_CHARACTERS = 500
 """Of a place in a message: a layer may be called anything."""
 
