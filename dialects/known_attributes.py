@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, IntegerType, StringAttr, UnitAttr
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    UnitAttr,
+    i1,
+)
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
@@ -67,7 +76,7 @@ def _is_count(value: Attribute) -> bool:
 
 
 def _is_flag(value: Attribute) -> bool:
-    return isinstance(value, IntegerAttr) and isinstance(value.type, IntegerType) and value.type.width.data == 1
+    return isinstance(value, IntegerAttr) and cast("IntegerAttr[IntegerType]", value).type == i1
 
 
 def _is_number(value: Attribute) -> bool:

@@ -30,7 +30,7 @@ def verify_schedule(func: FuncOp) -> None:
     if stray := next((op for op in inner if op.parent_op() is not func), None):
         raise VerifyException(f"'{stray.name}' {stray.label} is inside of another op, expected it in the function")
     for kind in (FragmentOp, TransferOp):
-        labels = Counter(op.label.data for op in inner if isinstance(op, kind))
+        labels = Counter(op.label.data for op in inner if type(op) is kind)
         if repeated := next((label for label, count in labels.items() if count > 1), None):
             raise VerifyException(f"{labels[repeated]} of '{kind.name}' are labelled \"{repeated}\", expected one")
     stages, meshes = Stages(func), meshes_of(func)
@@ -72,8 +72,9 @@ def _verify_tasks(op: TransferOp, stages: Stages, meshes: Sequence[MeshOp]) -> N
         task = entry.data
         if task.sender not in senders:
             raise VerifyException(f"'pipe.transfer' {op.label}: rank {task.sender} sends, expected one of @{source}")
-        if not task.receivers or (other := next((r for r in task.receivers if r not in receivers), None)) is not None:
-            found = f"rank {other}" if task.receivers else "no rank"
+        other = next((rank for rank in task.receivers if rank not in receivers), None)
+        if other is not None or not task.receivers:
+            found = "no rank" if other is None else f"rank {other}"
             raise VerifyException(f"'pipe.transfer' {op.label}: {found} receives, expected those of @{op.mesh.data}")
         if task.part >= parts:
             raise VerifyException(f"'pipe.transfer' {op.label}: part {task.part} is sent, expected one of {parts}")

@@ -12,13 +12,16 @@ from ..dialects.step import BACKWARD
 from ..dialects.train import is_update
 from .python_text import remark
 
+_MOST_CHARACTERS = 500
+"""Of a place in a message: a layer may be called anything."""
+
 
 class EmitError(DiagnosticException):
     """IR that cannot be written as a program; the message names the op, its place and what to run."""
 
     def __init__(self, op: Operation, message: str) -> None:
         names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
-        at = place(op)
+        at = place(op)[:_MOST_CHARACTERS]
         where = f" from {at}" if at else ""
         super().__init__(f"'{op.name}'{' ' if names else ''}{names}{where}: {message}")
 

@@ -21,8 +21,9 @@ from .analysis.factors import Factors
 from .analysis.memory import size_text
 from .analysis.phases import PhaseModel, shares_of
 from .errors import fail
+from .requirements import require_no_joined_updates
 from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
-from .search.step_view import StepView, step_views
+from .search.step_view import StepView, step_functions, step_views
 from .search_strategy import HEADROOM
 from .shares.prediction import explicit_view, phase_model
 from .shares.respread import respread
@@ -104,6 +105,8 @@ class BalanceRatiosPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Balance every step function of the module, of a pipeline every stage by itself."""
+        for func in step_functions(op):
+            require_no_joined_updates(func, self.name)
         strip_resharding(op)
         found: dict[FuncOp, list[_Balance]] = {}
         for view, cluster in step_views(op):

@@ -29,6 +29,7 @@ from .planning.notes import Allowance, Note
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Refused, Workbench
+from .requirements import require_no_stages
 from .search.pins import Pin, PinError, load_pins
 from .search.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
@@ -150,9 +151,11 @@ class SearchPlanPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
+        funcs = step_functions(op)
+        for func in funcs:
+            require_no_stages(func, self.name)
         strip_resharding(op)
         cluster = cluster_of_module(op)
-        funcs = step_functions(op)
         try:
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()

@@ -97,6 +97,9 @@ def _early_uses(module: Operation) -> Iterator[Fault]:
         for user, at in position.items():
             for index, operand in enumerate(user.operands):
                 definition = operand.owner
+                home = definition if isinstance(definition, Block) else definition.parent
+                if home is not None and all(block.parent is not home.parent for block in _blocks_around(user)):
+                    yield Fault(user, f"operand {index} is defined inside of another op, which does not hand it on")
                 if isinstance(definition, Block) or position.get(definition, -1) < at:
                     continue
                 if any(block is definition.parent for block in _blocks_around(user)):

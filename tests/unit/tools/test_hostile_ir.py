@@ -92,6 +92,12 @@ REFUSED = {
         "",
         "after its memory was given back",
     ),
+    "a value of the inside": (
+        TIMES + step(op=FRAGMENTS.format(axis="micro") + "\n  %m = aten.neg %r : (tensor<4xf32>) -> tensor<4xf32>"),
+        "",
+        "not defined",
+    ),
+    "an axis of a mesh inside of a function": (step(op=f"spmd.mesh @m = <[]>\n  {NEG}"), "", "parent"),
     "too many assignments": (
         next(seed.text for seed in step_seeds() if seed.name == "road0@5"),
         "search-strategy{algorithm=exhaustive}",
