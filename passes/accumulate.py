@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..dialects.spmd import FreeOp
+from .requirements import require_no_fragments
 from .search.step_view import mesh_of_module, step_functions
 from .time.loop import find_loop, fragment_of, temporal_axis
 
@@ -66,6 +67,7 @@ class AccumulatePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
+            require_no_fragments(func, self.name)
             accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis))
 
 

@@ -36,8 +36,8 @@ def first_fault(module: Operation) -> Fault | None:
     too early would go unnoticed.
     """
     if (fault := _innermost_fault(module)) is not None:
-        # Verifiers look at the ops around them, which may be those at fault.
-        return next(_malformed(module), fault)
+        # Verifiers look at the ops around them, which may be those at fault, or go around in a circle.
+        return next(chain(_malformed(module), _early_uses(module)), fault)
     return next(chain(_attribute_faults(module), _early_uses(module), _late_uses(module)), None)
 
 
@@ -79,7 +79,7 @@ def _attribute_faults(module: Operation) -> Iterator[Fault]:
     for op in module.walk():
         try:
             verify_op_attributes(op)
-            if isinstance(op, FuncOp):
+            if isinstance(op, FuncOp) and len(op.body.blocks) == 1:
                 verify_step_attributes(op)
                 verify_attributes(op)
                 Stages(op).verify()
@@ -100,7 +100,11 @@ def _early_uses(module: Operation) -> Iterator[Fault]:
                 home = definition if isinstance(definition, Block) else definition.parent
                 if home is not None and all(block.parent is not home.parent for block in _blocks_around(user)):
                     yield Fault(user, f"operand {index} is defined inside of another op, which does not hand it on")
-                if isinstance(definition, Block) or position.get(definition, -1) < at:
+                if isinstance(definition, Block):
+                    continue
+                if definition.is_ancestor(user):
+                    yield Fault(user, f"operand {index} is a result of the op around it, '{definition.name}'")
+                if position.get(definition, -1) < at:
                     continue
                 if any(block is definition.parent for block in _blocks_around(user)):
                     yield Fault(user, f"operand {index} is defined only further down, by '{definition.name}'")

@@ -19,6 +19,7 @@ from ...dialects.aten import OpaqueOp
 from ...dialects.compute import INDEPENDENT, ComputeOp, shape_of
 from ...dialects.step import BACKWARD, RECOMPUTED
 from ..analysis.durations import layer_of
+from ..errors import fail
 from .step_view import StepView
 
 _EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT, train.SEED)
@@ -157,6 +158,8 @@ class _Finder:
         for op in self.view.ops:
             if train.is_update(op) and not self._is_anywhere(op):
                 name = train.updated_parameter(op)
+                if name is not None and name not in parameters:
+                    fail(op, f'is of the update of "{name}", which is no parameter of the step')
                 kept = parameters[name] if name is not None else op.args[0]
                 # A count that anyone can have is made where it becomes known whether the updates are.
                 at = self.layers.homes.get(kept)

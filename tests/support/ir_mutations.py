@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from text_mutations import characters, cut, deleted, repeated
 from xdsl.context import Context
@@ -319,8 +320,8 @@ def changed(attribute: Attribute, draw: random.Random, ctx: Context) -> Attribut
             return Parser(ctx, text).parse_attribute()
 
 
-def _entries(entries: Sequence[object], draw: random.Random, ctx: Context) -> list[object]:
-    listed = list(entries)
+def _entries(entries: Sequence[object], draw: random.Random, ctx: Context) -> list[Any]:
+    listed: list[Any] = list(entries)
     at = draw.randrange(len(listed) or 1)
     match draw.randrange(5) if listed else 4:
         case 0:

@@ -97,6 +97,16 @@ REFUSED = {
         "",
         "not defined",
     ),
+    "a value of the outside": (
+        TIMES + step(op=FRAGMENTS.format(axis="micro").replace("yield %r", "yield %n")),
+        "",
+        "is a result of the op around it",
+    ),
+    "a fragment before it is made": (
+        TIMES + step(op=FRAGMENTS.format(axis="micro")),
+        "accumulate",
+        "run accumulate before schedule-pipeline",
+    ),
     "an axis of a mesh inside of a function": (step(op=f"spmd.mesh @m = <[]>\n  {NEG}"), "", "parent"),
     "too many assignments": (
         next(seed.text for seed in step_seeds() if seed.name == "road0@5"),
