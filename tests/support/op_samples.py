@@ -41,7 +41,7 @@ def _sample(line: str) -> OpSample:
     if match["absent"]:
         absent = ", ".join(f'"{name}"' for name in match["absent"].split(","))
         attributes = ", ".join(filter(None, (attributes, f"absent = [{absent}]")))
-    arguments = ", ".join(f"%x{i}: {_type(t)}{_role(t)}" for i, t in enumerate(operands))
+    arguments = ", ".join(f"%x{i}: {_type(t)}{_role(t, i)}" for i, t in enumerate(operands))
     given = ", ".join(f"%x{i}" for i in range(len(operands)))
     made = ", ".join(f"%y{i}" for i in range(len(results)))
     ins, outs = (", ".join(map(_type, types)) for types in (operands, results))
@@ -61,11 +61,11 @@ def _type(text: str) -> str:
     return f"tensor<{shape}{_COMPLEX.get(element, element)}>"
 
 
-def _role(text: str) -> str:
+def _role(text: str, index: int) -> str:
     match = _TYPE.fullmatch(text)
     assert match is not None
     if match["all"]:
-        return f' {{train.constant = "x", train.value = dense<{match["all"]}> : {_type(text)}}}'
+        return f' {{train.constant = "x{index}", train.value = dense<{match["all"]}> : {_type(text)}}}'
     if match["high"]:
         return f' {{train.batch = "x", train.range = [{match["low"] or 0}, {match["high"]}]}}'
-    return ' {train.buffer = "running_var"}' if match["positive"] else ' {train.batch = "x"}'
+    return f' {{train.buffer = "{index}.running_var"}}' if match["positive"] else ' {train.batch = "x"}'

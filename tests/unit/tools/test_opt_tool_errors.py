@@ -97,7 +97,7 @@ BAD_IR = {
     "unclosed-string": (f'"{"x" * 60}', "1:1: error: this string is not closed on its line", ""),
     "bad-escape": (r'"test.op"() {a = "\q"} : () -> ()', "1:19: error: unknown escape in a string", ""),
     "bad-number": ('"test.op"() {a = 300 : i8} : () -> ()', "1:26: error: integer value 300 is out of", ""),
-    "huge-number": (f'"test.op"() {{a = {"9" * 5000}}} : () -> ()', "error: cannot be read here", "gave up"),
+    "huge-number": (f'"test.op"() {{a = {"9" * 5000}}} : () -> ()', "value has 5000 digits", ""),
     "no-ascii-digit": ("%x = arith.constant 1² : i32", "error: ", ""),
     "nesting": (f'"test.op"() {{a = {"[" * 3000}', "error: nested too deeply", ""),
     "nul": ("func.func \0", "1:11: error: unexpected character: \\x00", ""),
