@@ -69,6 +69,9 @@ DEVICES = Count(MOST_DEVICES)
 NICS = Count(2**10)
 AXES = Count(8)
 
+MOST_KEY = 2**20
+"""Characters of what an op is looked up by: that of joined updates names each of them."""
+
 _MOST_NAME = 1000
 _MOST_SHOWN = 80
 """Longer values and names are cut in messages."""
@@ -164,12 +167,14 @@ class Section:
             raise self.fail(field, f"must be a section, as [{self._header(field)}]")
         return None if found is None else Section(self.source, (*self.path, field), cast(Table, found))
 
-    def numbers(self, field: str, unit: Unit = PLAIN, *, positive: bool = True) -> dict[str, float]:
-        """A table of numbers, by name; empty where there is none."""
+    def numbers(
+        self, field: str, unit: Unit = PLAIN, *, positive: bool = True, most: int = _MOST_NAME
+    ) -> dict[str, float]:
+        """A table of numbers, by names of at most so many characters; empty where there is none."""
         inner = self.section(field)
         if inner is None:
             return {}
-        return {inner.name(name, name): inner.number(name, unit, positive=positive) for name in inner.table}
+        return {inner.name(name, name, most): inner.number(name, unit, positive=positive) for name in inner.table}
 
     def number(self, field: str, unit: Unit = PLAIN, *, default: float | None = None, positive: bool = True) -> float:
         """A number, or a text with a unit; not negative, and not 0 where it must be positive."""
@@ -201,10 +206,10 @@ class Section:
             raise self.fail(field, f"is {shown(value)}, expected text")
         return self.name(field, value)
 
-    def name(self, field: str, value: str) -> str:
+    def name(self, field: str, value: str, most: int = _MOST_NAME) -> str:
         """A name: printable, for messages and for the text of the IR, and not endless."""
-        if not value.isprintable() or len(value) > _MOST_NAME:
-            raise self.fail(field, f"is {shown(value)}, expected at most {_MOST_NAME} printable characters")
+        if not value.isprintable() or len(value) > most:
+            raise self.fail(field, f"is {shown(value)}, expected at most {most} printable characters")
         return value
 
     def flag(self, field: str) -> bool:

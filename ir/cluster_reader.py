@@ -14,6 +14,7 @@ from .cluster_fields import (
     BYTES,
     DEVICES,
     FLOPS,
+    MOST_KEY,
     NICS,
     PART,
     PLAIN,
@@ -109,7 +110,7 @@ def _device(section: Section, version: int) -> Device:
         section.number("memory", BYTES),
         launch,
         tuple(_rate(each, launch, version) for each in section.listed("rate")),
-        tuple(section.numbers("table", SECONDS, positive=False).items()),
+        tuple(section.numbers("table", SECONDS, positive=False, most=MOST_KEY).items()),
         section.number("overhead", SECONDS, default=0.0, positive=False),
         block,
     )

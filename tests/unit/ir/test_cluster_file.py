@@ -186,3 +186,13 @@ def test_an_all_reduce_sends_twice_and_uses_what_was_measured():
 def test_what_is_local_sends_nothing(kind: CollectiveKind):
     assert cluster().collective_seconds(kind, ("gpu",), 1e6) == 0
     assert sent_bytes(kind, 4, 100.0) == 0
+
+
+def test_the_key_of_joined_updates_is_as_long_as_they_are_many():
+    key = "foreach(" + "; ".join(["train.adamw(float32[128x128], float32[128x128], weight_decay=0.1)"] * 300) + ")"
+    cluster = parse_cluster(GOOD)
+    fast, *others = cluster.devices
+    known = replace(cluster, devices=(replace(fast, table=((key, 1e-3),)), *others))
+    assert parse_cluster(cluster_toml(known)) == known
+    with pytest.raises(ClusterFileError, match="expected at most 1048576 printable characters"):
+        parse_cluster(cluster_toml(known).replace("128x128", "1" * 5000))
