@@ -329,6 +329,13 @@ class ForeachOp(TrainOp):
             raise VerifyException(f"the multi-tensor form of '{self.overload}' {problem}")
         attribute = self.attributes.get(SIGNATURE)
         mesh = find_mesh(self, attribute.data.mesh) if isinstance(attribute, SignatureAttr) else None
+        if (given := self.signature) is not None:
+            found, expected = (len(given.operands), len(given.results)), (len(self.args), len(self.outs))
+            if found != expected:
+                raise VerifyException(
+                    f"'{self.name}' has a signature of {found[0]} operands and {found[1]} results, expected "
+                    f"{expected[0]} and {expected[1]}"
+                )
         for member in self.members():
             self._verify_member(member, mesh)
 

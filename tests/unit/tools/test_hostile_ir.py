@@ -97,6 +97,17 @@ REFUSED = {
         "",
         "not defined",
     ),
+    "a signature of one for several": (
+        MESH
+        + """func.func @f(%a: tensor<4xf32>, %b: tensor<8xf32>) -> (tensor<4xf32>, tensor<8xf32>) {
+  %c, %d = train.foreach "aten.neg" lists = ["self"] %a, %b {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>}
+    : (tensor<4xf32>, tensor<8xf32>) -> (tensor<4xf32>, tensor<8xf32>)
+  func.return %c, %d : tensor<4xf32>, tensor<8xf32>
+}
+""",
+        "",
+        "has a signature of 1 operands and 1 results, expected 2 and 2",
+    ),
     "a value of the outside": (
         TIMES + step(op=FRAGMENTS.format(axis="micro").replace("yield %r", "yield %n")),
         "",
