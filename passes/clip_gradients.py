@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import dtype_of
 from .gradients import Insertion, add_metric, element_of, gradient_users, gradients, hint_of, replace_gradient
-from .requirements import require_no_resharding, require_no_stages
+from .requirements import require_not_lowered
 from .search.step_view import step_functions
 
 NORM = "grad_norm"
@@ -87,8 +87,7 @@ class ClipGradientsPass(ModulePass):
             if limit is not None and not limit > 0:
                 raise PassFailedException(f"clip-gradients: {name}={limit}, expected a number above 0")
         for func in step_functions(op):
-            require_no_stages(func, self.name)
-            require_no_resharding(func, self.name)
+            require_not_lowered(func, self.name)
             if self.value is not None:
                 _bound(func, float(self.value))
             if self.norm is not None:

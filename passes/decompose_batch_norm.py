@@ -21,7 +21,7 @@ from xdsl.pattern_rewriter import (
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
 from .decompose_mean import like
-from .requirements import require_no_resharding, require_no_stages
+from .requirements import require_not_lowered
 from .search.step_view import step_functions
 
 _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_backward"
@@ -94,8 +94,7 @@ class DecomposeBatchNormPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all batch-norms of the module."""
         for func in step_functions(op):
-            require_no_stages(func, self.name)
-            require_no_resharding(func, self.name)
+            require_not_lowered(func, self.name)
         patterns: list[RewritePattern] = [BatchNormToSums(), BatchNormGradient()]
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)
 

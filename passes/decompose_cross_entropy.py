@@ -25,7 +25,7 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
 from .decompose_mean import count_labels, like
-from .requirements import require_no_resharding, require_no_stages
+from .requirements import require_not_lowered
 from .search.step_view import step_functions
 
 _NONE, _SUM = 0, 2
@@ -102,8 +102,7 @@ class DecomposeCrossEntropyPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all cross-entropies of the module."""
         for func in step_functions(op):
-            require_no_stages(func, self.name)
-            require_no_resharding(func, self.name)
+            require_not_lowered(func, self.name)
         PatternRewriteWalker(SplitClasses(), apply_recursively=False).rewrite_module(op)
 
 

@@ -21,7 +21,7 @@ from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
 from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED
 from ..ir.ops.common import wrapped
-from .requirements import require_no_resharding, require_no_stages
+from .requirements import require_not_lowered
 from .search.step_view import step_functions
 
 _MEAN, _SUM = 1, 2
@@ -73,8 +73,7 @@ class DecomposeMeanPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all means of the module."""
         for func in step_functions(op):
-            require_no_stages(func, self.name)
-            require_no_resharding(func, self.name)
+            require_not_lowered(func, self.name)
         patterns: list[RewritePattern] = [MeanToSum(), CrossEntropyToSum(), CrossEntropyGradient()]
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(
             op

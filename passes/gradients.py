@@ -59,7 +59,7 @@ class Insertion:
         func.body.block.insert_ops_before(self._ops, before)
 
 
-def any_infinite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
+def any_not_finite(made: Insertion, given: Sequence[SSAValue]) -> SSAValue:
     """Whether not all elements of all values are finite."""
     count, total = 0, None
     for value in given:

@@ -13,7 +13,7 @@ from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import STAGES, FragmentOp
 from ..dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
 from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
-from ..dialects.train import ForeachOp
+from ..dialects.train import FOUND_INF, ForeachOp, TrainOp
 from .errors import fail
 
 _RESHARDING = (ReshardingOp, StartOp, WaitOp, AccumulateOp, FreeOp)
@@ -36,10 +36,30 @@ def require_no_resharding(func: FuncOp, name: str) -> None:
     require_no_fragments(func, name)
 
 
+def require_not_lowered(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step has stages or changes of sharding, where the ops that `name` adds have no place."""
+    require_no_stages(func, name)
+    require_no_resharding(func, name)
+
+
+def require_undecided(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where a step is lowered, or has signatures, which the operands that `name` adds would lack."""
+    require_not_lowered(func, name)
+    require_no_signatures(func, name)
+
+
 def require_no_signatures(func: FuncOp, name: str) -> None:
     """Raise OpFailure where a step is decided: the ops and operands that the pass `name` adds would have no place."""
     if (found := next((op for op in func.walk() if SIGNATURE in op.attributes), None)) is not None:
         fail(found, f"has a signature already; run {name} before search-strategy")
+
+
+def require_no_skipped_updates(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where updates are skipped already if numbers are not finite."""
+    for op in func.walk():
+        if isinstance(op, TrainOp) and FOUND_INF in op.operand_names():
+            said = "may be skipped already (scale-loss or skip-non-finite has run)"
+            fail(op, f"{said}; {name} is for a step that always updates")
 
 
 def require_no_joined_updates(func: FuncOp, name: str) -> None:

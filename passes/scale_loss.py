@@ -34,14 +34,14 @@ from .gradients import (
     Insertion,
     add_metric,
     add_result,
-    any_infinite,
+    any_not_finite,
     element_of,
     gradient_users,
     gradients,
     hint_of,
 )
 from .gradients import replace_gradient as replace
-from .requirements import require_no_resharding, require_no_signatures, require_no_stages
+from .requirements import require_no_skipped_updates, require_undecided
 from .search.step_view import step_functions
 
 SCALE, GROWTH = "loss_scale", "growth_tracker"
@@ -145,11 +145,8 @@ class ScaleLossPass(ModulePass):
         self.check()
         for func in step_functions(op):
             if updates := gradient_users(func):
-                require_no_stages(func, self.name)
-                require_no_signatures(func, self.name)
-                if skipped := next((each for each in updates if _is_skipped(each)), None):
-                    fail(skipped, "is skipped where a gradient is infinite already; run scale-loss once")
-                require_no_resharding(func, self.name)
+                require_undecided(func, self.name)
+                require_no_skipped_updates(func, self.name)
                 self._run(func, updates)
 
     def check(self) -> None:
@@ -171,7 +168,7 @@ class ScaleLossPass(ModulePass):
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
         made, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
-        skips = any_infinite(made, given)
+        skips = any_not_finite(made, given)
         found = made.add("_to_copy", [skips], _NUMBER, train.FOUND_INF, dtype=f32)
         unscaled = _unscaled(made, given, scale)
         new_scale, new_growth = self._adapted(made, scale, growth, skips)
@@ -214,10 +211,6 @@ def _state(func: FuncOp, name: str, type: TensorType[Attribute], more: Mapping[s
     func.arg_attrs = ArrayAttr([*before, DictionaryAttr(role)])
     func.update_function_type()
     return value
-
-
-def _is_skipped(op: Operation) -> bool:
-    return isinstance(op, train.TrainOp) and train.FOUND_INF in op.operand_names()
 
 
 def _scale_loss(func: FuncOp, scale: SSAValue) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import train
-from .errors import fail
-from .gradients import Insertion, add_metric, any_infinite, gradient_users, gradients, hint_of
+from .gradients import Insertion, add_metric, any_not_finite, gradient_users, gradients, hint_of
+from .requirements import require_no_skipped_updates, require_undecided
 from .search.step_view import step_functions
 
 SKIPPED = "skipped"
@@ -79,17 +80,16 @@ class SkipNonFinitePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
         for func in step_functions(op):
-            if gradient_users(func):
-                _run(func)
+            if updates := gradient_users(func):
+                require_undecided(func, self.name)
+                require_no_skipped_updates(func, self.name)
+                _run(func, updates)
 
 
-def _run(func: FuncOp) -> None:
-    updates = gradient_users(func)
+def _run(func: FuncOp, updates: Sequence[Operation]) -> None:
     updating = [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
-    if any(train.FOUND_INF in op.operand_names() for op in updating):
-        fail(func, "skips updates already (scale-loss); run skip-non-finite on a step that does not")
     made = Insertion(updates[0])
-    skips = any_infinite(made, [*_losses(func), *gradients(func, updates, SkipNonFinitePass.name)])
+    skips = any_not_finite(made, [*_losses(func), *gradients(func, updates, SkipNonFinitePass.name)])
     found = made.add("_to_copy", [skips], TensorType(f32, []), train.FOUND_INF, dtype=f32)
     made.insert(func, next(op for op in func.body.block.ops if train.is_update(op)))
     for op in updating:

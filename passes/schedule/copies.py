@@ -26,19 +26,22 @@ def reuse_copies(block: Block) -> None:
     """
     order = {op: index for index, op in enumerate(block.ops)}
     gathers = [op for op in order if isinstance(op, StartOp) and op.collective is CollectiveKind.ALL_GATHER]
-    latest: dict[_Copy, SSAValue] = {}
+    latest: dict[_Copy, OpResult] = {}
     for start in gathers:
         for arg, out, result in zip(start.args, start.out_shardings.data, wait_of(start).outs, strict=True):
             copy = _origin(arg), out
             known = latest.get(copy)
-            # The first may be waited for later than the second, where it has longer until its use.
-            waited = known is not None and isinstance(known.owner, Operation) and order[known.owner]
-            if known is not None and waited < order[wait_of(start)] and _last_use(known, order) >= order[start]:
+            if known is not None and _is_alive(known, start, order):
                 result.replace_all_uses_with(known)
             else:
                 latest[copy] = result
     for start in reversed(gathers):
         _drop_unused(start)
+
+
+def _is_alive(known: OpResult, start: StartOp, order: Mapping[Operation, int]) -> bool:
+    """Whether a copy is there when those of `start` would be waited for, and still needed when that would begin."""
+    return order[known.op] < order[wait_of(start)] and _last_use(known, order) >= order[start]
 
 
 def _origin(value: SSAValue) -> SSAValue:

@@ -137,7 +137,7 @@ def _late(ops: Sequence[Operation]) -> set[Operation]:
     found: set[Operation] = set()
     for op in reversed(ops):
         is_after = isinstance(op, ComputeOp) and (BACKWARD not in op.attributes or spec_of(op).family == "elementwise")
-        if is_after and _serves_results(op, found) and any(is_update(user) or user in found for user in _served(op)):
+        if is_after and _serves_results(op, found) and not all(isinstance(user, ReturnOp) for user in _served(op)):
             found.add(op)
     return found
 
