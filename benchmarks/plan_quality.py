@@ -108,6 +108,7 @@ class Row:
     refused: int = 0
     planning: float = 0.0
     candidates: int = 0
+    bound: float | None = None
     losses: tuple[tuple[str, float], ...] = ()
     refusals: tuple[tuple[str, str], ...] = ()
 
@@ -119,6 +120,13 @@ class Row:
         return self.seconds / self.best_seconds
 
     @property
+    def gap(self) -> float | None:
+        """How much shorter the step could be at the most, by the bound that the search proved."""
+        if self.seconds is None or self.bound is None:
+            return None
+        return 1.0 - self.bound / self.seconds
+
+    @property
     def is_failure(self) -> bool:
         """Whether the search failed where it should not; where nothing fits by hand it may find nothing, too."""
         is_refusal = self.failure.startswith("refused")
@@ -126,7 +134,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """For the table and JSON."""
-        return {**asdict(self), "ratio": self.ratio}
+        return {**asdict(self), "ratio": self.ratio, "gap": self.gap}
 
 
 @lru_cache(maxsize=4)
@@ -187,6 +195,7 @@ def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
         summary = read_plan(func)
         row.chosen, row.seconds = (summary.chosen if summary is not None else plan), seconds
         row.candidates = len(summary.candidates) if summary is not None else 0
+        row.bound = summary.bound if summary is not None else None
         if summary is not None and abs(summary.step / seconds - 1.0) > TOLERANCE:
             row.failure = f"says {summary.step:.6g} s, is {seconds:.6g} s"
         if peak > memory:
@@ -266,8 +275,9 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """How many pairs lose, the worst ratio, the median gain."""
+    """How many pairs lose, the worst ratio, the median gain, and the median gap to the bound."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
+    gaps = [row.gap for row in rows if row.gap is not None]
     return {
         "pairs": len(rows),
         "compared": len(ratios),
@@ -275,6 +285,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
         "failures": sum(row.is_failure for row in rows),
         "worst ratio": max(ratios, default=None),
         "median ratio": statistics.median(ratios) if ratios else None,
+        "median gap to the bound": statistics.median(gaps) if gaps else None,
     }
 
 
@@ -347,13 +358,14 @@ def main() -> None:
 def _line(row: Row) -> str:
     ratio = f"{row.ratio:.4f}" if row.ratio is not None else "-"
     times = f"searched {row.planning:.0f} s, {row.fitting} fit, {row.refused} refused"
+    ratio += f", gap {row.gap:.0%}" if row.gap is not None else ""
     return f"{row.step} {row.what} @ {row.cluster} ({row.devices}): {ratio} {row.chosen or row.failure[:120]} ({times})"
 
 
 def report(rows: Sequence[Row], name: str) -> None:
     """Table, summary, losses, JSON and plot."""
     order: list[Mapping[str, Any]] = [row.as_dict() for row in sorted(rows, key=lambda row: -(row.ratio or 9e9))]
-    hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused")
+    hidden = ("losses", "failure", "refusals", "what", "planning", "candidates", "refused", "bound")
     publish(name, order, command=f"python benchmarks/plan_quality.py {' '.join(sys.argv[1:])}", hidden=hidden)
     for key, value in summary_of(rows).items():
         print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
