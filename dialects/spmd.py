@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     UnitAttr,
 )
-from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -368,6 +368,14 @@ class FreeOp(IRDLOperation):
 
     def __init__(self, args: Sequence[SSAValue]):
         super().__init__(operands=[args])
+
+    def verify_(self) -> None:
+        """What is made outside of a loop over parts may not be given back by one of them."""
+        for value in self.args:
+            home = value.owner if isinstance(value.owner, Block) else value.owner.parent
+            if home is not self.parent:
+                name = f"%{value.name_hint}" if value.name_hint else "a value"
+                raise VerifyException(f"gives back {name} of another block; expected a value of the block it is in")
 
 
 SPMD = Dialect(

@@ -18,7 +18,7 @@ from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ..dialects.step import BACKWARD
 from ..ir.mesh import Mesh
 from .errors import fail
-from .search.step_view import mesh_of_module, step_functions
+from .search.step_view import mesh_of_module, step_functions, value_label
 from .time.loop import communicates, is_in_loop, is_sum_over, temporal_axis
 
 PARTS = "ab"
@@ -120,6 +120,7 @@ class _Unroller:
 
     def run(self) -> None:
         """Take all ops out of the block and put them back: the loop in turns, what runs once where it is needed."""
+        self._check()
         phases = _phases(self.ops, self.within, self._communicates)
         end = self.block.last_op
         assert end is not None, "a step function returns"
@@ -134,6 +135,19 @@ class _Unroller:
         for op in reversed(self.ops):
             if op in self.within or is_sum_over(op, self.axis):
                 op.erase()
+
+    def _check(self) -> None:
+        """Refuse a loop of which more than reductions over the parts is read outside."""
+        for op in self.inside:
+            for use in (use for result in op.results for use in result.uses):
+                user = use.operation
+                if user not in self.within and not isinstance(user, FreeOp) and not is_sum_over(user, self.axis):
+                    value = user.operands[use.index]
+                    fail(
+                        user,
+                        f"reads {value_label(value)}, of which each part along \"{self.axis}\" has one; expected a"
+                        " reduction of it: run insert-resharding before duplex",
+                    )
 
     def _communicates(self, op: Operation) -> bool:
         return op in self.within and communicates(op, self.mesh)

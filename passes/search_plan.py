@@ -151,7 +151,8 @@ class SearchPlanPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module, which has one step function."""
-        funcs = step_functions(op)
+        if not (funcs := step_functions(op)):
+            return
         for func in funcs:
             require_no_stages(func, self.name)
         strip_resharding(op)

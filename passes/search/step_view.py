@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue, Use
 from xdsl.utils.exceptions import PassFailedException
@@ -143,9 +143,10 @@ def _input(argument: BlockArgument, attributes: Mapping[str, Attribute]) -> Inpu
 
 
 def step_functions(module: ModuleOp) -> list[FuncOp]:
-    """The functions of the module that have a body in one piece: a step has no branches."""
+    """The functions of tensors of the module that have a body in one piece: a step has no branches."""
     found = [op for op in module.ops if isinstance(op, FuncOp) and len(op.body.blocks) == 1]
-    return [op for op in found if isinstance(op.body.block.last_op, ReturnOp)]
+    of_tensors = [op for op in found if all(isinstance(value.type, TensorType) for value in op.args)]
+    return [op for op in of_tensors if isinstance(op.body.block.last_op, ReturnOp)]
 
 
 def mesh_of_module(module: ModuleOp) -> Mesh:

@@ -1,7 +1,13 @@
 """IR that is wrong in any way is refused with one message: minimal cases of what once crashed, and mutants."""
 
 import pytest
+from hostile_files import ROOT
 from hostile_ir import Mutant, become_of_here, file_seeds, mutants, step_seeds
+from ir_files import context
+
+from shardwright.dialects.text import module_text, parse_module
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.search.step_view import step_functions
 
 MESH = 'spmd.mesh @mesh = <["gpu"=2]>\n'
 TIMES = 'spmd.mesh @mesh = <["gpu"=2, "micro"=2 temporal]>\n'
@@ -124,6 +130,24 @@ REFUSED = {
         "search-strategy{algorithm=exhaustive}",
         "too many to try",
     ),
+    "what a loop gives back of its surroundings": (
+        TIMES
+        + step(op=FRAGMENTS.format(axis="micro").replace("pipe.yield", "spmd.free %w : tensor<4xf32>\n    pipe.yield")),
+        "",
+        "gives back %w of another block",
+    ),
+    "a part that is returned": (
+        TIMES
+        + """func.func @step(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<f32> {
+  %p = spmd.slice [{"micro"}] %x out_sharding = <@mesh, [{"micro"}]> : tensor<8xf32>
+  %d = aten.sum %p {spmd.signature = #spmd.sig<@mesh, ([{"micro"}]) -> ([], unreduced={"micro"})>}
+    : (tensor<8xf32>) -> tensor<f32>
+  func.return %d : tensor<f32>
+}
+""",
+        "duplex",
+        'reads %d, of which each part along "micro" has one',
+    ),
     "a step with collectives": (
         MESH + step(op=NEG.replace("%n", "%m") + "\n  %n = spmd.reshard %m to <@mesh, [{}]> : tensor<4xf32>"),
         "clip-gradients{norm=1.0}",
@@ -138,6 +162,23 @@ def test_ir_is_refused_with_its_reason(text: str, pipeline: str, message: str):
     found = become_of_here(Mutant("case", text, pipeline))
     assert found.status == "refused", found
     assert message in found.message
+
+
+NO_STEP = """func.func @f(%a: i32, %b: i32) -> i32 {
+  %c = arith.addi %a, %b : i32
+  func.return %c : i32
+}
+"""
+
+
+@pytest.mark.parametrize("passes", ["search-strategy{memory=20000},balance-ratios{segments=layers}", "search-plan"])
+@pytest.mark.parametrize("text", ["builtin.module {}", NO_STEP], ids=["no function", "no function of tensors"])
+def test_what_has_no_step_is_left_alone(text: str, passes: str):
+    cluster = ROOT / "examples" / "clusters" / "local-4.toml"
+    module = parse_module(context(), text)
+    run_pipeline(context(), module, f'add-cluster{{file="{cluster}"}},{passes}')
+    assert "spmd.cluster" in module_text(module)
+    assert not step_functions(module)
 
 
 def test_mutants_are_used_or_refused():
