@@ -64,6 +64,9 @@ MOST_PIPELINES = 6
 FINALISTS = 2
 """How many of those judged by short steps are made programs of."""
 
+LATE_FINALISTS = 3
+"""How many more are, one by one, while short steps promise more than the best program keeps."""
+
 FAR = 1.5
 """How many times the fastest step one may take and be of interest still, for predictions err."""
 
@@ -131,6 +134,10 @@ class Explorer:
                 # What fits must not do so by keeping less than there is room for.
                 self._consider([each for each in batch if self._is_open(each)], to_the_end=True)
         self._finish_estimated(FINALISTS)
+        for _ in range(LATE_FINALISTS):
+            if self.best is None or min(self.estimates.values(), default=inf) >= self.best.seconds:
+                break
+            self._finish_estimated(1)
         while self.best is None and self.estimates:
             # Short steps may promise more than the whole keeps: that it fits, above all.
             self._finish_estimated(1)
