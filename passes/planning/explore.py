@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 
 from ...ir.cluster import Cluster
@@ -38,10 +39,13 @@ WORK = 30_000
 """How many ops of programs may be gone through by default, where alternatives of problems count in part (`STATE`)."""
 
 LEAST_EFFORT = 0.5
-"""The part of the usual work that is done even where compute is all there is."""
+"""The part of the usual work that is done even where there is nothing to gain."""
 
 MOST_EFFORT = 2.0
-"""How many times the usual work is done where communication is."""
+"""How many times the usual work is done where nearly all of a step might be gained."""
+
+NEVER_GAINED = 0.15
+"""What part of a step is above what there is to compute at the least even where nothing better is to be found."""
 
 ONE_LAYOUT = 0.3
 """The part of the usual work that is done where the user has left nothing but the strategy open."""
@@ -98,8 +102,8 @@ class Explorer:
         self.notes: list[Note] = []
         self.best: Judged | None = None
         self.best_attempt: Attempt | None = None
-        self.exposed: float | None = None
-        """The part of the fastest step that fits, of what is known or estimated, in which it waits."""
+        self.to_gain: float | None = None
+        """The part of the fastest step that fits, of what is known or estimated, that another plan might not take."""
         self.estimates: dict[Candidate, float] = {}
         self.attempts: dict[Candidate, Attempt] = {}
         """At what short steps have judged, and was not made whole."""
@@ -174,13 +178,13 @@ class Explorer:
     @property
     def _is_over(self) -> bool:
         """
-        Whether something was found and no more may be spent: the less, the less of the best step is exposed.
+        Whether something was found and no more may be spent: the less, the less there is to gain.
 
-        Where devices differ, layouts and shares decide how much there is to compute, so that is no sign.
+        Where devices differ, layouts and shares decide how much there is to compute, so nobody knows.
         """
-        if self.exposed is None:
+        if self.to_gain is None:
             return False
-        effort = max(MOST_EFFORT * self.exposed, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
+        effort = max(MOST_EFFORT * self.to_gain, LEAST_EFFORT) if len(self.cluster.kinds_used) == 1 else MOST_EFFORT
         return self.allowance.is_over(effort * (ONE_LAYOUT if self.fixed.is_one_layout else 1.0))
 
     def _finish_estimated(self, count: int) -> None:
@@ -389,7 +393,7 @@ class Explorer:
         assert judged.peak is not None
         if judged.fits:
             if not self._is_worse(judged.seconds):
-                self.exposed = judged.exposed / judged.seconds if judged.seconds else 0.0
+                self.to_gain = self._to_gain(judged)
             self.estimates[attempt.candidate] = judged.seconds
             self.attempts[attempt.candidate] = attempt
         self._log(Note(judged.candidate, judged.seconds, "by shorter steps", judged.exposed, *judged.peak))
@@ -413,9 +417,23 @@ class Explorer:
             return
         if judged.fits:
             self.best, self.best_attempt = judged, attempt
-            self.exposed = judged.exposed / judged.seconds if judged.seconds else 0.0
+            self.to_gain = self._to_gain(judged)
         why = "" if judged.fits else "does not fit"
         self._log(Note(judged.candidate, judged.seconds, why, judged.exposed, *judged.peak))
+
+    def _to_gain(self, judged: Judged) -> float:
+        """
+        The part of a step in which it waits, or computes more than it has to: where devices compute the same, to send
+        less, nothing is exposed, and a plan that cuts it may be faster all the same.
+        """
+        if not judged.seconds:
+            return 0.0
+        return max(judged.exposed / judged.seconds, 1.0 - self._least / judged.seconds - NEVER_GAINED)
+
+    @cached_property
+    def _least(self) -> float:
+        """The seconds of what there is to compute, by all devices together."""
+        return self.bench.least_seconds(Layout(self.meshes[0]))
 
     def _is_worse(self, least: float) -> bool:
         known = [*([self.best.seconds] if self.best is not None else []), *self.estimates.values()]
