@@ -41,7 +41,8 @@ from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
 from ..passes.verification import first_fault
-from .files import UNDECIDED, swap_folder
+from .files import PLANNED, UNDECIDED, swap_folder, text_digest
+from .plan_record import RECORD, PlanRecord
 from .training_step import LossScaling, TrainingStep
 
 PIPELINE = (
@@ -87,6 +88,7 @@ class PlanOptions:
             seconds; see there.
         candidate: a file whose candidate `search-plan` makes again, in the place of a search: the `plan.json` of
             another plan, say.
+        adapt: whether the candidate may be of another cluster, and is put on this one.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -106,6 +108,7 @@ class PlanOptions:
     keep_activations: float | None = None
     budget: float | None = None
     candidate: str | None = None
+    adapt: bool = False
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> str:
@@ -138,6 +141,7 @@ class PlanOptions:
         plain["processes"] = self.processes if self.processes > 1 else None
         found = [f"{name}={quoted(value)}" for name, value in texts.items() if value is not None]
         found += [f"{name}={value}" for name, value in plain.items() if value is not None]
+        found += ["adapt=true"] if self.adapt else []
         return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]
 
     def _strategy(self, cluster: Cluster, algorithm: str) -> str:
@@ -172,17 +176,22 @@ class CompiledStep:
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
-        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and `global.mlir`, the step before any decision,
-        if that is known: all of them or, if this process ends before, none. What was there before is replaced.
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and, where the plan was searched for, what
+        `replan` begins from: `global.mlir`, the step before any decision, and `replan.json`. All of them are written
+        or, if this process ends before, none. What was there before is replaced.
 
         Args:
             began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
                 default from the begin of planning.
         """
         folder = Path(folder)
-        texts: dict[str, str | None] = {"step.mlir": module_text(self.module), "program.py": self.program}
-        # That of an earlier plan would answer for this one.
-        texts[UNDECIDED] = module_text(self.undecided) if self.undecided is not None else None
+        planned = module_text(self.module)
+        texts: dict[str, str | None] = {PLANNED: planned, "program.py": self.program}
+        # Those of an earlier plan would answer for this one.
+        texts |= {UNDECIDED: None, RECORD: None}
+        if self.undecided is not None:
+            texts[UNDECIDED] = module_text(self.undecided)
+            texts[RECORD] = PlanRecord.of(self.module, self.report).text(text_digest(planned))
         total = {"total_seconds": time() - (began if began is not None else self.began)}
         texts["plan.json"] = json.dumps({**self.report, **total}, indent=2) + "\n"
         swap_folder(folder, texts)

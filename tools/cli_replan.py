@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
-from ..api.files import UNDECIDED
-from ..api.replan import Replanned, replan
+from ..api.files import PLANNED, UNDECIDED, plan_digest
+from ..api.plan_record import RECORD, PlanRecord
+from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
 from ..ir.units import bytes_text
 from .cli_arguments import TOOL, command_line
@@ -29,18 +33,33 @@ def replan_command(options: Namespace) -> int:
         raise _error(f"{folder} was not made by a search over plans, or by an older version", f"plan again: {again}")
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
-        undecided, planned = load_module(str(folder / UNDECIDED)), load_module(str(folder / "step.mlir"))
+        undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
+        if old.cluster.mesh.device_count != report["ranks"]:
+            told = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
+            raise _error(f"the files in {folder} are not of one plan: {told}", f"plan again: {again}")
         phase("planning")
         try:
-            found = replan(undecided, planned, report, cluster, options.remaining)
+            found = replan(undecided, old, cluster, options.remaining)
+        except OtherStepError as error:
+            told = f"the files in {folder} are not of one plan: {error}"
+            raise _error(told, f"plan again: {again}") from error
         except ValueError as error:
             raise _error(str(error), "name with --remaining each old rank that is left, once") from error
     written = found.step.save(options.out, process_began())
-    print_report(summary(found.step.report), moved(found), f"{written}/program.py is the new program")
+    print_report(summary(found.step.report), moved(found.state), f"{written}/program.py is the new program")
     return 0
 
 
-def moved(found: Replanned) -> Table:
+def _record(folder: Path, report: Mapping[str, Any]) -> PlanRecord:
+    """What there is to know of the old plan; of a `step.mlir` that was changed since, by reading all of it."""
+    try:
+        found = PlanRecord.read(folder / RECORD, plan_digest(folder))
+    except (OSError, ValueError):
+        found = PlanRecord.of(load_module(str(folder / PLANNED)), report)
+    return replace(found, name=report["name"], step=report["step"], candidate=report["chosen_candidate"])
+
+
+def moved(found: Transition) -> Table:
     """What has to be moved."""
     table = Table(title="state", show_header=False)
     rows = {
