@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
@@ -33,6 +33,7 @@ from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.pipeline_spec import quoted
+from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
 from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pins import load_pins
@@ -50,8 +51,11 @@ PIPELINE = (
 )
 """What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
-AGAIN = "{plan},check-order,check-memory,insert-frees"
-"""What `replan` runs on the step before any decision, on which the first passes were run."""
+AGAIN = "{plan},check-order,insert-frees"
+"""
+What `replan` runs on the step before any decision, on which the first passes were run. `search-plan` has made sure that
+the plan fits.
+"""
 
 _FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit},join-updates"
 """What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
@@ -166,6 +170,7 @@ class CompiledStep:
         began: when planning did, by `time.time()`.
         undecided: the step before any decision, from which `explain` asks what else would have been; None where
             `search-plan` was not run.
+        texts: of both modules, in this order, where they are known; `save` writes them.
     """
 
     module: ModuleOp
@@ -173,6 +178,7 @@ class CompiledStep:
     report: Mapping[str, Any]
     began: float
     undecided: ModuleOp | None = None
+    texts: tuple[str, str | None] | None = field(default=None, repr=False)
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
@@ -185,12 +191,11 @@ class CompiledStep:
                 default from the begin of planning.
         """
         folder = Path(folder)
-        planned = module_text(self.module)
+        planned, undecided = self.texts or _texts(self.module, self.undecided)
         texts: dict[str, str | None] = {PLANNED: planned, "program.py": self.program}
         # Those of an earlier plan would answer for this one.
-        texts |= {UNDECIDED: None, RECORD: None}
+        texts |= {UNDECIDED: undecided, RECORD: None}
         if self.undecided is not None:
-            texts[UNDECIDED] = module_text(self.undecided)
             texts[RECORD] = PlanRecord.of(self.module, self.report).text(text_digest(planned))
         total = {"total_seconds": time() - (began if began is not None else self.began)}
         texts["plan.json"] = json.dumps({**self.report, **total}, indent=2) + "\n"
@@ -273,14 +278,36 @@ def lower(
         add_cluster(module, cluster)
         passes = options.passes(cluster)
         seconds |= run_pipeline(Context(), module, passes, verify_each=False, on_before=on_before)
-        if fault := first_fault(module):
-            raise PassError("plan", "invalid", f"{fault.message} (run opt-tool --verify-each to see which)", fault.op)
         observe("emit")
-        start = perf_counter()
-        program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
-        seconds["emit"] = perf_counter() - start
-    given = undecided[0] if undecided else None
-    return CompiledStep(module, program, report(module, seconds, name, step_spec), began, given)
+        given = undecided[0] if undecided else None
+
+        def told() -> dict[str, Any]:
+            if fault := first_fault(module):
+                hint = "run opt-tool --verify-each to see which"
+                raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
+            return report(module, seconds, name, step_spec)
+
+        def emitted() -> tuple[str, float]:
+            start = perf_counter()
+            program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
+            return program, perf_counter() - start
+
+        if options.processes == 1:
+            about, (program, spent), texts = told(), emitted(), None
+        else:
+            # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
+            jobs: list[Callable[[], Any]] = [told, lambda: _texts(module, given), emitted]
+            about, texts, (program, spent) = side_by_side(_called, jobs, options.processes)
+    about["pass_seconds"]["emit"] = spent
+    return CompiledStep(module, program, about, began, given, texts)
+
+
+def _called(job: Callable[[], Any]) -> Any:
+    return job()
+
+
+def _texts(module: ModuleOp, undecided: ModuleOp | None) -> tuple[str, str | None]:
+    return module_text(module), module_text(undecided) if undecided is not None else None
 
 
 def versions() -> dict[str, str]:

@@ -94,7 +94,12 @@ class Replanned:
 
 
 def replan(
-    undecided: ModuleOp, old: PlanRecord, cluster: Cluster, remaining: Sequence[int] | None = None
+    undecided: ModuleOp,
+    old: PlanRecord,
+    cluster: Cluster,
+    remaining: Sequence[int] | None = None,
+    *,
+    processes: int = 1,
 ) -> Replanned:
     """
     A plan for other devices, begun from one that there is: its strategy on a mesh like its own, as long as that fits,
@@ -104,6 +109,7 @@ def replan(
         undecided: the step before any decision (`global.mlir`); it is changed.
         remaining: the old ranks that are left, in the order of the new ones; by default as many as there are, and which
             takes which place is decided so that the least is moved, on devices of their kind and hosts of their number.
+        processes: as of `PlanOptions`.
 
     Raises:
         OtherStepError: the old plan is of another step.
@@ -115,7 +121,8 @@ def replan(
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
     with candidate_file(old) as path:
         passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(path)} adapt=true}}")
-        made = lower(undecided, cluster, PlanOptions(pipeline=passes), name=old.name, step_spec=old.step, seconds={})
+        options = PlanOptions(pipeline=passes, processes=processes)
+        made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
     return Replanned(replace(made, report={**made.report, "replan": state.report()}), state)
 

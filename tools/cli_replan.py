@@ -14,10 +14,11 @@ from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
 from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
+from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
 from .cli_arguments import TOOL, command_line
 from .cli_console import print_report, process_began, working
-from .cli_plan import summary
+from .cli_plan import side_processes, summary
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .plan_folder import read_report
@@ -25,6 +26,11 @@ from .plan_folder import read_report
 
 def replan_command(options: Namespace) -> int:
     """Plan again, write the new plan, and say what has to be moved."""
+    with collector_paused():
+        return _replan(options)
+
+
+def _replan(options: Namespace) -> int:
     folder = Path(options.plan)
     report = read_report(folder, "name", "step", "ranks")
     cluster = find_cluster(options.cluster)
@@ -39,7 +45,7 @@ def replan_command(options: Namespace) -> int:
             raise _error(f"the files in {folder} are not of one plan: {told}", f"plan again: {again}")
         phase("planning")
         try:
-            found = replan(undecided, old, cluster, options.remaining)
+            found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
         except OtherStepError as error:
             told = f"the files in {folder} are not of one plan: {error}"
             raise _error(told, f"plan again: {again}") from error
