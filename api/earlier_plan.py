@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..ir.cluster import Cluster
+from ..ir.submesh import on_mesh
+from ..passes.errors import PassError
 from ..runtime.checkpoint import checkpoints
 from .compile import CompiledStep, PlanOptions
 from .files import plan_digest
@@ -46,17 +48,30 @@ class EarlierPlan:
                 LOG.warning("planning does not begin from the plan in %s: %s", place, error)
         return None
 
-    @contextmanager
-    def options(self, asked: PlanOptions) -> Generator[PlanOptions]:
-        """The options by which a plan is made of this one; as asked where this one was not searched for."""
+    def made(
+        self, compiled: Callable[[PlanOptions], list[CompiledStep]], asked: PlanOptions, cluster: Cluster
+    ) -> list[CompiledStep]:
+        """
+        What is compiled with options that begin from this plan: the plan itself on its own cluster, and one made of it
+        on another; as asked where it was not searched for.
+        """
         if self.record.candidate is None:
-            yield asked
-            return
+            return [self._told(each, cluster, adapted=False) for each in compiled(asked)]
         # What it was to obey may be no longer asked for.
         with candidate_file(replace(self.record, candidate={**self.record.candidate, "pins": []})) as path:
-            yield replace(asked, candidate=path, adapt=True)
+            if self._is_for(cluster) and not self.record.adapted:
+                # Other options than then, to which it is no answer, are for a search.
+                with suppress(PassError):
+                    found = compiled(replace(asked, candidate=path))
+                    return [self._told(each, cluster, adapted=False) for each in found]
+            found = compiled(replace(asked, candidate=path, adapt=True))
+            return [self._told(each, cluster, adapted=True) for each in found]
 
-    def told(self, made: CompiledStep, cluster: Cluster) -> CompiledStep:
+    def _is_for(self, cluster: Cluster) -> bool:
+        mesh = self.record.cluster.mesh
+        return mesh.device_count == cluster.mesh.device_count and on_mesh(cluster, mesh) == self.record.cluster
+
+    def _told(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
         """A plan whose report says what state has to be moved, where each old rank goes on as that of its number."""
         old = self.record
         try:
@@ -64,5 +79,5 @@ class EarlierPlan:
         except OtherStepError as error:
             LOG.warning("%s: %s", self.folder, error)
             return made
-        begun = {"from": str(self.folder), "from_ranks": old.cluster.mesh.device_count}
+        begun = {"from": str(self.folder), "from_ranks": old.cluster.mesh.device_count, "adapted": adapted}
         return replace(made, report={**made.report, "replan": {**begun, **state.report()}})

@@ -252,11 +252,11 @@ class _Asked:
             options, most = replace(self.options, pins=path), self.measure if world > 1 else 1
             name = _name_of(self.step.model)
             old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
-            if old is None:
-                return compile_finalists(self.step, cluster, options, most, name=name)
-            with old.options(options) as begun:
-                found = compile_finalists(self.step, cluster, begun, most, name=name)
-            return [old.told(each, cluster) for each in found]
+
+            def compiled(asked: PlanOptions) -> list[CompiledStep]:
+                return compile_finalists(self.step, cluster, asked, most, name=name)
+
+            return old.made(compiled, options, cluster) if old is not None else compiled(options)
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:

@@ -35,6 +35,7 @@ class PlanRecord:
         candidate: what makes the plan again, as `chosen_candidate` of `plan.json`; None where it was not searched for.
         cluster: that it was planned for, on its mesh.
         state: where the parameters, states and buffers are.
+        adapted: whether it was made of the plan of another cluster, which had the candidate.
     """
 
     name: str
@@ -42,13 +43,15 @@ class PlanRecord:
     candidate: Mapping[str, Any] | None
     cluster: Cluster
     state: Sequence[Spread]
+    adapted: bool = False
 
     @staticmethod
     def of(module: ModuleOp, report: Mapping[str, Any]) -> PlanRecord:
         """That of a planned module and what `plan.json` says of it."""
         chosen = report.get("chosen_candidate")
         found = cluster_of_module(module)
-        return PlanRecord(report["name"], report["step"], chosen, found, state_placement(module))
+        adapted = bool(report.get("replan", {}).get("adapted", False))
+        return PlanRecord(report["name"], report["step"], chosen, found, state_placement(module), adapted)
 
     def text(self, digest: str = "") -> str:
         """
@@ -63,7 +66,8 @@ class PlanRecord:
             key = spread.element, id(spread.boxes)
             group = groups.setdefault(key, {"element": spread.element, "values": [], "boxes": spread.boxes})
             group["values"].append(spread.name)
-        told = {"version": _VERSION, "of": digest, "name": self.name, "step": self.step, "candidate": self.candidate}
+        told = {"version": _VERSION, "of": digest, "name": self.name, "step": self.step}
+        told |= {"candidate": self.candidate, "adapted": self.adapted}
         return json.dumps({**told, "cluster": cluster_toml(self.cluster), "state": list(groups.values())}) + "\n"
 
     @staticmethod
@@ -83,7 +87,8 @@ class PlanRecord:
             state = [spread for group in found["state"] for spread in _spreads(group)]
             if found["candidate"] is not None:
                 Chosen.read(found["candidate"], cluster.mesh.name)
-            return PlanRecord(found["name"], found["step"], found["candidate"], cluster, state)
+            adapted = found["adapted"] is True
+            return PlanRecord(found["name"], found["step"], found["candidate"], cluster, state, adapted)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 

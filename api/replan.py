@@ -124,7 +124,7 @@ def replan(
         options = PlanOptions(pipeline=passes, processes=processes)
         made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
-    return Replanned(replace(made, report={**made.report, "replan": state.report()}), state)
+    return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)
 
 
 @contextmanager

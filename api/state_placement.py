@@ -9,18 +9,19 @@ from xdsl.dialects.builtin import ModuleOp
 from ..dialects import train
 from ..dialects.compute import element_bytes, shape_of
 from ..dialects.step import sharding_of
+from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_slices
 from ..ir.state_moves import Box, Spread
-from ..passes.search.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from ..passes.search.step_view import Input, StepView, step_functions, step_views
 
 LASTING = (train.PARAM, train.STATE, train.BUFFER)
 """The roles of arguments that are the state of a step."""
 
 
 def lasting_values(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """The name, shape and bytes of an element of every parameter, state and buffer."""
-    mesh = mesh_of_module(module)
-    for given in (given for func in step_functions(module) for given in StepView(func, mesh).inputs):
+    """The name, shape and bytes of an element of every parameter, state and buffer of a step, planned or not."""
+    views = (StepView(func, Mesh(())) for func in step_functions(module))
+    for given in (given for view in views for given in view.inputs):
         if given.role in LASTING:
             yield _name(given), shape_of(given.argument), element_bytes(given.argument)
 

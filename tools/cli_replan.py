@@ -72,11 +72,11 @@ def moved(found: Transition) -> Table:
         "of the step, once": bytes_text(found.state),
         "on a rank that needs it": bytes_text(found.moves.kept),
         "to move": f"{bytes_text(found.moves.bytes)}, in {len(found.moves.moves)} parts",
-        "no less than": bytes_text(found.least),
     }
     if found.moves.lost:
         size, parts = bytes_text(found.moves.bound - found.moves.bytes), len(found.moves.lost)
         rows["on no remaining rank"] = f"{size}, in {parts} parts, which a checkpoint must have"
+    rows["both, at least" if found.moves.lost else "at least"] = bytes_text(found.least)
     for row in rows.items():
         table.add_row(*row)
     return table
