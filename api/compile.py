@@ -191,7 +191,7 @@ class CompiledStep:
                 default from the begin of planning.
         """
         folder = Path(folder)
-        planned, undecided = self.texts or _texts(self.module, self.undecided)
+        planned, undecided = self.texts or (module_text(self.module), _text(self.undecided))
         texts: dict[str, str | None] = {PLANNED: planned, "program.py": self.program}
         # Those of an earlier plan would answer for this one.
         texts |= {UNDECIDED: undecided, RECORD: None}
@@ -296,8 +296,9 @@ def lower(
             about, (program, spent), texts = told(), emitted(), None
         else:
             # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
-            jobs: list[Callable[[], Any]] = [told, lambda: _texts(module, given), emitted]
-            about, texts, (program, spent) = side_by_side(_called, jobs, options.processes)
+            jobs: list[Callable[[], Any]] = [told, emitted, lambda: _text(given), lambda: _text(module)]
+            about, (program, spent), before, planned = side_by_side(_called, jobs, options.processes)
+            texts = planned, before
     about["pass_seconds"]["emit"] = spent
     return CompiledStep(module, program, about, began, given, texts)
 
@@ -306,8 +307,8 @@ def _called(job: Callable[[], Any]) -> Any:
     return job()
 
 
-def _texts(module: ModuleOp, undecided: ModuleOp | None) -> tuple[str, str | None]:
-    return module_text(module), module_text(undecided) if undecided is not None else None
+def _text(module: ModuleOp | None) -> str | None:
+    return module_text(module) if module is not None else None
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,7 @@ How long it takes to plan again for other devices, and how much state that moves
     python benchmarks/replanning.py [--step STEP] [--budget SECONDS] [N:M ...]
 
 Every third of N and M devices is of a kind three times slower. The step is imported and planned for N once; then it is
-planned again for M from the files of that plan, in a process of its own each time, in two processes as far as that goes.
+planned again for M from the files of that plan, in a process of its own each time, which forks once where that helps.
 Seconds are those after the import of modules: `read` of reading the step before any decision and where the old plan has
 the state, `replan` of planning again until program, report and texts are there, `write` of writing them. Each is as a
 clock has it, and `cpu s` are the processor seconds of all. `lost` is what only ranks that left have: it comes from a

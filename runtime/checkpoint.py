@@ -198,9 +198,7 @@ def write(
             save_tensors(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            for file, content in given.items():
-                _write_file(unfinished / file, lambda path: path.write_bytes(content))
-            mine += [*(unfinished / file for file in given), unfinished / _METADATA]
+            mine += [*_written(unfinished, given), unfinished / _METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
     def commit(files: Mapping[str, list[Any]]) -> None:
@@ -339,6 +337,13 @@ def _digest(path: Path) -> str:
 
 def _text_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Files, by name, on the disk."""
+    for name, content in files.items():
+        _write_file(folder / name, lambda path: path.write_bytes(content))
+    return [folder / name for name in files]
 
 
 def _write_file(path: Path, make: Callable[[Path], object]) -> None:
