@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,12 @@ def test_a_changed_record_is_left(changed: dict[str, Any], plan: Path, tmp_path:
     assert EarlierPlan.find(tmp_path) is None
 
 
-def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path):
+def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path, caplog: pytest.LogCaptureFixture):
     found, step = EarlierPlan.find(plan), find_step("mlp-tiny")
     assert found is not None
     asked: list[PlanOptions] = []
 
-    def made(name: str, **options: Any) -> CompiledStep:
+    def made(name: str, found: EarlierPlan = found, **options: Any) -> CompiledStep:
         cluster = parse_cluster(shipped_clusters()[name])
 
         def compiled(each: PlanOptions) -> list[CompiledStep]:
@@ -112,3 +113,7 @@ def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path):
     assert other.report["chosen_candidate"]["choice"]["name"] == found.record.candidate["choice"]["name"]  # type: ignore[index]
     assert fixed.report["chosen_candidate"]["parts"] == 2
     assert PlanRecord.of(other.module, other.report).adapted
+    assert "another step" not in caplog.text
+    strange = made("local-4", replace(found, record=replace(found.record, state=found.record.state[1:])))
+    assert "replan" not in strange.report
+    assert "the old plan is of another step: it has no 'param " in caplog.text
