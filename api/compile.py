@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
@@ -33,6 +33,7 @@ from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.pipeline_spec import quoted
+from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
 from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pins import load_pins
@@ -41,7 +42,8 @@ from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
 from ..passes.verification import first_fault
-from .files import UNDECIDED, swap_folder
+from .files import PLANNED, UNDECIDED, swap_folder, text_digest
+from .plan_record import RECORD, PlanRecord
 from .training_step import LossScaling, TrainingStep
 
 PIPELINE = (
@@ -49,8 +51,11 @@ PIPELINE = (
 )
 """What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
 
-AGAIN = "{plan},check-order,check-memory,insert-frees"
-"""What `replan` runs on the step before any decision, on which the first passes were run."""
+AGAIN = "{plan},check-order,insert-frees"
+"""
+What `replan` runs on the step before any decision, on which the first passes were run. `search-plan` has made sure that
+the plan fits.
+"""
 
 _FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit},join-updates"
 """What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
@@ -87,6 +92,7 @@ class PlanOptions:
             seconds; see there.
         candidate: a file whose candidate `search-plan` makes again, in the place of a search: the `plan.json` of
             another plan, say.
+        adapt: whether the candidate may be of another cluster, and is put on this one.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -106,6 +112,7 @@ class PlanOptions:
     keep_activations: float | None = None
     budget: float | None = None
     candidate: str | None = None
+    adapt: bool = False
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> str:
@@ -138,6 +145,7 @@ class PlanOptions:
         plain["processes"] = self.processes if self.processes > 1 else None
         found = [f"{name}={quoted(value)}" for name, value in texts.items() if value is not None]
         found += [f"{name}={value}" for name, value in plain.items() if value is not None]
+        found += ["adapt=true"] if self.adapt else []
         return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]
 
     def _strategy(self, cluster: Cluster, algorithm: str) -> str:
@@ -162,6 +170,7 @@ class CompiledStep:
         began: when planning did, by `time.time()`.
         undecided: the step before any decision, from which `explain` asks what else would have been; None where
             `search-plan` was not run.
+        texts: of both modules, in this order, where they are known; `save` writes them.
     """
 
     module: ModuleOp
@@ -169,20 +178,25 @@ class CompiledStep:
     report: Mapping[str, Any]
     began: float
     undecided: ModuleOp | None = None
+    texts: tuple[str, str | None] | None = field(default=None, repr=False)
 
     def save(self, folder: str | Path, began: float | None = None) -> Path:
         """
-        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and `global.mlir`, the step before any decision,
-        if that is known: all of them or, if this process ends before, none. What was there before is replaced.
+        Write `step.mlir`, `program.py` and `plan.json` into `folder`, and, where the plan was searched for, what
+        `replan` begins from: `global.mlir`, the step before any decision, and `replan.json`. All of them are written
+        or, if this process ends before, none. What was there before is replaced.
 
         Args:
             began: by `time.time()`, since when somebody waits; `total_seconds` of `plan.json` counts from there, by
                 default from the begin of planning.
         """
         folder = Path(folder)
-        texts: dict[str, str | None] = {"step.mlir": module_text(self.module), "program.py": self.program}
-        # That of an earlier plan would answer for this one.
-        texts[UNDECIDED] = module_text(self.undecided) if self.undecided is not None else None
+        planned, undecided = self.texts or (module_text(self.module), _text(self.undecided))
+        texts: dict[str, str | None] = {PLANNED: planned, "program.py": self.program}
+        # Those of an earlier plan would answer for this one.
+        texts |= {UNDECIDED: undecided, RECORD: None}
+        if self.undecided is not None:
+            texts[RECORD] = PlanRecord.of(self.module, self.report).text(text_digest(planned))
         total = {"total_seconds": time() - (began if began is not None else self.began)}
         texts["plan.json"] = json.dumps({**self.report, **total}, indent=2) + "\n"
         swap_folder(folder, texts)
@@ -264,14 +278,37 @@ def lower(
         add_cluster(module, cluster)
         passes = options.passes(cluster)
         seconds |= run_pipeline(Context(), module, passes, verify_each=False, on_before=on_before)
-        if fault := first_fault(module):
-            raise PassError("plan", "invalid", f"{fault.message} (run opt-tool --verify-each to see which)", fault.op)
         observe("emit")
-        start = perf_counter()
-        program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
-        seconds["emit"] = perf_counter() - start
-    given = undecided[0] if undecided else None
-    return CompiledStep(module, program, report(module, seconds, name, step_spec), began, given)
+        given = undecided[0] if undecided else None
+
+        def told() -> dict[str, Any]:
+            if fault := first_fault(module):
+                hint = "run opt-tool --verify-each to see which"
+                raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
+            return report(module, seconds, name, step_spec)
+
+        def emitted() -> tuple[str, float]:
+            start = perf_counter()
+            program = emit_python(module, name=name, step_spec=step_spec, versions=versions())
+            return program, perf_counter() - start
+
+        if options.processes == 1:
+            about, (program, spent), texts = told(), emitted(), None
+        else:
+            # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
+            jobs: list[Callable[[], Any]] = [told, emitted, lambda: _text(given), lambda: _text(module)]
+            about, (program, spent), before, planned = side_by_side(_called, jobs, options.processes)
+            texts = planned, before
+    about["pass_seconds"]["emit"] = spent
+    return CompiledStep(module, program, about, began, given, texts)
+
+
+def _called(job: Callable[[], Any]) -> Any:
+    return job()
+
+
+def _text(module: ModuleOp | None) -> str | None:
+    return module_text(module) if module is not None else None
 
 
 def versions() -> dict[str, str]:

@@ -27,6 +27,7 @@ from .batch_values import BatchValues
 from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
+from .plan_record import PlanRecord
 from .profiled_layers import ProfiledLayers
 from .step_state import StepState
 from .trained_loss import trained_loss
@@ -49,6 +50,7 @@ class DistributedStep(StepState):
         values: of the batch that was planned, those that are part of the step.
         device_mesh: the one that was planned for, if one was given.
         on_nan: what becomes of a loss that is no number.
+        record: of the plan, on rank 0.
 
     What it holds is read, replaced, saved and loaded by the methods of `StepState`.
     """
@@ -64,8 +66,9 @@ class DistributedStep(StepState):
         values: BatchValues,
         device_mesh: DeviceMesh | None = None,
         on_nan: OnNan = "raise",
+        record: PlanRecord | None = None,
     ) -> None:
-        super().__init__(executor, device_mesh)
+        super().__init__(executor, device_mesh, record)
         self.plan = plan
         self.program = program
         self._model = model if isinstance(model, nn.Module) else None

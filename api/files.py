@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import sys
@@ -10,7 +11,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..ir.text_file import write_atomically
+from ..ir.text_file import read_text, write_atomically
+
+PLANNED = "step.mlir"
+"""The file of a plan's folder with the planned step."""
 
 UNDECIDED = "global.mlir"
 """The file of a plan's folder with the step before any decision."""
@@ -45,6 +49,17 @@ def swap_folder(folder: Path, texts: Mapping[str, str | None]) -> None:
             made.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of a text, by which a file can name another that it belongs to."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def plan_digest(folder: Path) -> str:
+    """That of the planned step in a plan's folder; empty where there is none, as in a checkpoint."""
+    path = folder / PLANNED
+    return text_digest(read_text(path)) if path.exists() else ""
 
 
 def _write_into(folder: Path, texts: Mapping[str, str | None]) -> None:

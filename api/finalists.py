@@ -78,7 +78,7 @@ def compile_finalists(
             path.write_text(json.dumps(record), encoding="utf-8")
             # A slower candidate may turn out not to fit.
             with suppress(PassError):
-                found.append(made(replace(options, candidate=str(path))))
+                found.append(made(replace(options, candidate=str(path), adapt=False)))
     return found
 
 

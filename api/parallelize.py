@@ -42,9 +42,11 @@ from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
+from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .pin_file import pin_file
 from .plan_log import log_plan
+from .plan_record import PlanRecord
 from .training_step import LossScaling, TrainingStep
 from .variants import Connections, Planner, Variants
 
@@ -80,6 +82,7 @@ def parallelize(
     shapes: Sequence[Batch] = (),
     on_nan: OnNan = "raise",
     faults: FaultBounds = FaultBounds(),
+    replan_from: str | Path | None = None,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it, ready to run, on every rank of the job.
@@ -121,6 +124,9 @@ def parallelize(
         on_nan: what becomes of a loss that is nan or infinite: ``raise``, an error on all ranks; ``skip``, a step whose
             loss or gradients are not finite changes nothing; or ``ignore``.
         faults: how soon a rank that is dead, left early or does not answer ends the job; that of a job's first call.
+        replan_from: a folder of checkpoints, or one of `shardwright plan`. Where it has a plan, this one is made of
+            that, on the devices that there are now, and little of the state is elsewhere; searched is only where none
+            like it fits, or is as asked. It loads no state, which `resume` of the step does.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
@@ -135,7 +141,8 @@ def parallelize(
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
-    made = _parallelized(step, device, cluster, options, pins, seed, compared, measure, on_nan)
+    begun = Path(replan_from) if replan_from is not None else None
+    made = _parallelized(step, device, cluster, options, pins, seed, compared, measure, on_nan, begun)
     for batch in shapes:
         made.declare(batch)
     return made
@@ -151,6 +158,7 @@ def _parallelized(
     compared: int,
     measure: int | None,
     on_nan: OnNan,
+    replan_from: Path | None,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
     began, model = time.perf_counter(), step.model
@@ -166,7 +174,7 @@ def _parallelized(
             cluster = auto_cluster(device, mesh_of(cluster))
         elif cluster == AUTO:
             cluster = auto_cluster(device)
-        asked = _Asked(step, cluster, options, pins, measure)
+        asked = _Asked(step, cluster, options, pins, measure, replan_from)
         planned, modules = _from_rank_0(asked)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]
@@ -178,9 +186,10 @@ def _parallelized(
     executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
     planner = _planner(step, options, modules[best]) if modules else None
+    record = PlanRecord.of(modules[best], report) if modules else None
     variants = Variants(executor, BatchForm(step.batch, step.loss is not None), connections, planner)
     return DistributedStep(
-        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh, on_nan
+        executor, report, program, variants, model, compared, BatchValues.of(step.batch), device_mesh, on_nan, record
     )
 
 
@@ -233,6 +242,7 @@ class _Asked:
     options: PlanOptions
     pins: str | Path | None
     measure: int
+    replan_from: Path | None
 
     def compiled(self, world: int) -> list[CompiledStep]:
         """The plan for `world` ranks, and after it others that may be faster."""
@@ -240,7 +250,13 @@ class _Asked:
         cluster = _fitted(given, world)
         with pin_file(self.pins) as path:
             options, most = replace(self.options, pins=path), self.measure if world > 1 else 1
-            return compile_finalists(self.step, cluster, options, most, name=_name_of(self.step.model))
+            name = _name_of(self.step.model)
+            old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
+
+            def compiled(asked: PlanOptions) -> list[CompiledStep]:
+                return compile_finalists(self.step, cluster, asked, most, name=name)
+
+            return old.made(compiled, options, cluster) if old is not None else compiled(options)
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:

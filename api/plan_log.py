@@ -32,6 +32,16 @@ def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -
         seconds_text(report["predicted_exposed_communication_s"]),
         bytes_text(max(report["peak_bytes"])),
     )
+    if (begun := report.get("replan")) is not None:
+        LOG.info(
+            "%s: begun from the plan of %d ranks in %s: %s of %s of state are on other ranks than there, %s at least",
+            name,
+            begun["from_ranks"],
+            begun["from"],
+            bytes_text(begun["moved_bytes"] + begun["lost_bytes"]),
+            bytes_text(begun["state_bytes"]),
+            bytes_text(begun["moved_bytes_bound"]),
+        )
     for each in report.get("measured", ()):
         told = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
         LOG.info("%s: measured %s: %s, predicted %s", name, each["plan"], *told)

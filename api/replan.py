@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,10 @@ from ..passes.add_cluster import add_cluster
 from ..passes.errors import describe
 from ..passes.pipeline import run_pipeline
 from ..passes.pipeline_spec import quoted
-from ..passes.search.step_view import cluster_of_module
 from .compile import AGAIN, CompiledStep, PlanOptions, lower
+from .plan_record import PlanRecord
 from .rank_placement import best_ranks, exchangeable, kept_bytes
-from .state_placement import state_bytes, state_placement
+from .state_placement import lasting_values, state_placement
 
 
 def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOptions()) -> ModuleOp:
@@ -47,10 +49,14 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
     return found
 
 
+class OtherStepError(ValueError):
+    """A plan that is of another step than the one that is planned again; the message says by what."""
+
+
 @dataclass(frozen=True)
-class Replanned:
+class Transition:
     """
-    A plan that was made of another, and how the state of the one becomes that of the other.
+    How the state of one plan becomes that of another.
 
     Args:
         before: by new rank, the old rank of the same process.
@@ -59,7 +65,6 @@ class Replanned:
             hosts let them; in the order that is asked for they may be more.
     """
 
-    step: CompiledStep
     moves: Moves
     before: Mapping[int, int]
     state: int
@@ -80,12 +85,21 @@ class Replanned:
         }
 
 
+@dataclass(frozen=True)
+class Replanned:
+    """A plan that was made of another, and how the state of the one becomes that of the other."""
+
+    step: CompiledStep
+    state: Transition
+
+
 def replan(
     undecided: ModuleOp,
-    planned: ModuleOp,
-    report: Mapping[str, Any],
+    old: PlanRecord,
     cluster: Cluster,
     remaining: Sequence[int] | None = None,
+    *,
+    processes: int = 1,
 ) -> Replanned:
     """
     A plan for other devices, begun from one that there is: its strategy on a mesh like its own, as long as that fits,
@@ -93,31 +107,81 @@ def replan(
 
     Args:
         undecided: the step before any decision (`global.mlir`); it is changed.
-        planned: the old plan (`step.mlir`).
-        report: what its `plan.json` says.
         remaining: the old ranks that are left, in the order of the new ones; by default as many as there are, and which
             takes which place is decided so that the least is moved, on devices of their kind and hosts of their number.
+        processes: as of `PlanOptions`.
 
     Raises:
+        OtherStepError: the old plan is of another step.
         ValueError: a remaining rank that there was not.
         PassError: no plan fits the cluster.
     """
-    old = state_placement(planned)
-    was = cluster_of_module(planned)
-    given = kept_ranks(was.mesh.device_count, cluster.mesh.device_count, remaining)
+    _verify_same_step(_shapes_of(undecided), old)
+    # Before anything is planned: it may be one that there was not.
+    kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
+    with candidate_file(old) as path:
+        passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(path)} adapt=true}}")
+        options = PlanOptions(pipeline=passes, processes=processes)
+        made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
+    state = transition(old, made.module, cluster, remaining)
+    return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)
+
+
+@contextmanager
+def candidate_file(old: PlanRecord) -> Generator[str]:
+    """The path of a file with the candidate of a plan, for as long as the context lasts."""
     with tempfile.TemporaryDirectory(prefix="shardwright-replan-") as folder:
         path = Path(folder, "candidate.json")
-        path.write_text(json.dumps(report["chosen_candidate"]), encoding="utf-8")
-        passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(str(path))} adapt=true}}")
-        options = PlanOptions(pipeline=passes)
-        made = lower(undecided, cluster, options, name=report["name"], step_spec=report["step"], seconds={})
-    new = state_placement(made.module)
-    best = _renumbered(old, new, was, cluster, given, remaining)
+        path.write_text(json.dumps(old.candidate), encoding="utf-8")
+        yield str(path)
+
+
+def transition(
+    old: PlanRecord, module: ModuleOp, cluster: Cluster, remaining: Sequence[int] | None = None
+) -> Transition:
+    """
+    What has to be moved from an old plan to a new one.
+
+    Args:
+        module: the new plan, for `cluster`.
+        remaining: as of `replan`.
+
+    Raises:
+        OtherStepError: the old plan is of another step.
+        ValueError: a remaining rank that there was not.
+    """
+    new = state_placement(module)
+    _verify_same_step({spread.name: (spread.shape, spread.element) for spread in new}, old)
+    given = kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
+    best = _renumbered(old.state, new, old.cluster, cluster, given, remaining)
     before = best if remaining is None else given
-    moves = state_moves(old, new, before)
-    least = moves.bound if before == best else min(moves.bound, state_moves(old, new, best).bound)
-    found = Replanned(made, moves, before, state_bytes(old), least)
-    return replace(found, step=replace(made, report={**made.report, "replan": found.report()}))
+    moves = state_moves(old.state, new, before)
+    least = moves.bound if before == best else min(moves.bound, state_moves(old.state, new, best).bound)
+    return Transition(moves, before, sum(math.prod(each.shape) * each.element for each in old.state), least)
+
+
+_Shapes = Mapping[str, tuple[tuple[int, ...], int]]
+"""By name of a value, its shape and the bytes of an element."""
+
+
+def _shapes_of(undecided: ModuleOp) -> _Shapes:
+    return {name: (shape, element) for name, shape, element in lasting_values(undecided)}
+
+
+def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:
+    """OtherStepError unless a plan has the values of a step that last, and no others."""
+    had = {spread.name: (spread.shape, spread.element) for spread in old.state}
+    for name in (*step, *had):
+        if step.get(name) != had.get(name):
+            told = f"it has {_text(had, name)}, the step {_text(step, name)}"
+            raise OtherStepError(f"the old plan is of another step: {told}")
+
+
+def _text(values: _Shapes, name: str) -> str:
+    if name not in values:
+        return f"no {name!r}"
+    shape, element = values[name]
+    return f"{name!r} of {list(shape)}, {element} bytes each"
 
 
 def _renumbered(

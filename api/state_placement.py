@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
 from xdsl.dialects.builtin import ModuleOp
 
 from ..dialects import train
 from ..dialects.compute import element_bytes, shape_of
 from ..dialects.step import sharding_of
+from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_slices
 from ..ir.state_moves import Box, Spread
-from ..passes.search.step_view import step_views
+from ..passes.search.step_view import Input, StepView, step_functions, step_views
 
 LASTING = (train.PARAM, train.STATE, train.BUFFER)
 """The roles of arguments that are the state of a step."""
+
+
+def lasting_values(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """The name, shape and bytes of an element of every parameter, state and buffer of a step, planned or not."""
+    views = (StepView(func, Mesh(())) for func in step_functions(module))
+    for given in (given for view in views for given in view.inputs):
+        if given.role in LASTING:
+            yield _name(given), shape_of(given.argument), element_bytes(given.argument)
 
 
 def state_placement(module: ModuleOp) -> list[Spread]:
@@ -34,20 +43,11 @@ def state_placement(module: ModuleOp) -> list[Spread]:
                     first + rank: tuple((part.start, part.stop) for part in local_slices(shape, sharding, mesh, rank))
                     for rank in range(mesh.device_count)
                 }
-            found.append(Spread(f"{given.role.rpartition('.')[2]} {given.name}", boxes, element_bytes(given.argument)))
+            found.append(Spread(_name(given), boxes, element_bytes(given.argument)))
         if view.stage is not None:
             first += mesh.device_count
     return found
 
 
-def state_bytes(spreads: list[Spread]) -> int:
-    """The bytes of all values, each counted once."""
-    return sum(_whole(spread) * spread.element for spread in spreads)
-
-
-def _whole(spread: Spread) -> int:
-    return math.prod(max(box[dim][1] for box in spread.boxes.values()) for dim in range(_rank(spread)))
-
-
-def _rank(spread: Spread) -> int:
-    return len(next(iter(spread.boxes.values())))
+def _name(given: Input) -> str:
+    return f"{given.role.rpartition('.')[2]} {given.name}"

@@ -16,6 +16,7 @@ from ..runtime.executor import Executor
 from ..runtime.step_checkpoints import Checkpoints, Restored
 from .loading import ShareLoader
 from .optimizer_handle import OptimizerHandle
+from .plan_record import RECORD, PlanRecord
 from .sharded_state import Sharded, ShardedState
 
 LOG = logging.getLogger("shardwright")
@@ -28,16 +29,20 @@ class StepState:
     Args:
         executor: holds this rank's part of everything.
         device_mesh: the one that was planned for, if one was given.
+        record: of the plan, by which checkpoints of rank 0 say how it was made (`plan_record`).
 
     `optimizer` has the learning rate of the next step: schedulers of `torch.optim.lr_scheduler` take it. None where the
     program updates nothing.
     """
 
-    def __init__(self, executor: Executor, device_mesh: DeviceMesh | None = None) -> None:
+    def __init__(
+        self, executor: Executor, device_mesh: DeviceMesh | None = None, record: PlanRecord | None = None
+    ) -> None:
         self._executor = executor
         groups = executor.plan.parameter_groups
         self.optimizer = OptimizerHandle(groups) if groups else None
-        self._checkpoints = Checkpoints(executor)
+        files = {RECORD: record.text().encode()} if record is not None else {}
+        self._checkpoints = Checkpoints(executor, files)
         self._loaders: list[ShareLoader] = []
         self._positions: list[Mapping[str, int]] = []
         self._sharded = ShardedState(executor, device_mesh)

@@ -92,7 +92,9 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
     def use_key(self) -> tuple[object, ...]:
         """What equal uses of one op have in common: overload, types and arguments."""
         arguments = tuple((n, a) for n, a in self.attributes.items() if "." not in n)
-        return (self.overload, arguments, tuple(self.args.types), tuple(self.outs.types))
+        # All operands and results are of `args` and `outs`, which xDSL takes its time to find.
+        operands, results = [value.type for value in self.operands], [value.type for value in self.results]
+        return (self.overload, arguments, tuple(operands), tuple(results))
 
     @property
     def signature(self) -> Signature | None:

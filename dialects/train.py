@@ -298,12 +298,12 @@ class ForeachOp(TrainOp):
     def members_as(self, given: Signature | None) -> Iterator[Member]:
         """What is done to each, with a signature of them all."""
         names, plain = (*self.list_names, *self.shared_names), self.arguments()
-        count = self.count
-        shared = range(len(self.lists) * count, len(self.args))
+        count, given_values, made_values = self.count, tuple(self.operands), tuple(self.results)
+        shared = range(len(self.lists) * count, len(given_values))
         for number in range(count):
             places = (*range(number, len(self.lists) * count, count), *shared)
-            made = range(number, len(self.outs), count)
-            operands, results = [self.args[at] for at in places], [self.outs[at] for at in made]
+            made = range(number, len(made_values), count)
+            operands, results = [given_values[at] for at in places], [made_values[at] for at in made]
             shapes = tuple(map(shape_of, operands)), tuple(map(shape_of, results))
             signature = None
             if given is not None:

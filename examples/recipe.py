@@ -94,6 +94,7 @@ def main() -> None:
         keep_activations=0.5,
         mesh=options.mesh,
         precision=options.precision,
+        replan_from=options.save,
     )
     assert step.optimizer is not None
     schedule = make_schedule(step.optimizer)

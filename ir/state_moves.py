@@ -32,6 +32,12 @@ class Spread:
     boxes: Mapping[int, Box]
     element: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole value."""
+        first = next(iter(self.boxes.values()))
+        return tuple(max(box[dim][1] for box in self.boxes.values()) for dim in range(len(first)))
+
 
 @dataclass(frozen=True)
 class Move:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from xdsl.context import Context
@@ -231,7 +232,7 @@ class _Balancer:
 
     def _least(self, axis: str) -> float:
         """The share that leaves no device without a part of a factor of which each needs one."""
-        factors, mesh = Factors(self.view, {0: EVEN}), self.cluster.mesh
+        factors, mesh = self._factors, self.cluster.mesh
         at, least = mesh.names.index(axis), 0.0
         for op in self.view.ops:
             assert op.signature is not None
@@ -240,6 +241,11 @@ class _Balancer:
                 count = factors.of_op(op).counts[op.rule().factors.index(choice.factor)]
                 least = max(least, 1.0 / max(count, mesh.axis(axis).size))
         return least
+
+    @cached_property
+    def _factors(self) -> Factors:
+        """Into how many pieces the factors of the ops can be split; shares have no part in that."""
+        return Factors(self.view, {0: EVEN})
 
     def _close(self, one: Ratios, other: Ratios) -> bool:
         mesh = self.cluster.mesh

@@ -144,7 +144,7 @@ class SearchPlanPass(ModulePass):
 
     adapt: bool = False
     """Whether the candidate may be of another cluster: it is then put on the devices that there are, and searched is
-    only where it fits on none of the meshes like its own."""
+    only where it fits on none of the meshes like its own, or none of them is as the other options ask."""
 
     bound_rounds: int = 3
     """How many times the lower bound of the step is improved; 0 for none."""
@@ -161,7 +161,7 @@ class SearchPlanPass(ModulePass):
             given = self._given(cluster) if self.candidate is not None else None
             pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
             fixed = self._fixed(cluster)
-            if given is not None and not _obeys(fixed, given.candidate.layout):
+            if given is not None and not self.adapt and not _obeys(fixed, given.candidate.layout):
                 raise ValueError(f"{self.candidate} is {given.candidate.name}, asked for was {fixed}; leave one out")
         except (PinError, ValueError) as error:
             raise PassFailedException(str(error)) from error
@@ -181,6 +181,8 @@ class SearchPlanPass(ModulePass):
         cluster = bench.cluster
         balanced = self.ratios == "auto" and len(cluster.kinds_used) > 1
         for each in resized(given.candidate, cluster.mesh.device_count, balanced=balanced):
+            if not _obeys(fixed, each.layout):
+                continue
             found = self._made_again(bench, each)
             if not isinstance(found, str) and found.best.fits:
                 return found

@@ -163,7 +163,12 @@ def packed(extra: object) -> bytes:
 
 
 def write(
-    folder: Path, parts: Mapping[str, LocalShard], notes: Notes, extra: bytes, keep: int | None, ranks: Ranks
+    folder: Path,
+    parts: Mapping[str, LocalShard],
+    notes: Notes,
+    given: Mapping[str, bytes],
+    keep: int | None,
+    ranks: Ranks,
 ) -> Path:
     """
     Write a checkpoint; every rank must call this.
@@ -171,7 +176,7 @@ def write(
     Args:
         folder: on a disk that all ranks share.
         parts: by name; what several ranks hold alike is written once.
-        extra: what the user adds, `packed`; that of rank 0 is kept.
+        given: other files by name, what the user adds among them; those of rank 0 are written.
         keep: how many checkpoints stay, the newest; None: all.
 
     Raises:
@@ -193,8 +198,7 @@ def write(
             save_tensors(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            _write_file(unfinished / EXTRA, lambda path: path.write_bytes(extra))
-            mine += [unfinished / EXTRA, unfinished / _METADATA]
+            mine += [*_written(unfinished, given), unfinished / _METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
     def commit(files: Mapping[str, list[Any]]) -> None:
@@ -333,6 +337,13 @@ def _digest(path: Path) -> str:
 
 def _text_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Files, by name, on the disk."""
+    for name, content in files.items():
+        _write_file(folder / name, lambda path: path.write_bytes(content))
+    return [folder / name for name in files]
 
 
 def _write_file(path: Path, make: Callable[[Path], object]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
+from .checkpoint import EXTRA, CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
 from .executor import Executor
 from .local_shard import LocalShard
 from .plan import Plan, Value
@@ -22,6 +22,7 @@ _NAMES: dict[str, Callable[[Value], tuple[str, ...]]] = {
 """By role of what lasts from step to step, its name in a checkpoint in pieces; a state of the step has no parameter."""
 
 _OF_OPTIMIZER = "optimizer."
+_NONE: Mapping[str, bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,15 @@ class Restored:
 
 
 class Checkpoints:
-    """Saves and loads what an executor holds; every rank must call each method."""
+    """
+    Saves and loads what an executor holds; every rank must call each method.
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    Args:
+        files: by name, the content of what checkpoints of rank 0 have besides.
+    """
+
+    def __init__(self, executor: Executor, files: Mapping[str, bytes] = _NONE) -> None:
+        self._executor, self._files = executor, files
         self._made: Ranks | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[Path] | None = None
@@ -66,7 +72,7 @@ class Checkpoints:
         executor = self._executor
         notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
         parts = self._parts(with_optimizer=True)
-        given = self._ranks.agree(lambda: packed(extra))
+        given = {**self._files, EXTRA: self._ranks.agree(lambda: packed(extra))}
         if not asynchronous:
             return write(folder, parts, notes, given, keep, self._ranks)
         copies = {

@@ -67,7 +67,7 @@ def _import_options(add: _Add) -> None:
 def _plan_options(add: _Add) -> None:
     add("step", metavar="STEP", help=_STEP)
     add("--cluster", required=True, metavar="FILE", help=_CLUSTER)
-    add("--out", required=True, metavar="DIR", help="where to write step.mlir, program.py, plan.json and global.mlir")
+    add("--out", required=True, metavar="DIR", help="where to write the files of the plan: step.mlir, program.py, ...")
     _planning(add)
     _decisions(add)
     drawn = "what one device draws, or what each rank draws for itself"

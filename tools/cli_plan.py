@@ -107,7 +107,7 @@ def planned(
             ratios=getattr(options, "ratios", "auto"),
             random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
-            processes=getattr(options, "processes", None) or min(len(os.sched_getaffinity(0)), _MOST_PROCESSES),
+            processes=getattr(options, "processes", None) or side_processes(),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
         step = _step(options, spec)
@@ -117,6 +117,11 @@ def planned(
             phase(f"running {len(found)} plans on {found[0].report['ranks']} processes")
             return measured_here(found, spec)
         return compile_step(step, cluster, asked, name=name, step_spec=spec, observe=phase)
+
+
+def side_processes() -> int:
+    """In how many processes of this machine planning works side by side."""
+    return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
 def _step(options: Namespace, spec: str) -> TrainingStep:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
-from ..api.files import UNDECIDED
-from ..api.replan import Replanned, replan
+from ..api.files import PLANNED, UNDECIDED, plan_digest
+from ..api.plan_record import RECORD, PlanRecord
+from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
+from ..ir.garbage import collector_paused
 from ..ir.units import bytes_text
 from .cli_arguments import TOOL, command_line
 from .cli_console import print_report, process_began, working
-from .cli_plan import summary
+from .cli_plan import side_processes, summary
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
 from .plan_folder import read_report
@@ -21,6 +26,11 @@ from .plan_folder import read_report
 
 def replan_command(options: Namespace) -> int:
     """Plan again, write the new plan, and say what has to be moved."""
+    with collector_paused():
+        return _replan(options)
+
+
+def _replan(options: Namespace) -> int:
     folder = Path(options.plan)
     report = read_report(folder, "name", "step", "ranks")
     cluster = find_cluster(options.cluster)
@@ -29,29 +39,44 @@ def replan_command(options: Namespace) -> int:
         raise _error(f"{folder} was not made by a search over plans, or by an older version", f"plan again: {again}")
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
-        undecided, planned = load_module(str(folder / UNDECIDED)), load_module(str(folder / "step.mlir"))
+        undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
+        if old.cluster.mesh.device_count != report["ranks"]:
+            told = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
+            raise _error(f"the files in {folder} are not of one plan: {told}", f"plan again: {again}")
         phase("planning")
         try:
-            found = replan(undecided, planned, report, cluster, options.remaining)
+            found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
+        except OtherStepError as error:
+            told = f"the files in {folder} are not of one plan: {error}"
+            raise _error(told, f"plan again: {again}") from error
         except ValueError as error:
             raise _error(str(error), "name with --remaining each old rank that is left, once") from error
     written = found.step.save(options.out, process_began())
-    print_report(summary(found.step.report), moved(found), f"{written}/program.py is the new program")
+    print_report(summary(found.step.report), moved(found.state), f"{written}/program.py is the new program")
     return 0
 
 
-def moved(found: Replanned) -> Table:
+def _record(folder: Path, report: Mapping[str, Any]) -> PlanRecord:
+    """What there is to know of the old plan; of a `step.mlir` that was changed since, by reading all of it."""
+    try:
+        found = PlanRecord.read(folder / RECORD, plan_digest(folder))
+    except (OSError, ValueError):
+        found = PlanRecord.of(load_module(str(folder / PLANNED)), report)
+    return replace(found, name=report["name"], step=report["step"], candidate=report["chosen_candidate"])
+
+
+def moved(found: Transition) -> Table:
     """What has to be moved."""
     table = Table(title="state", show_header=False)
     rows = {
         "of the step, once": bytes_text(found.state),
         "on a rank that needs it": bytes_text(found.moves.kept),
         "to move": f"{bytes_text(found.moves.bytes)}, in {len(found.moves.moves)} parts",
-        "no less than": bytes_text(found.least),
     }
     if found.moves.lost:
         size, parts = bytes_text(found.moves.bound - found.moves.bytes), len(found.moves.lost)
         rows["on no remaining rank"] = f"{size}, in {parts} parts, which a checkpoint must have"
+    rows["both, at least" if found.moves.lost else "at least"] = bytes_text(found.least)
     for row in rows.items():
         table.add_row(*row)
     return table

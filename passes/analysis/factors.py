@@ -42,11 +42,11 @@ class Factors:
 
     def of_op(self, op: ComputeOp) -> Splits:
         """How the factors of an op's rule are divided."""
-        values, counts = (*op.args, *op.outs), dict[str, int]()
-        for factor, slots in _led(op.rule()).items():
+        values, counts, rule = (*op.operands, *op.results), dict[str, int](), op.rule()
+        for factor, slots in _led(rule).items():
             position, dim = slots[0]
             counts[factor] = self._counts[self._find((values[position], dim))]
-        return factor_splits(op.rule(), counts, self.ratios_of(segment_of(op)))
+        return factor_splits(rule, counts, self.ratios_of(segment_of(op)))
 
     def of_value(self, value: SSAValue) -> Splits:
         """How the dims of a value are divided, where it is made; for an argument, by its first user's ratios."""
@@ -78,12 +78,16 @@ class Factors:
         return found
 
     @cached_property
+    def _uses(self) -> list[tuple[tuple[SSAValue, ...], Rule]]:
+        """The operands and results of every op, with its rule."""
+        return [((*op.operands, *op.results), op.rule()) for op in self.view.ops]
+
+    @cached_property
     def _parents(self) -> dict[Place, Place]:
         """A forest whose trees are the sets of dims that are tied."""
         parents: dict[Place, Place] = {}
-        for op in self.view.ops:
-            values = (*op.args, *op.outs)
-            for slots in _led(op.rule()).values():
+        for values, rule in self._uses:
+            for slots in _led(rule).values():
                 first = _root(parents, (values[slots[0][0]], slots[0][1]))
                 parents.setdefault(first, first)
                 for position, dim in slots[1:]:
@@ -94,8 +98,7 @@ class Factors:
     def _counts(self) -> dict[Place, int]:
         """By the root of each set, the number of pieces."""
         counts: dict[Place, int] = {}
-        for op in self.view.ops:
-            values, rule = (*op.args, *op.outs), op.rule()
+        for values, rule in self._uses:
             for factor, slots in _led(rule).items():
                 root = self._find((values[slots[0][0]], slots[0][1]))
                 counts[root] = math.gcd(counts.get(root, 0), rule.sizes[factor])

@@ -7,7 +7,8 @@ measured before it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,9 +74,11 @@ def live_buffers(events: Sequence[Event], arguments: Iterable[Hashable]) -> list
     buffers = [Buffer(argument, 0, last.get(argument, 0), is_argument=True) for argument in arguments]
     found: dict[Hashable, Buffer] = {buffer.value: buffer for buffer in buffers}
     for index, event in enumerate(events):
+        # Reads of one buffer; what an event makes it does not read.
+        reads = Counter(id(found.get(value)) for value, _ in event.reads) if event.makes else _NO_READS
         for made in event.makes:
             end = index if made.end is None else made.end
-            buffer = _reused(event, made, found, max(index, end))
+            buffer = _reused(event, made, found, reads, max(index, end))
             if buffer is None:
                 buffer = Buffer(made.value, index if made.begin is None else made.begin, index)
                 buffers.append(buffer)
@@ -84,14 +87,24 @@ def live_buffers(events: Sequence[Event], arguments: Iterable[Hashable]) -> list
     return buffers
 
 
-def _reused(event: Event, made: Made, found: dict[Hashable, Buffer], end: int) -> Buffer | None:
-    """The buffer in which a value lies that others lay in before; None where it needs one of its own."""
+_NO_READS: Mapping[int, int] = {}
+
+
+def _reused(
+    event: Event, made: Made, found: dict[Hashable, Buffer], reads: Mapping[int, int], end: int
+) -> Buffer | None:
+    """
+    The buffer in which a value lies that others lay in before; None where it needs one of its own.
+
+    Args:
+        reads: by identity of a buffer, how often the event reads it.
+    """
     if made.view_of is not None:
         return found[made.view_of]
     if made.over is None:
         return None
     buffer = found[made.over]
-    shared = sum(found.get(value) is buffer for value, _ in event.reads) > 1
+    shared = reads.get(id(buffer), 0) > 1
     lent = buffer.is_argument and not event.over_arguments
     return None if shared or lent or buffer.last > end else buffer
 

@@ -14,7 +14,7 @@ are those solutions of the whole step's problem in which all layers but the firs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -45,13 +45,19 @@ class Folding:
     Args:
         module: the short step.
         count: how many equal layers the whole has.
+        whole: the step that it was made of.
+        found: what stands for each op and argument of that.
     """
 
     module: ModuleOp
     count: int
+    whole: ModuleOp = field(repr=False)
+    found: Counterparts = field(repr=False)
 
     def counterparts(self, module: ModuleOp) -> Counterparts | None:
         """What of the short step stands for each op and argument of a step of two layers or more; None if unknown."""
+        if module is self.whole:
+            return self.found
         return _Matcher(_layered(self.module), _layered(module)).run()
 
 
@@ -63,8 +69,8 @@ def folding(module: ModuleOp) -> Folding | None:
     short = shrunk(module, KEPT)
     if short is None:
         return None
-    made = Folding(short, found.run.count)
-    return made if made.counterparts(module) is not None else None
+    counterparts = _Matcher(_layered(short), found).run()
+    return Folding(short, found.run.count, module, counterparts) if counterparts is not None else None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import checkpoint_ranks
 import pytest
 from checkpoint_ranks import LAST, PLANS, SAVED
+from state_ranks import adamw, net, plain_step
 
 from shardwright.runtime.spawn import run_ranks
 
@@ -59,6 +60,28 @@ def test_any_plan_goes_on_as_the_run_that_was_saved(
         if plan == "zero3":
             assert rank[plan] == expected
         assert rank[plan] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.distributed
+def test_ranks_that_come_and_go_begin_from_the_plan_before(found: dict[int, list[dict[str, Any]]]):
+    model = net()
+    optimizer = adamw(model.named_parameters())
+    expected = [plain_step(model, optimizer, number) for number in range(2 * len(PLANS))]
+    before = None
+    for at, (ranks, everyone) in enumerate(found.items()):
+        for number, rank in enumerate(each["elastic"] for each in everyone):
+            assert rank["differences"] == []
+            assert rank["losses"] == pytest.approx(expected[2 * at : 2 * at + 2], rel=1e-10)
+            assert rank["split"]
+            if before is None:
+                assert rank["begun"] is None
+                continue
+            begun = rank["begun"]
+            assert begun["from_ranks"] == before
+            assert 0 < begun["moved_bytes_bound"] <= begun["moved_bytes"] + begun["lost_bytes"]
+            told = [each for each in rank["told"] if f"begun from the plan of {before} ranks in " in each]
+            assert len(told) == (number == 0), rank["told"]
+        before = ranks
 
 
 @pytest.mark.distributed

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from split_cluster import split_cluster
-from state_ranks import LOSS, PIPELINE, ROWS, adamw, net, planned
+from split_cluster import split_cluster, unequal_cluster
+from state_ranks import LOSS, PIPELINE, ROWS, adamw, batch, net, planned
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import TensorDataset
 
 import shardwright as sw
@@ -25,10 +26,10 @@ SAVED, LAST = 3, 6
 
 PLANS: dict[int, dict[str, dict[str, Any]]] = {
     2: {"zero3": {"pins": "zero3"}, "tp": {"pins": "tp"}, "dp": {"pins": "dp"}},
-    3: {"uneven zero3": {"pins": "zero3"}},
     4: {"stages": {"pipeline": PIPELINE, "mesh": "2x2"}, "hybrid": {"mesh": "2x2"}},
+    3: {"uneven zero3": {"pins": "zero3"}},
 }
-"""By number of ranks, the plans that go on."""
+"""By number of ranks, the plans that go on, in the order in which they do."""
 
 EXTRA = {"note": "kept", "schedule": [1, 2.5], "tensor": torch.arange(3)}
 
@@ -44,8 +45,8 @@ def train(step: DistributedStep, until: int, folder: Path | None = None) -> list
     """The losses of the steps that are left, over epochs; a checkpoint is written after `SAVED` and at the end."""
     loader, losses = step.loader(data()), list[float]()
     while step.steps < until:
-        for batch in loader:
-            losses.append(step(batch).item())
+        for rows in loader:
+            losses.append(step(rows).item())
             assert step.optimizer is not None
             for group in step.optimizer.param_groups:
                 group["lr"] *= 0.9
@@ -67,7 +68,8 @@ def saves(folder: str) -> list[float]:
 def goes_on(folder: str) -> dict[str, Any]:
     """By plan, the losses after the first checkpoint."""
     first = Path(folder, "first")
-    return {name: _goes_on(first, options) for name, options in PLANS[dist.get_world_size()].items()}
+    losses = {name: _goes_on(first, options) for name, options in PLANS[dist.get_world_size()].items()}
+    return {**losses, "elastic": elastic(str(Path(folder, "elastic")))}
 
 
 def _goes_on(folder: Path, options: Mapping[str, Any]) -> list[float] | str:
@@ -172,3 +174,81 @@ DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "another optimizer, weights alone": _of(lambda: net(1), _sgd),
 }
 """What can be wrong with a folder, or with the step that loads it."""
+
+
+def elastic(folder: str) -> dict[str, Any]:
+    """
+    Go on from the checkpoint of the ranks before these, with a plan that is made of theirs, for two steps; then save.
+
+    Returns:
+        By what was looked at: `differences` of the state that was resumed from the one that was saved, `losses`, what
+        the report says of planning again (`begun`), what was logged of it (`told`), and whether anything is `split`.
+    """
+    told: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger, path = logging.getLogger("shardwright"), Path(folder)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        world, is_first = dist.get_world_size(), not path.exists()
+        cluster = unequal_cluster(parse_mesh(str(world)))
+        # Whoever comes later has other weights and another seed, which must not stay.
+        model, seed = net(0 if is_first else 1), 7 if is_first else 8
+        step = sw.parallelize(model, LOSS, adamw, batch(0), cluster, seed=seed, replan_from=folder)
+        saved = step.resume(folder)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    differences = list(_changed(step, torch.load(path / "whole.pt"))) if saved is not None else []
+    losses = [step(batch(step.steps)).item() for _ in range(2)]
+    state = _whole_state(step)
+    step.save(folder)
+    if dist.get_rank() == 0:
+        torch.save(state, path / "whole.pt")
+    is_split = any(isinstance(each, DTensor | sw.LocalShard) and _is_part(each) for each in step.parameters())
+    begun = step.plan.get("replan")
+    return {"differences": differences, "losses": losses, "begun": begun, "told": told, "split": is_split}
+
+
+def _whole_state(step: DistributedStep) -> dict[str, Any]:
+    """All that lasts from step to step, whole."""
+    states = {
+        f"{name}.{kind}": value.full_tensor() if isinstance(value, DTensor) else _gathered(value)
+        for name, each in step.optimizer_state_dict()["state"].items()
+        for kind, value in each.items()
+    }
+    return {**step.state_dict(), **states, "steps": step.steps, "seed": step._executor.seed}
+
+
+def _gathered(value: Any) -> Any:
+    """A part of each rank as the whole; what is whole on all ranks as it is."""
+    if not isinstance(value, sw.LocalShard):
+        return value
+    whole = torch.zeros(value.shape, dtype=value.local.dtype)
+    for slices, local in exchanged((value.slices, value.local)):
+        whole[slices] = local
+    return whole
+
+
+def _changed(step: DistributedStep, saved: Mapping[str, Any]) -> Iterator[str]:
+    """What is not bit for bit as it was saved."""
+    found = _whole_state(step)
+    if found.keys() != saved.keys():
+        yield f"has {sorted(found)}, saved was {sorted(saved)}"
+    for name in found.keys() & saved.keys():
+        if not torch.equal(torch.as_tensor(found[name]), torch.as_tensor(saved[name])):
+            yield f"{name} is {found[name]}, saved was {saved[name]}"
+
+
+def exchanged(mine: Any) -> list[Any]:
+    """What every rank gives."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _is_part(value: DTensor | sw.LocalShard) -> bool:
+    local = value.to_local() if isinstance(value, DTensor) else value.local
+    return local.shape != value.shape

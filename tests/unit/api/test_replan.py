@@ -9,6 +9,7 @@ import torch
 import shardwright
 from shardwright.api.compile import PlanOptions, lower
 from shardwright.api.pin_file import pin_file
+from shardwright.api.plan_record import PlanRecord
 from shardwright.api.replan import replan
 from shardwright.api.state_placement import state_placement
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
@@ -43,18 +44,18 @@ def test_a_plan_of_four_becomes_one_of_three_unequal_devices():
     old = lower(module, four, options, name="road", step_spec=None, seconds={})
     assert old.undecided is not None
     candidate = {**old.report["chosen_candidate"]}
-    found = replan(old.undecided.clone(), old.module, old.report, parse_cluster(THREE), [3, 1, 0])
+    found = replan(old.undecided.clone(), PlanRecord.of(old.module, old.report), parse_cluster(THREE), [3, 1, 0])
 
     report = found.step.report
     assert report["ranks"] == 3
     assert report["chosen_candidate"]["choice"]["name"] == candidate["choice"]["name"]
     assert len(report["candidates"]) == 1
-    assert found.before == {0: 3, 1: 1, 2: 0}
+    assert found.state.before == {0: 3, 1: 1, 2: 0}
     names = [spread.name for spread in state_placement(old.module)]
     assert [spread.name for spread in state_placement(found.step.module)] == names
     assert report["replan"]["state_bytes"] > 0
     told = report["replan"]
-    assert told["moved_bytes"] + told["lost_bytes"] == found.moves.bound >= told["moved_bytes_bound"]
+    assert told["moved_bytes"] + told["lost_bytes"] == found.state.moves.bound >= told["moved_bytes_bound"]
 
 
 def test_the_state_of_the_old_plan_becomes_that_of_the_new_one_bit_by_bit():
@@ -66,27 +67,28 @@ def test_the_state_of_the_old_plan_becomes_that_of_the_new_one_bit_by_bit():
     with pin_file("zero3") as pins:
         zero = PlanOptions(algorithm="fixed", pins=pins, ratios="balanced")
         old = lower(load_module(str(STEP)), three, zero, name="road", step_spec=None, seconds={})
-    found = replan(searched.undecided.clone(), old.module, searched.report, mixed)
+    record = PlanRecord.of(old.module, searched.report)
+    found = replan(searched.undecided.clone(), record, mixed)
     before, after = state_placement(old.module), {each.name: each for each in state_placement(found.step.module)}
 
     moved = defaultdict[tuple[str, int], list[Move]](list)
-    for move in found.moves.moves:
+    for move in found.state.moves.moves:
         moved[move.name, move.receiver].append(move)
-    assert not found.moves.lost
+    assert not found.state.moves.lost
     for source in before:
         shape = [max(box[dim][1] for box in source.boxes.values()) for dim in range(len(source.boxes[0]))]
         whole = torch.randn(shape)
         held = {rank: whole[_slices(box)].clone() for rank, box in source.boxes.items()}
         for rank, box in after[source.name].boxes.items():
             arrived = torch.full_like(whole[_slices(box)], torch.nan)
-            if rank in found.before and (mine := _common(box, source.boxes[found.before[rank]])):
-                there = held[found.before[rank]][relative(mine, source.boxes[found.before[rank]])]
+            if rank in found.state.before and (mine := _common(box, source.boxes[found.state.before[rank]])):
+                there = held[found.state.before[rank]][relative(mine, source.boxes[found.state.before[rank]])]
                 arrived[relative(mine, box)] = there
             for move in moved[source.name, rank]:
                 sent = held[move.sender][relative(move.box, source.boxes[move.sender])]
                 arrived[relative(move.box, box)] = sent
             assert torch.equal(arrived, whole[_slices(box)]), (source.name, rank)
-    assert found.moves.bytes == found.least > 0
+    assert found.state.moves.bytes == found.state.least > 0
 
 
 def _slices(box: Box) -> tuple[slice, ...]:
@@ -103,4 +105,4 @@ def test_a_rank_that_there_was_not_cannot_remain():
     old = lower(module, four, PlanOptions(mesh="4", stages=1, micro_batches=1), name="road", step_spec=None, seconds={})
     assert old.undecided is not None
     with pytest.raises(ValueError, match="not each one of the 4"):
-        replan(old.undecided, old.module, old.report, parse_cluster(THREE), [0, 1, 7])
+        replan(old.undecided, PlanRecord.of(old.module, old.report), parse_cluster(THREE), [0, 1, 7])
