@@ -28,7 +28,7 @@ from ..ir.sharding import Reduction, Sharding
 from .analysis.forms import Forms
 from .analysis.resharding import ReshardCosts
 from .errors import fail
-from .requirements import require_no_fragments
+from .requirements import require_no_fragments, require_nothing_started
 from .search.step_view import StepView, step_views
 
 
@@ -99,6 +99,7 @@ class InsertReshardingPass(ModulePass):
 def insert_resharding(view: StepView, cluster: Cluster) -> None:
     """Make every change of sharding of one step, or of one stage, an op."""
     require_no_fragments(view.func, InsertReshardingPass.name)
+    require_nothing_started(view.func, InsertReshardingPass.name)
     _Inserter(view, ReshardCosts(cluster)).run()
 
 

@@ -30,6 +30,11 @@ def require_no_fragments(func: FuncOp, name: str) -> None:
     _refuse(func, (FragmentOp,), f"is there already; run {name} before schedule-pipeline and accumulate")
 
 
+def require_nothing_started(func: FuncOp, name: str) -> None:
+    """Raise OpFailure where collectives of a step are started and waited for apart, as `overlap` and `duplex` write."""
+    _refuse(func, (StartOp, WaitOp), f"is there already; run {name} before overlap, or strip-resharding before it")
+
+
 def require_no_resharding(func: FuncOp, name: str) -> None:
     """Raise OpFailure where a step has changes of sharding, or what comes after them."""
     _refuse(func, _RESHARDING, f"is there already; run {name} before insert-resharding, or strip-resharding before it")

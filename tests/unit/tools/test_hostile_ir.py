@@ -148,6 +148,11 @@ REFUSED = {
         "duplex",
         'reads %d, of which each part along "micro" has one',
     ),
+    "a collective that was started": (
+        next(seed.text for seed in step_seeds() if "spmd.start" in seed.text),
+        "insert-resharding",
+        "run insert-resharding before overlap",
+    ),
     "a step with collectives": (
         MESH + step(op=NEG.replace("%n", "%m") + "\n  %n = spmd.reshard %m to <@mesh, [{}]> : tensor<4xf32>"),
         "clip-gradients{norm=1.0}",
