@@ -150,6 +150,11 @@ def dtype_name(element: Attribute) -> str:
     return _DTYPES.get(text, text)
 
 
+def sum_dtype(dtype: str) -> str:
+    """The dtype in which many numbers of another one are summed up."""
+    return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
 def element_bytes(value: SSAValue) -> int:
     """The bytes of one element of a tensor value."""
     return _bytes_of(dtype_of(value))

@@ -6,8 +6,7 @@ The update of a parameter is one fused op (`train.sgd`, `train.adam`, `train.ada
 parameters together it is multi-tensor ops (`train.foreach`).
 
 A step is `(parameters, optimizer states, buffers, batch, learning rate, seed) -> (loss, updated values, ...)`.
-Arguments carry one of the role attributes below; a result that is the new value of an argument carries
-`train.updates`, that argument's index.
+Arguments carry one of the role attributes below; the new value of an argument carries `train.updates`, its index.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.ops.spec import OpInstance
 from ..ir.ops.table import update_rule
 from ..ir.rules import Rule, Value
+from ..ir.sharding import Reduction
 from ..ir.signatures import Signature
-from .compute import SIGNATURE, ComputeOp, dtype_of, element_bytes, shape_of, signature_problem
+from .compute import SIGNATURE, ComputeOp, dtype_of, element_bytes, shape_of, signature_problem, sum_dtype
 from .mesh_ops import find_mesh
 from .placed import argument_attribute
 from .sharding_attrs import SignatureAttr
@@ -71,6 +71,9 @@ UPDATE = "train.update"
 """
 On an op that is not fused: it belongs to the optimizer's update, of the parameter of this name, or of several of them.
 """
+
+EACH_GRADIENT = "train.each_gradient"
+"""On an op: the same is done with every gradient before the updates, which `join-updates` makes one call of."""
 
 INITIAL = "train.initial"
 """On an argument that is a state: what its elements are before the first step; zero where it is not there."""
@@ -199,6 +202,12 @@ class Member:
     signature: Signature | None
     dtypes: tuple[str, ...]
     widths: tuple[int, ...]
+
+    def verify_on(self, mesh: Mesh | None) -> None:
+        """Raise VerifyException where its signature is none of its rule."""
+        if mesh is not None and self.signature is not None:
+            if (problem := signature_problem(self.rule, self.signature, mesh)) is not None:
+                raise VerifyException(problem)
 
 
 @irdl_op_definition
@@ -359,9 +368,52 @@ class ForeachOp(TrainOp):
         if any(other != shape for other in tensors) or any(member.instance.operands[count:]):
             listed = ", ".join(str(list(other)) for other in (*tensors, *member.instance.operands[count:]))
             raise VerifyException(f"'{self.name}' has a member of shapes {listed}, expected one for what is not shared")
-        if mesh is not None and member.signature is not None:
-            if (problem := signature_problem(member.rule, member.signature, mesh)) is not None:
-                raise VerifyException(problem)
+        member.verify_on(mesh)
+
+
+@irdl_op_definition
+class SumOfSquaresOp(TrainOp):
+    """
+    The sum of the squares of all elements of several tensors, as of gradients for their norm: one call for all.
+
+    What is spread over devices gives each a part of it: all members are partial over an axis, or none. See `sum_dtype`.
+    """
+
+    name = "train.sum_of_squares"
+
+    def operand_names(self) -> tuple[str, ...]:
+        """The same for all."""
+        return ("tensors",) * len(self.args)
+
+    def rule(self) -> Rule:
+        """Those of all members, whose factors have nothing to do with one another."""
+        return _rule_of_members(tuple(map(shape_of, self.args)), ((),), len(self.args))
+
+    def members_as(self, given: Signature | None) -> Iterator[Member]:
+        """What each tensor adds, with a signature of all."""
+        (out,) = self.outs
+        for number, value in enumerate(self.args):
+            shapes = (shape_of(value),), ((),)
+            signature = Signature((given.operands[number],), given.results) if given is not None else None
+            dtypes, widths = (dtype_of(value), dtype_of(out)), (element_bytes(value), element_bytes(out))
+            yield Member(OpInstance("sum", *shapes, ("self",)), _rule_of_members(*shapes, 1), signature, dtypes, widths)
+
+    def verify_(self) -> None:
+        if not self.args or len(self.outs) != 1:
+            raise VerifyException(f"'{self.name}' takes tensors and gives one number, found {len(self.outs)} results")
+        dtypes, made = sorted({dtype_of(value) for value in self.args}), dtype_of(self.outs[0])
+        if len(dtypes) > 1:
+            raise VerifyException(f"'{self.name}' has operands of {' and '.join(dtypes)}, expected one dtype")
+        expected = sum_dtype(dtypes[0])
+        if shape_of(self.outs[0]) or made != expected:
+            raise VerifyException(f"'{self.name}' of {dtypes[0]} gives {made}, expected a number of {expected}")
+        if not isinstance(attribute := self.attributes.get(SIGNATURE), SignatureAttr):
+            return
+        given, mesh = attribute.signature, find_mesh(self, attribute.data.mesh)
+        if (len(given.operands), len(given.results)) != (len(self.args), 1):
+            raise VerifyException(f"'{self.name}' has a signature of {len(given.operands)} operands")
+        for member in self.members_as(given):
+            member.verify_on(mesh)
 
 
 @lru_cache(maxsize=4096)
@@ -373,11 +425,9 @@ def _rule_of_members(operands: tuple[tuple[int, ...], ...], results: tuple[tuple
         sizes.update({dim[0]: size for dim, size in zip(dims, shape, strict=True)})
         return dims
 
-    return Rule(
-        tuple(value(number, shape) for number, shape in enumerate(operands)),
-        tuple(value(number, shape) for number, shape in enumerate(results)),
-        sizes,
-    )
+    given, made = (tuple(value(at, shape) for at, shape in enumerate(each)) for each in (operands, results))
+    kept = {factor for dims in made for dim in dims for factor in dim}
+    return Rule(given, made, sizes, {factor: Reduction.SUM for factor in sizes if factor not in kept})
 
 
 FusedOp: TypeAlias = SgdOp | AdamOp | AdamWOp
@@ -389,7 +439,7 @@ FUSED: dict[str, type[FusedOp]] = {"sgd": SgdOp, "adam": AdamOp, "adamw": AdamWO
 _FUSED_NAMES = frozenset(each.name for each in FUSED.values())
 _SHARED = frozenset({"step", "lr"})
 
-TRAIN = Dialect("train", [*FUSED.values(), IncrementOp, AssignOp, ForeachOp])
+TRAIN = Dialect("train", [*FUSED.values(), IncrementOp, AssignOp, ForeachOp, SumOfSquaresOp])
 
 
 def is_update(op: Operation) -> bool:
@@ -398,10 +448,10 @@ def is_update(op: Operation) -> bool:
 
 
 def may_join(op: Operation) -> bool:
-    """Whether an op is of the kind that `join-updates` joins with those of other parameters: it is never skipped."""
+    """Whether an op is of the kind that `join-updates` joins with those of other parameters; it is never skipped."""
     if isinstance(op, FusedOp | AssignOp):
         return FOUND_INF not in op.operand_names()
-    return updated_parameter(op) is not None and op.name in FOREACH
+    return EACH_GRADIENT in op.attributes or (updated_parameter(op) is not None and op.name in FOREACH)
 
 
 def updated_parameter(op: Operation) -> str | None:

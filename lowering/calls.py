@@ -22,7 +22,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp, shape_of
-from ..dialects.train import FOUND_INF, FUSED, ForeachOp, TrainOp
+from ..dialects.train import FOUND_INF, FUSED, ForeachOp, SumOfSquaresOp, TrainOp
 from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH
 from ..ir.sharding import local_slices
@@ -80,6 +80,8 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     given = _arguments(op, mesh, rank)
     if isinstance(op, ForeachOp):
         return _foreach_call(op, given)
+    if isinstance(op, SumOfSquaresOp):
+        return Call("sum_of_squares", (tuple(map(Operand, range(len(op.args)))),))
     if isinstance(op, TrainOp):
         return _update_call(op, given)
     target = _target(op.overload)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ..dialects.compute import ComputeOp, shape_of
+from ..dialects.train import SumOfSquaresOp
 from ..ir.mesh import Mesh
 from ..ir.rules import Rule
 from ..ir.sharding import Reduction, Sharding, local_shape
@@ -45,7 +46,8 @@ class Constant:
 def results_without_call(op: ComputeOp, mesh: Mesh, rank: int) -> tuple[Constant, ...] | None:
     """The results of `op` on `rank` where its part is empty, so that nothing is called; else None."""
     signature = op.signature
-    if signature is None:
+    if signature is None or isinstance(op, SumOfSquaresOp):
+        # Of several tensors some may have no elements here, which is a number as good as any.
         return None
     results = _local_shapes(op.outs, signature.results, mesh, rank)
     operands = _local_shapes(op.args, signature.operands, mesh, rank)

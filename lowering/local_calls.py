@@ -24,6 +24,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "joined_sgd_": update_ops.joined(update_ops.sgd),
     "foreach": update_ops.foreach,
     "foreach_": update_ops.foreach,
+    "sum_of_squares": update_ops.sum_of_squares,
     "adamw_": update_ops.adamw,
     "sgd_": update_ops.sgd,
     "increment": update_ops.increment,

@@ -139,6 +139,12 @@ def _of_member(given: Any, number: int) -> Any:
     return given[number] if isinstance(given, list) and isinstance(given[0], torch.Tensor) else given
 
 
+def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of the squares of all elements, of narrow dtypes in float32."""
+    wide = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor for tensor in tensors)
+    return torch.stack([tensor.square().sum() for tensor in wide]).sum()
+
+
 def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
     """Return the update of several parameters, given that of one: all of them, then all of each kind of state."""
 

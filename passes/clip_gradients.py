@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType, f32
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType, UnitAttr, f32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
-from ..dialects.compute import dtype_of
+from ..dialects.compute import dtype_of, sum_dtype
+from ..dialects.train import EACH_GRADIENT
 from .gradients import Insertion, add_metric, element_of, gradient_users, gradients, hint_of, replace_gradient
 from .requirements import require_not_lowered
 from .search.step_view import step_functions
@@ -24,8 +25,7 @@ _SQUARES = f"{NORM}.squares"
 _SMALL = 1e-6
 """What torch adds to the norm that it divides by."""
 
-_NARROW = ("bfloat16", "float16")
-"""Dtypes whose squares are summed in float32."""
+_EACH = {EACH_GRADIENT: UnitAttr()}
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class ClipGradientsPass(ModulePass):
     func.func @step(%w: tensor<8xf32> {train.param = "w"}, %g: tensor<8xf32>, %n: tensor<f32> {train.step_count},
         %lr: tensor<f32> {train.learning_rate})
         -> (tensor<8xf32> {train.updates = 0 : i64}, tensor<f32> {train.metric = "grad_norm"}) {
-      %g.squared = aten.mul.Tensor %g, %g : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
-      %g.squares = aten.sum %g.squared : (tensor<8xf32>) -> tensor<f32>
+      %g.squared = aten.mul.Tensor %g, %g {train.each_gradient} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      %g.squares = aten.sum %g.squared {train.each_gradient} : (tensor<8xf32>) -> tensor<f32>
       %grad_norm = aten.sqrt %g.squares : (tensor<f32>) -> tensor<f32>
       %grad_norm.above = aten.add.Scalar %grad_norm {other = 1.0e-6 : f64} : (tensor<f32>) -> tensor<f32>
       %grad_norm.inverse = aten.reciprocal %grad_norm.above : (tensor<f32>) -> tensor<f32>
       %grad_scale.free = aten.mul.Scalar %grad_norm.inverse {other = 1.0 : f64} : (tensor<f32>) -> tensor<f32>
       %grad_scale = aten.clamp_max %grad_scale.free {max = 1.0 : f64} : (tensor<f32>) -> tensor<f32>
-      %g.clipped = aten.mul.Tensor %g, %grad_scale : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
+      %g.clipped = aten.mul.Tensor %g, %grad_scale {train.each_gradient} : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
       %w.new = train.sgd %w, %g.clipped, %n, %lr {absent = ["momentum_buffer"]}
         : (tensor<8xf32>, tensor<8xf32>, tensor<f32>, tensor<f32>) -> tensor<8xf32>
       func.return %w.new, %grad_norm : tensor<8xf32>, tensor<f32>
@@ -114,18 +114,19 @@ def _scale(func: FuncOp, limit: float) -> None:
     made, given = Insertion(updates[0]), gradients(func, updates, ClipGradientsPass.name)
     total: SSAValue | None = None
     for gradient in given:
-        hint, narrow = hint_of(gradient), dtype_of(gradient) in _NARROW
+        hint, narrow = hint_of(gradient), sum_dtype(dtype_of(gradient)) != dtype_of(gradient)
         scalar = TensorType(f32 if narrow else element_of(gradient), [])
-        square = made.add("mul.Tensor", [gradient, gradient], gradient.type, f"{hint}.squared")
-        squares = made.add("sum", [square], scalar, f"{hint}.squares", **({"dtype": f32} if narrow else {}))
-        total = squares if total is None else made.add("add.Tensor", [total, squares], squares.type, _SQUARES)
+        square = made.add("mul.Tensor", [gradient, gradient], gradient.type, f"{hint}.squared", **_EACH)
+        dtype = {"dtype": f32} if narrow else {}
+        squares = made.add("sum", [square], scalar, f"{hint}.squares", **dtype, **_EACH)
+        total = squares if total is None else made.add("add.Tensor", [total, squares], squares.type, _SQUARES, **_EACH)
     assert total is not None, "an update takes a gradient"
     norm = made.add("sqrt", [total], total.type, NORM)
     above = made.add("add.Scalar", [norm], norm.type, f"{NORM}.above", other=FloatAttr(_SMALL, 64))
     inverse = made.add("reciprocal", [above], norm.type, f"{NORM}.inverse")
     free = made.add("mul.Scalar", [inverse], norm.type, "grad_scale.free", other=FloatAttr(limit, 64))
     scale = made.add("clamp_max", [free], norm.type, "grad_scale", max=FloatAttr(1.0, 64))
-    clipped = [made.add("mul.Tensor", [g, scale], g.type, f"{hint_of(g)}.clipped") for g in given]
+    clipped = [made.add("mul.Tensor", [g, scale], g.type, f"{hint_of(g)}.clipped", **_EACH) for g in given]
     made.insert(func, updates[0])
     for gradient, new in zip(given, clipped, strict=True):
         replace_gradient(func, gradient, new, updates)

@@ -25,6 +25,7 @@ from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
 from .analysis.durations import layer_of
 from .search.step_view import cluster_on, stage_meshes, step_functions
+from .sum_squares import sum_squares
 
 _MIB = 2**20
 _USUAL_BYTES = 25 * _MIB
@@ -121,6 +122,7 @@ def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float],
         if isinstance(op, FreeOp):
             op.detach()
             op.erase()
+    sum_squares(block)
     _together(block)
     place: dict[Operation, int] = {op: number for number, op in enumerate(block.ops)}
     for segment in _segments(block):
@@ -214,6 +216,10 @@ def _key_of_update(op: Operation) -> object:
     """What ops of one update have in common; None for other ops."""
     if isinstance(op, train.FusedOp):
         return op
+    if train.EACH_GRADIENT in op.attributes:
+        # What only one update reads of a gradient is a part of it, as its scaling.
+        keys = {_key_of_update(use.operation) for result in op.results for use in result.uses}
+        return keys.pop() if len(keys) == 1 else None
     return train.updated_parameter(op) if isinstance(op, ComputeOp) else None
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .multi_tensor import foreach, foreach_
+    from .multi_tensor import foreach, foreach_, sum_of_squares
     from .optimizers import (
         adam_,
         adamw_,
@@ -103,6 +103,7 @@ __all__ = [
     "scatter_value_part",
     "sgd_",
     "sum_exp",
+    "sum_of_squares",
 ]
 
 _HOMES = {
@@ -127,6 +128,7 @@ _HOMES = {
     "embedding_part": ".indexed",
     "foreach": ".multi_tensor",
     "foreach_": ".multi_tensor",
+    "sum_of_squares": ".multi_tensor",
     "gather_part": ".indexed",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",

@@ -34,6 +34,18 @@ def foreach_(function: str, first: Sequence[torch.Tensor], *others: Argument, **
     return list(first)
 
 
+def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """
+    The sum of the squares of all elements: a number, of narrow dtypes in float32.
+
+    Args:
+        tensors: local shards of one dtype; any may be empty.
+    """
+    dtype = torch.float32 if tensors[0].dtype in (torch.bfloat16, torch.float16) else None
+    norms = torch._foreach_norm(list(tensors), 2, dtype)
+    return torch.stack(norms).square_().sum()
+
+
 @cache
 def _function(name: str) -> Callable[..., Any]:
     return getattr(torch, f"_foreach_{name}")

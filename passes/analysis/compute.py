@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.spmd import SliceOp
-from ...dialects.train import AssignOp, ForeachOp, Member, TrainOp, may_join
+from ...dialects.train import AssignOp, ForeachOp, Member, SumOfSquaresOp, TrainOp, may_join
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
@@ -106,7 +106,7 @@ def _counts_of_member(member: Member, plain: object) -> OpCounts:
 
 
 def _foreach_work(
-    op: ForeachOp, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
+    op: ForeachOp | SumOfSquaresOp, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
 ) -> OpWork:
     """What a multi-tensor op does: the sum of what is done to its members, in one launch."""
     plain = tuple((name, value) for name, value in op.attributes.items() if "." not in name)
@@ -114,7 +114,8 @@ def _foreach_work(
     for member in op.members_as(signature):
         assert member.signature is not None
         works.append(_work(_counts_of_member(member, plain), member.signature, mesh, rank, keyed, turns))
-    key = f"foreach({'; '.join(work.key for work in works)})" if keyed else ""
+    name = op.name.removeprefix("train.")
+    key = f"{name}({'; '.join(work.key for work in works)})" if keyed else ""
     first = works[0]
     return OpWork(first.family, first.dtype, sum(w.flops for w in works), sum(w.bytes for w in works), key)
 
@@ -134,7 +135,7 @@ def op_work(
     Args:
         keyed: whether to name it, for measured times.
     """
-    if isinstance(op, ForeachOp):
+    if isinstance(op, ForeachOp | SumOfSquaresOp):
         return _foreach_work(op, signature, mesh, rank, keyed, turns)
     return _work(counts_of(op), signature, mesh, rank, keyed, turns)
 
@@ -170,7 +171,7 @@ def seconds_by_signature(
         joining: whether those that `join-updates` joins are counted without launch, as a part of what it makes.
     """
     devices = cluster.kinds_used
-    keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp) else counts_of(op)
+    keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp | SumOfSquaresOp) else counts_of(op)
     joins = joining and may_join(op)
     if joins and isinstance(op, AssignOp):
         # The op that makes the new value writes it over the old one.

@@ -29,8 +29,9 @@ MESH = parse_mesh("2")
 CLUSTER = launching_cluster(MESH)
 
 
-def case(optimizer: str, pins: str = "zero3") -> CheckCase:
-    return CheckCase(partial(optimizer_steps.step, optimizer), MESH, pins, torch.float64, cluster=CLUSTER)
+def case(optimizer: str, pins: str = "zero3", clip_norm: float | None = None) -> CheckCase:
+    step = partial(optimizer_steps.step, optimizer, clip_norm)
+    return CheckCase(step, MESH, pins, torch.float64, cluster=CLUSTER)
 
 
 @pytest.mark.parametrize("optimizer", ["amsgrad", "rmsprop", "nadam", "adafactor", "muon"])
@@ -39,10 +40,16 @@ def test_joined_updates_train_as_on_one_device(optimizer: str) -> None:
     assert result.passed, str(result)
 
 
+@pytest.mark.parametrize("pins", ["dp", "zero3", "tp"])
+def test_joined_norms_train_as_on_one_device(pins: str) -> None:
+    result = check_interpreted(case("amsgrad", pins, 0.05))
+    assert result.passed, str(result)
+
+
 @cache
-def planned(optimizer: str) -> ModuleOp:
+def planned(optimizer: str, clip_norm: float | None = None) -> ModuleOp:
     """A step up to `overlap`; not to be changed."""
-    module = imported(case(optimizer))
+    module = imported(case(optimizer, clip_norm=clip_norm))
     add_cluster(module, CLUSTER)
     with pin_file("zero3") as pins:
         passes = f'search-strategy{{algorithm=fixed pins="{pins}"}},insert-resharding,select-collectives,overlap'
@@ -103,6 +110,15 @@ def test_what_an_update_is_priced_at_is_its_part_of_what_is_joined() -> None:
     launches = sum(isinstance(op, train.ForeachOp) for op in updates(after))
     expected = seconds(before, joining=True) + launches * device.launch
     assert expected == pytest.approx(seconds(after, joining=False))
+
+
+@pytest.mark.parametrize("optimizer", ["amsgrad", "rmsprop"])
+def test_clipping_costs_few_launches(optimizer: str) -> None:
+    plain, clipped = (joined(planned(optimizer, norm), 1) for norm in (None, 0.05))
+    assert any(isinstance(op, train.SumOfSquaresOp) for op in view_of(clipped).ops)
+    parameters = sum(given.role == train.PARAM for given in view_of(clipped).inputs)
+    # A square, a sum, an addition and a scaling for each would be four times as many.
+    assert len(view_of(clipped).ops) - len(view_of(plain).ops) < 2 * parameters
 
 
 def test_groups_bound_what_is_held() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from shardwright.ir.ops.foreach import FOREACH, ForeachForm
 from shardwright.lowering import update_ops
-from shardwright.runtime.multi_tensor import foreach, foreach_
+from shardwright.runtime.multi_tensor import foreach, foreach_, sum_of_squares
 from shardwright.runtime.optimizers import joined_adam_, joined_adamw_, joined_sgd_
 
 SHAPES = ((3, 4), (5,), (), (0, 2))
@@ -95,3 +95,13 @@ def test_sgd_of_several_parameters(settings: dict[str, Any], step: float) -> Non
     found = joined_sgd_(params, grads, buffers, count, lr, **settings)
     assert len(found) == len(SHAPES) * (2 if settings else 1)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_squares_are_summed_in_float32_at_least(dtype: torch.dtype) -> None:
+    given = [each.to(dtype) for each in tensors(0)]
+    expected = sum((each.double().square().sum() for each in given), torch.tensor(0.0, dtype=torch.float64))
+    for found in (sum_of_squares(given), update_ops.sum_of_squares(given)):
+        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert found.shape == ()
+        torch.testing.assert_close(found.double(), expected, rtol=1e-14 if dtype == torch.float64 else 1e-6, atol=0)

@@ -114,6 +114,35 @@ REFUSED = {
         "",
         "has a signature of 1 operands and 1 results, expected 2 and 2",
     ),
+    "a sum of squares of two dtypes": (
+        """func.func @f(%a: tensor<4xf32>, %b: tensor<8xbf16>) -> tensor<f32> {
+  %c = train.sum_of_squares %a, %b : (tensor<4xf32>, tensor<8xbf16>) -> tensor<f32>
+  func.return %c : tensor<f32>
+}
+""",
+        "",
+        "has operands of bfloat16 and float32, expected one dtype",
+    ),
+    "a narrow sum of squares": (
+        """func.func @f(%a: tensor<4xbf16>) -> tensor<bf16> {
+  %c = train.sum_of_squares %a : (tensor<4xbf16>) -> tensor<bf16>
+  func.return %c : tensor<bf16>
+}
+""",
+        "",
+        "of bfloat16 gives bfloat16, expected a number of float32",
+    ),
+    "a sum of squares of parts and wholes": (
+        MESH
+        + """func.func @f(%a: tensor<4xf32>, %b: tensor<8xf32>) -> tensor<f32> {
+  %c = train.sum_of_squares %a, %b {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}], [{}]) -> ([], unreduced={"gpu"})>}
+    : (tensor<4xf32>, tensor<8xf32>) -> tensor<f32>
+  func.return %c : tensor<f32>
+}
+""",
+        "",
+        "is not one that the op's rule",
+    ),
     "a value of the outside": (
         TIMES + step(op=FRAGMENTS.format(axis="micro").replace("yield %r", "yield %n")),
         "",

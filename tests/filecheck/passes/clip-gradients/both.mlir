@@ -7,13 +7,13 @@
 // CHECK: %ga.clipped = aten.clamp %ga {min = -5.{{.*}}e-01 : f64, max = 5.{{.*}}e-01 : f64}
 // CHECK: %gb.clipped = aten.clamp %gb
 // CHECK: %ga.clipped.squared = aten.mul.Tensor %ga.clipped, %ga.clipped
-// CHECK: %ga.clipped.squares = aten.sum %ga.clipped.squared {dtype = f32} : (tensor<8xbf16>) -> tensor<f32>
+// CHECK: %ga.clipped.squares = aten.sum %ga.clipped.squared {dtype = f32, train.each_gradient} : (tensor<8xbf16>) -> tensor<f32>
 // CHECK: %gb.clipped.squares = aten.sum
 // CHECK: %grad_norm.squares = aten.add.Tensor %ga.clipped.squares, %gb.clipped.squares
 // CHECK: %grad_norm = aten.sqrt %grad_norm.squares
 // CHECK: aten.mul.Scalar %grad_norm.inverse {other = 2.000000e+00 : f64}
 // CHECK: %grad_scale = aten.clamp_max
-// CHECK: %ga.clipped.clipped = aten.mul.Tensor %ga.clipped, %grad_scale : (tensor<8xbf16>, tensor<f32>) -> tensor<8xbf16>
+// CHECK: %ga.clipped.clipped = aten.mul.Tensor %ga.clipped, %grad_scale {train.each_gradient} : (tensor<8xbf16>, tensor<f32>) -> tensor<8xbf16>
 // CHECK: train.sgd %a, %ga.clipped.clipped
 // CHECK: func.return %a.new, %b.new, %ga.clipped.clipped, %grad_norm
 
