@@ -28,6 +28,7 @@ from .ending import (
     stay_on_loopback,
     tell_errors_once,
     told,
+    verify_launcher,
     watch_job,
 )
 from .executor import Executor
@@ -131,7 +132,8 @@ def process_group(
     # Its functions have the default group as a default argument. Imported after the group is made, it would keep
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
-    # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
+    # Whoever started this process may have ended before that would end it too.
+    verify_launcher(name, bounds.gone)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
     # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
     store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
