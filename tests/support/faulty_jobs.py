@@ -112,6 +112,8 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchr
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun),
+        # Of this job alone, and it goes with the job.
+        "TMPDIR": str(Path(errors).parent),
     }
     # As a script is: an error goes to the hook, and what is registered runs at its end.
     code = 0

@@ -9,11 +9,13 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from split_cluster import split_cluster
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
@@ -37,7 +39,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def planned(world: int = 2, **options: Any) -> DistributedStep:
     """A step on all ranks of the job, data parallel."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    model = options.pop("model", nn.Sequential)(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     cluster = split_cluster(Mesh.of(gpu=world))
     if options.pop("slow_links", False):
         # Sending anything costs more than to compute all of it everywhere.
@@ -121,6 +123,40 @@ def made_no_model(rank: int) -> None:
     if rank == 1:
         read_for_ever()
     planned()
+
+
+class _Hangs(nn.Sequential):
+    """On rank 0, which plans."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Never comes back."""
+        read_for_ever()
+        return super().forward(inputs)
+
+
+def hung_planner(rank: int) -> None:
+    """Rank 0 is stuck in planning, in code of the user's."""
+    planned(faults=replace(BOUNDS, plan=2.0), model=_Hangs)
+
+
+def hung_in_a_save(rank: int) -> None:
+    """On a disk that does not answer."""
+    _save(rank, asynchronous=False)
+
+
+def hung_beside_training(rank: int) -> None:
+    """On such a disk, in a thread."""
+    _save(rank, asynchronous=True)
+
+
+def _save(rank: int, *, asynchronous: bool) -> None:
+    step = planned(faults=replace(BOUNDS, save=2.0))
+    trained(step)
+    if rank == 1:
+        setattr(FileSystemWriter, "write_data", lambda *_: read_for_ever())
+    step.save(Path(os.environ["TMPDIR"], "runs"), asynchronous=asynchronous)
+    trained(step)
+    step.wait_saved()
 
 
 def hung(rank: int) -> None:
