@@ -81,7 +81,7 @@ def from_rank_0(mine: Any, *, patient: Patience = "") -> Any:
     if world_size() == 1:
         return mine
     shared = [mine]
-    HERE.wait("rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
+    HERE.wait("a broadcast from rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
     return shared[0]
 
 

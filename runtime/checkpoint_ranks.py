@@ -27,7 +27,7 @@ class Turn:
     waits: bool = False
 
     def __str__(self) -> str:
-        return "the ranks that write or read a checkpoint" if self.waits else ""
+        return "the checkpoint that all ranks write or read" if self.waits else ""
 
     @contextmanager
     def of_others(self, waits: bool = True) -> Iterator[None]:

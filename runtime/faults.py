@@ -35,6 +35,10 @@ _STEPS_TIMED = 20
 """Of so many steps, the last ones, the median is what a step takes."""
 
 
+_MOST_SECONDS = 30 * 86400.0
+"""Of a timeout: a bound may be infinite."""
+
+
 @dataclass(frozen=True)
 class FaultBounds:
     """
@@ -73,7 +77,8 @@ class FaultBounds:
     @property
     def timeout(self) -> timedelta:
         """Of collectives: longer than any wait, so that it is told who is waited for."""
-        return max(TIMEOUT, timedelta(seconds=max(self.start, self.plan, self.save) + 2 * self.silent))
+        longest = max(self.start, self.plan, self.save) + 2 * self.silent
+        return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
 
 @dataclass
