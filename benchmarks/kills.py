@@ -56,9 +56,12 @@ GONE = {False: 10.0, True: 30.0}
 PATIENCE = 120.0
 """The seconds within which a start says the next thing."""
 
+ANY_TIME = "between saves"
+
 MOMENTS = {"start-up": 2, "file": 4, "time": 4}
 """How often a job is killed when, one beside the other."""
 
+COUNTS = ("kills", "all processes", "one rank", "launcher", "starts", "started by torchrun", "runs to the end", "steps")
 FAULTS = (
     "checkpoints lost",
     "torn checkpoints",
@@ -195,6 +198,8 @@ class Chain:
         job = start(ranks, str(run.folder), str(self.folder / f"{ranks}.toml"), aim, self.folder / "errors")
         place = self._wait(job, moment, is_torchrun)
         found = list(self._kill(job, GONE[is_torchrun])) if place else []
+        if place == ANY_TIME and any(run.folder.glob(".*")):
+            place = "amid a save"
         said = Said.of(job.lines)
         if not place and not said.ended:
             found.append("ended by itself")
@@ -213,7 +218,8 @@ class Chain:
 
     def _count(self, found: Sequence[str], place: str, said: Said, is_torchrun: bool) -> None:
         self.counted.update(found)
-        self.counted.update({"starts": 1, "steps": len(said.losses), "runs": said.ended, "torchrun": is_torchrun})
+        self.counted.update({"starts": 1, "steps": len(said.losses), "runs to the end": said.ended})
+        self.counted["started by torchrun"] += is_torchrun
         if place:
             self.counted["kills"] += 1
             self.places[place] += 1
@@ -235,14 +241,14 @@ class Chain:
         if "ended" in job.lines or job.is_over:
             job.follow(PATIENCE)
             return ""
-        return _stands(job) or ("at any time" if any(line.startswith("began") for line in job.lines) else "start-up")
+        return _stands(job) or (ANY_TIME if any(line.startswith("began") for line in job.lines) else "in start-up")
 
     def _kill(self, job: Job, gone: float) -> Iterator[str]:
         """Kill all processes, or one rank, or what started the ranks; what is wrong with the end of the others."""
         ranks = [process for process in job.processes() if process != job.launcher]
         self.drawn.shuffle(ranks)
-        whom = self.drawn.choice(("all", "one rank", "launcher")) if ranks else "launcher"
-        victims = {"all": [*ranks, job.launcher], "one rank": ranks[:1], "launcher": [job.launcher]}[whom]
+        whom = self.drawn.choice(("all processes", "one rank", "launcher")) if ranks else "launcher"
+        victims = {"all processes": [*ranks, job.launcher], "one rank": ranks[:1], "launcher": [job.launcher]}[whom]
         shared, at = _shared_memory([job.launcher, *ranks]), time.monotonic()
         self.counted[whom] += 1
         job.kill(victims)
@@ -251,11 +257,11 @@ class Chain:
         if any(path.exists() for path in shared):
             yield "shared memory left"
 
-    def row(self, ranks: str) -> dict[str, Any]:
-        """Of the table."""
-        counts = ("kills", "torchrun", "all", "one rank", "launcher", "runs", "steps", *FAULTS)
-        counted = {name: self.counted[name] for name in counts}
-        return {"ranks": ranks, **counted, "off": self.most_off, "slowest end": self.slowest, "places": self.places}
+    def result(self) -> dict[str, float]:
+        """What was counted and measured, in the order in which it is told."""
+        measured = {"largest relative difference of a loss": self.most_off, "slowest end, s": self.slowest}
+        killed = {f"killed {place}": count for place, count in sorted(self.places.items())}
+        return {name: self.counted[name] for name in COUNTS} | {name: self.counted[name] for name in FAULTS} | measured | killed
 
 
 def _stands(job: Job) -> str:
@@ -300,7 +306,7 @@ def main() -> None:
     options = parser.parse_args()
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    drawn, rows = random.Random(options.seed), list[dict[str, Any]]()
+    drawn, results = random.Random(options.seed), dict[str, dict[str, float]]()
     with tempfile.TemporaryDirectory(prefix="shardwright-kills-") as made:
         expected = {ranks: _whole_run(Path(made), ranks) for ranks in options.ranks}
         for number, choices in enumerate((options.ranks[:1], options.ranks)):
@@ -310,10 +316,12 @@ def main() -> None:
                 (folder / file.name).write_bytes(file.read_bytes())
             chain = Chain(folder, choices, options.torchrun, drawn, expected)
             chain.kill(options.count // 2 + number * (options.count % 2))
-            rows.append(chain.row(", ".join(map(str, choices))))
+            results[f"on {', '.join(map(str, choices))} ranks"] = chain.result()
             if any(chain.counted[name] for name in FAULTS):
                 print((folder / "errors").read_text(errors="replace"), file=sys.stderr)
-    publish("kills", rows, command=f"python benchmarks/kills.py --count {options.count}", hidden=["places"])
+    names = dict.fromkeys(name for each in results.values() for name in each)
+    rows = [{"what": name, **{part: each.get(name, 0) for part, each in results.items()}} for name in names]
+    publish("kills", rows, command=f"python benchmarks/kills.py --count {options.count} --seed {options.seed}")
 
 
 if __name__ == "__main__":
