@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from _killed_jobs import Job, by_torchrun, forked
 from _killed_training import OPERATIONS, STEPS, Aim
@@ -56,7 +55,8 @@ GONE = {False: 10.0, True: 30.0}
 PATIENCE = 120.0
 """The seconds within which a start says the next thing."""
 
-ANY_TIME = "between saves"
+START_UP, ANY_TIME, AMID_SAVE = "in start-up", "between saves", "amid a save"
+"""Where jobs are killed, besides before operations on files."""
 
 MOMENTS = {"start-up": 2, "file": 4, "time": 4}
 """How often a job is killed when, one beside the other."""
@@ -199,7 +199,7 @@ class Chain:
         place = self._wait(job, moment, is_torchrun)
         found = list(self._kill(job, GONE[is_torchrun])) if place else []
         if place == ANY_TIME and any(run.folder.glob(".*")):
-            place = "amid a save"
+            place = AMID_SAVE
         said = Said.of(job.lines)
         if not place and not said.ended:
             found.append("ended by itself")
@@ -217,7 +217,7 @@ class Chain:
         return run if not said.ended else Run(self.folder / f"run-{self.counted['starts']}")
 
     def _count(self, found: Sequence[str], place: str, said: Said, is_torchrun: bool) -> None:
-        self.counted.update(found)
+        self.counted.update(set(found))
         self.counted.update({"starts": 1, "steps": len(said.losses), "runs to the end": said.ended})
         self.counted["started by torchrun"] += is_torchrun
         if place:
@@ -241,7 +241,7 @@ class Chain:
         if "ended" in job.lines or job.is_over:
             job.follow(PATIENCE)
             return ""
-        return _stands(job) or (ANY_TIME if any(line.startswith("began") for line in job.lines) else "in start-up")
+        return _stands(job) or (ANY_TIME if any(line.startswith("began") for line in job.lines) else START_UP)
 
     def _kill(self, job: Job, gone: float) -> Iterator[str]:
         """Kill all processes, or one rank, or what started the ranks; what is wrong with the end of the others."""
@@ -260,8 +260,9 @@ class Chain:
     def result(self) -> dict[str, float]:
         """What was counted and measured, in the order in which it is told."""
         measured = {"largest relative difference of a loss": self.most_off, "slowest end, s": self.slowest}
-        killed = {f"killed {place}": count for place, count in sorted(self.places.items())}
-        return {name: self.counted[name] for name in COUNTS} | {name: self.counted[name] for name in FAULTS} | measured | killed
+        places = (START_UP, ANY_TIME, AMID_SAVE, *(f"before {operation}" for operation in OPERATIONS))
+        killed = {f"killed {place}": self.places[place] for place in places}
+        return {name: self.counted[name] for name in (*COUNTS, *FAULTS)} | measured | killed
 
 
 def _stands(job: Job) -> str:
