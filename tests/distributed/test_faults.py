@@ -15,6 +15,7 @@ TOLD = {
     "hung_before_the_first_step": rf"{R1} does not answer in the script's code before the first step, .* in step 1",
     "never_came": r"Sequential: rank 0: of the ranks of the job 1 have not come within 2 s: see what they do before",
     "made_no_model": rf"{R1} does not answer .* before the first step, .* in read_for_ever: .* raise start of FaultB",
+    "stopped_planner": r"rank 0 \(\S+\) does not .* stopped by a signal .*: rank 1 .* in a broadcast from rank 0",
     "hung_planner": r"rank 0 \(\S+\) does not answer .* before the first .* in read_for_ever: rank 1 .* raise plan",
     "hung_in_a_save": rf"{R1} does not answer .* after step 3, .* in read_for_ever: .* in the checkpoint .* raise save",
     "hung_beside_training": rf"{R1} does not answer .* after step 6, .* in _save: .* in the checkpoint .* raise save",

@@ -134,9 +134,23 @@ class _Hangs(nn.Sequential):
         return super().forward(inputs)
 
 
+class _Stops(nn.Sequential):
+    """On rank 0, which plans."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Stops the process."""
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return super().forward(inputs)
+
+
 def hung_planner(rank: int) -> None:
     """Rank 0 is stuck in planning, in code of the user's."""
     planned(faults=replace(BOUNDS, plan=2.0), model=_Hangs)
+
+
+def stopped_planner(rank: int) -> None:
+    """By SIGSTOP."""
+    planned(model=_Stops)
 
 
 def hung_in_a_save(rank: int) -> None:
