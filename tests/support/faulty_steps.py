@@ -24,6 +24,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.runtime import replicas
 from shardwright.runtime.faults import FaultBounds
 from shardwright.runtime.judge import Judge
+from shardwright.runtime.profile.clock import Clock
 
 AT, STEPS, ROWS = 3, 6, 8
 BOUNDS = FaultBounds(gone=2.0, silent=2.0)
@@ -40,7 +41,7 @@ def planned(world: int = 2, **options: Any) -> DistributedStep:
     """A step on all ranks of the job, data parallel."""
     torch.manual_seed(0)
     model = options.pop("model", nn.Sequential)(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-    cluster = split_cluster(Mesh.of(gpu=world))
+    cluster = options.pop("cluster", split_cluster(Mesh.of(gpu=world)))
     if options.pop("slow_links", False):
         # Sending anything costs more than to compute all of it everywhere.
         cluster = replace(cluster, links=(Link("gpu", 1.0, 1e-3),))
@@ -151,6 +152,14 @@ def hung_planner(rank: int) -> None:
 def stopped_planner(rank: int) -> None:
     """By SIGSTOP."""
     planned(model=_Stops)
+
+
+def stopped_while_measured(rank: int) -> None:
+    """By SIGSTOP, where the job has a cluster of its own made."""
+    os.environ["XDG_CACHE_HOME"] = os.environ["TMPDIR"]
+    if rank == 1:
+        setattr(Clock, "wait_for_all", lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    planned(cluster="auto")
 
 
 def hung_in_a_save(rank: int) -> None:
