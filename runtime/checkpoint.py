@@ -184,7 +184,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     Raises:
         CheckpointError: there are checkpoints, and none is whole.
     """
-    (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [])
+    (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [], patient="")
     faults: list[str] = []
     for name in names:
         found = ranks.gather(_fault(folder / name, ranks))

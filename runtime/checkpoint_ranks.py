@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from .faults import HERE
+from .faults import HERE, Patience
 
 Returned = TypeVar("Returned")
 
@@ -44,6 +44,9 @@ class Ranks:
     """
     The ranks that write or read together.
 
+    What they do first, when nobody is at work with a file yet, they do with `patient=""`: a rank that does not come is
+    found as soon as one that does not come to a step.
+
     Args:
         group: of gloo, which this alone uses; None without a process group.
         turn: whether this one is at work.
@@ -59,28 +62,27 @@ class Ranks:
         """All ranks of the job; every rank must call this."""
         if not dist.is_initialized():
             return Ranks(None)
-        group = dist.new_group(backend="gloo", timeout=HERE.timeout)
+        group = HERE.wait("a checkpoint", lambda: dist.new_group(backend="gloo", timeout=HERE.timeout))
         assert isinstance(group, dist.ProcessGroup), "every rank is of the group"
         return Ranks(group, dist.get_rank(), dist.get_world_size())
 
-    def gather(self, mine: Returned) -> list[Returned]:
+    def gather(self, mine: Returned, patient: Patience = "save") -> list[Returned]:
         """By rank, what each gives."""
         if self.group is None:
             return [mine]
         everyone: list[Any] = [None] * self.count
-
-        self.wait(lambda: dist.all_gather_object(everyone, mine, group=self.group))
+        self.wait(lambda: dist.all_gather_object(everyone, mine, group=self.group), patient)
         return everyone
 
-    def wait(self, done: Callable[[], Returned]) -> Returned:
+    def wait(self, done: Callable[[], Returned], patient: Patience = "save") -> Returned:
         """What `done` returns, which waits for other ranks."""
         with self.turn.of_others():
             # What a thread beside training waits for is no place where a rank is.
             if threading.current_thread() is not threading.main_thread():
                 return done()
-            return HERE.wait(self.turn, done, patient="save")
+            return HERE.wait(self.turn, done, patient=patient)
 
-    def agree(self, what: Callable[[], Returned]) -> Returned:
+    def agree(self, what: Callable[[], Returned], patient: Patience = "save") -> Returned:
         """
         Do something on every rank.
 
@@ -98,7 +100,7 @@ class Ranks:
             done, message = None, _told(failure) if failure is not None else ""
         except Exception as error:
             done, message = None, _told(error)
-        told = self.gather(message)
+        told = self.gather(message, patient)
         if failed := [(rank, message) for rank, message in enumerate(told) if message]:
             rank, message = failed[0]
             raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)

@@ -68,7 +68,7 @@ class Checkpoints:
         executor = self._executor
         notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
         parts = self._parts(with_optimizer=True)
-        given = self._ranks.agree(lambda: packed(extra))
+        given = self._ranks.agree(lambda: packed(extra), patient="")
         if not asynchronous:
             return write(folder, parts, notes, given, keep, self._ranks)
         copies = {

@@ -135,23 +135,9 @@ class _Hangs(nn.Sequential):
         return super().forward(inputs)
 
 
-class _Stops(nn.Sequential):
-    """On rank 0, which plans."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Stops the process."""
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return super().forward(inputs)
-
-
 def hung_planner(rank: int) -> None:
     """Rank 0 is stuck in planning, in code of the user's."""
     planned(faults=replace(BOUNDS, plan=2.0), model=_Hangs)
-
-
-def stopped_planner(rank: int) -> None:
-    """By SIGSTOP."""
-    planned(model=_Stops)
 
 
 def stopped_while_measured(rank: int) -> None:
@@ -160,6 +146,26 @@ def stopped_while_measured(rank: int) -> None:
     if rank == 1:
         setattr(Clock, "wait_for_all", lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     planned(cluster="auto")
+
+
+def hung_before_a_save(rank: int) -> None:
+    """In code of the user's, where the other saves for the first time."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        read_for_ever()
+    step.save(Path(os.environ["TMPDIR"], "runs"))
+
+
+def hung_between_saves(rank: int) -> None:
+    """In code of the user's, where the other saves for the second time."""
+    step = planned()
+    for _ in range(AT):
+        step(batch())
+        step.save(Path(os.environ["TMPDIR"], "runs"))
+    if rank == 1:
+        read_for_ever()
+    step.save(Path(os.environ["TMPDIR"], "runs"))
 
 
 def hung_in_a_save(rank: int) -> None:
