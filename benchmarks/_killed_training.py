@@ -81,7 +81,8 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
     saves = folder != "-"
     if saves and (saved := step.resume(folder)):
         schedule.load_state_dict(saved.extra)
-    _say(step, f"began {step.steps}")
+    began = step.steps
+    _say(step, f"began {began}")
     while step.steps < STEPS:
         loader.batch_sampler.set_epoch(step.steps // _BATCHES)
         for batch in loader:
@@ -93,7 +94,8 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
             if step.steps == STEPS:
                 break
     step.wait_saved()
-    _say(step, _saved(step, folder) if saves else "", "ended")
+    # What was left behind by a save that was killed is there until the next one.
+    _say(step, _saved(step, folder) if saves and step.steps > began else "", "ended")
 
 
 def _save(step: Any, folder: str, extra: object) -> None:
