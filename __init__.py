@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule
     from .models.hf.step import from_hf
-    from .runtime.checkpoint import CheckpointError
+    from .runtime.checkpoint_ranks import CheckpointError
     from .runtime.faults import FaultBounds
     from .runtime.local_shard import LocalShard
     from .runtime.non_finite import NonFiniteError
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CheckpointError": ".runtime.checkpoint",
+    "CheckpointError": ".runtime.checkpoint_ranks",
     "FaultBounds": ".runtime.faults",
     "NonFiniteError": ".runtime.non_finite",
     "LocalShard": ".runtime.local_shard",

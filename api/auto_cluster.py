@@ -52,7 +52,7 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         return generic_cluster(1)
     mesh = mesh or _mesh()
     path = cluster_path((str(mesh), *_about(device)))
-    known = from_rank_0(_kept(path) if dist.get_rank() == 0 else None, patient=True)
+    known = from_rank_0(_kept(path) if dist.get_rank() == 0 else None, patient="plan")
     if known is not None:
         return known
     if dist.get_rank() == 0:
@@ -63,7 +63,7 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         profile = Output(path.stem, samples).profile(journal)
     except ProfileError as error:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
-    found = from_rank_0(profile.cluster, patient=True)
+    found = from_rank_0(profile.cluster, patient="plan")
     if dist.get_rank() == 0:
         _keep(path, profile_text(profile))
     return found

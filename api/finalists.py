@@ -22,6 +22,7 @@ from ..lowering.calling import Batch, batch_items
 from ..lowering.load_program import load_text
 from ..passes.errors import PassError
 from ..runtime.executor import Executor
+from ..runtime.faults import HERE
 from ..runtime.launch import load_step
 from ..runtime.spawn import run_ranks
 from ..runtime.stages import Stage, connect
@@ -132,7 +133,7 @@ def _turn(executor: Executor, items: Mapping[str, Any], device: torch.device) ->
 def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, count: int) -> float:
     """The mean seconds of some steps, on the slowest rank."""
     if dist.is_initialized():
-        dist.barrier()
+        HERE.wait("the comparison of plans", dist.barrier)
     begun = time.perf_counter()
     for _ in range(count):
         executor.step(items)
@@ -140,7 +141,7 @@ def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, c
         torch.cuda.synchronize(device)
     seconds = torch.tensor((time.perf_counter() - begun) / count, dtype=torch.float64, device=device)
     if dist.is_initialized():
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        HERE.wait("the comparison of plans", lambda: dist.all_reduce(seconds, dist.ReduceOp.MAX))
     return seconds.item()
 
 

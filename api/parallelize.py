@@ -350,7 +350,7 @@ def _from_rank_0(asked: _Asked) -> tuple[_Planned, list[ModuleOp]]:
     else:
         if dist.get_rank() == 0:
             shared = [_outcome(asked, dist.get_world_size(), modules)]
-        shared = [from_rank_0(shared[0], patient=True)]
+        shared = [from_rank_0(shared[0], patient="plan")]
     if isinstance(shared[0], PlanError):
         raise shared[0]
     return shared[0], modules

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..runtime.checkpoint import CheckpointError
+from ..runtime.checkpoint_ranks import CheckpointError
 from ..runtime.executor import Executor
 from ..runtime.step_checkpoints import Checkpoints, Restored
 from .loading import ShareLoader

@@ -212,7 +212,7 @@ class Variants:
             devices = [self.connections.device] if self.connections.device.type == "cuda" else []
             with torch.random.fork_rng(devices), self.opened():
                 shared = [_outcome(what, self.planner, plan)]
-        made = from_rank_0(shared[0], patient=True)
+        made = from_rank_0(shared[0], patient="plan")
         if isinstance(made, PlanError):
             raise made
         text, form = made

@@ -15,7 +15,7 @@ from torch import nn
 
 from .batches import Batch, LocalRows, batch_rows, items_of
 from .executor import Executor
-from .faults import HERE
+from .faults import HERE, Patience
 from .plan import Plan, PlanError
 from .recording import named_tensors
 
@@ -71,17 +71,17 @@ def share_random_state() -> None:
     torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
 
 
-def from_rank_0(mine: Any, *, patient: bool = False) -> Any:
+def from_rank_0(mine: Any, *, patient: Patience = "") -> Any:
     """
     What rank 0 gives; every rank must call this.
 
     Args:
-        patient: whether rank 0 may take long to have it.
+        patient: the bound of the wait, if rank 0 may take long to have it.
     """
     if world_size() == 1:
         return mine
     shared = [mine]
-    HERE.wait("rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
+    HERE.wait("a broadcast from rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
     return shared[0]
 
 

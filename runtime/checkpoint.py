@@ -19,17 +19,15 @@ import os
 import pickle
 import re
 import shutil
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -42,12 +40,10 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from .faults import HERE
+from .checkpoint_ranks import CheckpointError, Ranks, Turn
 from .local_shard import LocalShard
 
 LOG = logging.getLogger("shardwright")
-
-Returned = TypeVar("Returned")
 
 VERSION = 1
 """Of the form of the manifest."""
@@ -55,10 +51,6 @@ VERSION = 1
 MANIFEST, EXTRA, _METADATA = "manifest.json", "extra.pt", ".metadata"
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished"
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message names the file, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -82,64 +74,6 @@ class Notes:
     def name(self) -> str:
         """Of the checkpoint's folder."""
         return f"step-{self.step:08d}"
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """
-    The ranks that write or read together.
-
-    Args:
-        group: of gloo, which this alone uses; None without a process group.
-    """
-
-    group: dist.ProcessGroup | None
-    rank: int = 0
-    count: int = 1
-
-    @staticmethod
-    def connect() -> Ranks:
-        """All ranks of the job; every rank must call this."""
-        if not dist.is_initialized():
-            return Ranks(None)
-        group = dist.new_group(backend="gloo")
-        assert isinstance(group, dist.ProcessGroup), "every rank is of the group"
-        return Ranks(group, dist.get_rank(), dist.get_world_size())
-
-    def gather(self, mine: Returned) -> list[Returned]:
-        """By rank, what each gives."""
-        if self.group is None:
-            return [mine]
-        everyone: list[Any] = [None] * self.count
-
-        def exchange() -> list[Any]:
-            dist.all_gather_object(everyone, mine, group=self.group)
-            return everyone
-
-        # What a thread beside training waits for is no place where a rank is.
-        if threading.current_thread() is not threading.main_thread():
-            return exchange()
-        return HERE.wait("the ranks that write or read a checkpoint", exchange, patient=True)
-
-    def agree(self, what: Callable[[], Returned]) -> Returned:
-        """
-        Do something on every rank.
-
-        Raises:
-            CheckpointError: on all ranks, where it failed on one.
-        """
-        # Of whatever kind the failure is: the other ranks wait for this one.
-        try:
-            done, message = what(), ""
-        except CheckpointError as error:
-            done, message = None, str(error)
-        except Exception as error:
-            done, message = None, f"{type(error).__name__}: {error}"
-        told = self.gather(message)
-        if failed := [(rank, message) for rank, message in enumerate(told) if message]:
-            rank, message = failed[0]
-            raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
-        return cast("Returned", done)
 
 
 def packed(extra: object) -> bytes:
@@ -193,9 +127,10 @@ def write(
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[Any]]:
-        writer = FileSystemWriter(unfinished, sync_files=True)
+        writer, is_alone = _Writer(unfinished, ranks.turn), ranks.group is None
+        given: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
         with _alone_without_warning():
-            save_tensors(_boxes(parts), storage_writer=writer, process_group=ranks.group, no_dist=ranks.group is None)
+            ranks.wait(lambda: save_tensors(_boxes(parts), **given))
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
             mine += [*_written(unfinished, given), unfinished / _METADATA]
@@ -253,7 +188,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     Raises:
         CheckpointError: there are checkpoints, and none is whole.
     """
-    (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [])
+    (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [], patient="")
     faults: list[str] = []
     for name in names:
         found = ranks.gather(_fault(folder / name, ranks))
@@ -278,8 +213,9 @@ def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
 
     def tensors() -> None:
         with _alone_without_warning():
-            reader, is_alone = _Reader(whole.path), ranks.group is None
-            load_tensors(_boxes(parts), storage_reader=reader, process_group=ranks.group, no_dist=is_alone)
+            reader, is_alone = _Reader(whole.path, ranks.turn), ranks.group is None
+            given: dict[str, Any] = {"storage_reader": reader, "process_group": ranks.group, "no_dist": is_alone}
+            ranks.wait(lambda: load_tensors(_boxes(parts), **given))
 
     ranks.agree(tensors)
 
@@ -289,7 +225,7 @@ def _whole(path: Path) -> Whole:
     notes = Notes(
         manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"])
     )
-    described = _Reader(path).read_metadata().state_dict_metadata
+    described = _Reader(path, Turn()).read_metadata().state_dict_metadata
     tensors = {
         name: (tuple(each.size), each.properties.dtype)
         for name, each in described.items()
@@ -410,8 +346,30 @@ def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, Any]:
     return boxes
 
 
+class _Writer(FileSystemWriter):
+    """Says when this rank is at work."""
+
+    def __init__(self, path: Path, turn: Turn) -> None:
+        super().__init__(path, sync_files=True)
+        self._turn = turn
+
+    def write_data(self, *args: Any, **kwargs: Any) -> Any:
+        """Write this rank's part."""
+        with self._turn.of_others(waits=False):
+            return super().write_data(*args, **kwargs)
+
+
 class _Reader(FileSystemReader):
-    """Reads the description of the files without what a pickle can do besides."""
+    """Says when this rank is at work; reads the description of the files without what a pickle can do besides."""
+
+    def __init__(self, path: Path, turn: Turn) -> None:
+        super().__init__(path)
+        self._turn = turn
+
+    def read_data(self, *args: Any, **kwargs: Any) -> Any:
+        """Read this rank's part."""
+        with self._turn.of_others(waits=False):
+            return super().read_data(*args, **kwargs)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +41,38 @@ def watch_job(name: str, bounds: FaultBounds) -> Watch | None:
     # Whoever made the process group may have done so long before.
     await_ranks(name, store, dist.get_rank(), dist.get_world_size(), bounds.start)
     return Watch(name, bounds, store)
+
+
+def verify_launcher(name: str, seconds: float) -> None:
+    """
+    Check that torchrun listens, which holds the job's store: ranks that had only begun when it was killed did not die.
+
+    Args:
+        seconds: for which nothing has to listen there until it counts as gone.
+
+    Raises:
+        SystemExit: it is gone; the first rank of this machine has told it.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    deadline = time.monotonic() + seconds
+    while _refuses(address, port):
+        if time.monotonic() > deadline:
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                gone = f"torchrun, which holds the job's store, is gone: nothing listens on {address}:{port}"
+                print(f"{name}: rank {os.environ['RANK']}: {gone}; start the job again", file=sys.stderr, flush=True)
+            raise SystemExit(1)
+        time.sleep(min(_MOST_BETWEEN_LOOKS, seconds / 8))
+
+
+def _refuses(address: str, port: int) -> bool:
+    """Whether nothing listens on a port; what else may be wrong with it shows later."""
+    try:
+        socket.create_connection((address, port), timeout=_MOST_BETWEEN_LOOKS).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
 
 
 def await_ranks(name: str, store: Store, rank: int, world: int, seconds: float) -> None:

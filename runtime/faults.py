@@ -11,22 +11,32 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeVar
 
 import torch.distributed as dist
 
+from .groups import TIMEOUT
+
 Done = TypeVar("Done")
 
 Phase = Literal["script", "step", "left", "failed", "ending"]
 """In the script's own code, in a training step, at its end, failed with an error; told to end by a signal."""
+
+Patience = Literal["", "plan", "save"]
+"""The bound of a wait that may last, by its name in `FaultBounds`; empty for one that may not."""
 
 DEVICE = "the work of its device"
 """What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
 
 _STEPS_TIMED = 20
 """Of so many steps, the last ones, the median is what a step takes."""
+
+
+_MOST_SECONDS = 30 * 86400.0
+"""Of a timeout: a bound may be infinite."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class FaultBounds:
             or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
         slow: how many times longer than the median of the others a rank computes to be warned of; 0 for no warning.
         start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
-            first step, when ranks make and load models. Waiting for rank 0 to plan or to measure has no bound.
+            first step, when ranks make and load models.
+        plan: seconds for which ranks wait for rank 0 to plan or to measure.
+        save: seconds for which ranks wait for one that writes or reads its part of a checkpoint.
 
     Raises:
         ValueError: a bound that is not positive.
@@ -50,15 +62,23 @@ class FaultBounds:
     silent: float = 30.0
     slow: float = 2.0
     start: float = 600.0
+    plan: float = 3600.0
+    save: float = 1800.0
 
     def __post_init__(self) -> None:
-        if not (self.gone > 0 and self.silent > 0 and self.start > 0 and self.slow >= 0):
-            raise ValueError(f"{self}: gone, silent and start are seconds above 0, slow is a factor, or 0")
+        if not (min(self.gone, self.silent, self.start, self.plan, self.save) > 0 and self.slow >= 0):
+            raise ValueError(f"{self}: gone, silent, start, plan and save are seconds above 0, slow is a factor, or 0")
 
     @property
     def beat(self) -> float:
         """Seconds between two reports of a rank."""
         return min(0.5, self.gone / 8, self.silent / 8)
+
+    @property
+    def timeout(self) -> timedelta:
+        """Of collectives: longer than any wait, so that it is told who is waited for."""
+        longest = max(self.start, self.plan, self.save) + 2 * self.silent
+        return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
 
 @dataclass
@@ -68,7 +88,7 @@ class Here:
 
     `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
     `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
-    `on_device` is the event at the end of the latest step on CUDA.
+    `on_device` is the event at the end of the latest step on CUDA, `timeout` that of collectives of this job.
     """
 
     phase: Phase = "script"
@@ -76,22 +96,23 @@ class Here:
     before: int = 0
     calls: int = 0
     waits_for: object = None
-    patient: bool = False
+    patient: Patience = ""
     lost: bool = False
     on_device: Any = None
     lost_peer: Callable[[], None] | None = None
+    timeout: timedelta = TIMEOUT
     _since: float = 0.0
     _waited: float = 0.0
     _began: float = 0.0
     _busy: deque[float] = field(default_factory=lambda: deque[float](maxlen=_STEPS_TIMED))
 
-    def wait(self, what: object, done: Callable[[], Done], *, patient: bool = False) -> Done:
+    def wait(self, what: object, done: Callable[[], Done], *, patient: Patience = "") -> Done:
         """
         What `done` returns, which waits for other ranks.
 
         Args:
-            what: is waited for; its `str` is told.
-            patient: whether the wait may last: another rank is planning or measuring.
+            what: is waited for; its `str` is told, which is empty while this rank itself is at work.
+            patient: the bound of the wait, if it may last.
         """
         outer = self.waits_for, self.patient
         self.calls += 1
@@ -102,8 +123,9 @@ class Here:
         except RuntimeError as error:
             self.failed(error)
             raise
-        self._waited += time.monotonic() - self._since
-        self.waits_for, self.patient = outer
+        finally:
+            self._waited += time.monotonic() - self._since
+            self.waits_for, self.patient = outer
         return result
 
     def failed(self, error: BaseException) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from .faults import DEVICE, FaultBounds, Phase
+from .faults import DEVICE, FaultBounds, Patience, Phase
 
 _FRESH_BEATS = 4
 """A rank whose last report is older than so many beats is not heard of."""
@@ -31,7 +30,7 @@ class Report:
         step: the latest training step that it began.
         calls: counts what it waited for.
         what: it waits for; empty where it does not wait.
-        patient: whether what it waits for may take long.
+        patient: the bound of what it waits for, if that may take long.
         line: of the user's code that it is in.
         busy: seconds of a step in which it waits for nobody; 0 where unknown.
         lost: whether a collective failed for want of another rank.
@@ -42,7 +41,7 @@ class Report:
     step: int = 0
     calls: int = 0
     what: str = ""
-    patient: bool = False
+    patient: Patience = ""
     line: str = ""
     busy: float = 0.0
     lost: bool = False
@@ -174,7 +173,7 @@ class Judge:
         if not long:
             return None
         deaf = [rank for rank, at in enumerate(self._heard) if now - at >= self.bounds.silent * 0.75]
-        over = [rank for rank in long if now - self._moved[rank] >= self._patience(self._reports[rank])]
+        over = [rank for rank in long if now - self._moved[rank] >= getattr(self.bounds, self._bound(rank))]
         if not deaf and not over:
             return None
         others = [rank for rank, each in enumerate(self._reports) if rank not in waiting and each.phase != "left"]
@@ -182,20 +181,22 @@ class Judge:
         if not deaf and not still and (others or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
         culprits = deaf or still or self._last(waiting)
-        return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], now, states))
+        bound = self._bound(over[0]) if over else "silent"
+        return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], bound, now, states))
 
-    def _patience(self, report: Report) -> float:
-        """For how many seconds a rank waits for one that answers, and does not come."""
-        if report.patient:
-            return math.inf
-        return self.bounds.silent if report.step else max(self.bounds.silent, self.bounds.start)
+    def _bound(self, rank: int) -> str:
+        """By its name, for how long a rank waits for one that answers, and does not come; for `silent` in any case."""
+        report = self._reports[rank]
+        return report.patient or ("silent" if report.step else "start")
 
     def _last(self, waiting: Collection[int]) -> list[int]:
         """Of ranks that all wait, those that are the furthest behind."""
         least = min(self._reports[rank].step for rank in waiting)
         return [rank for rank in waiting if self._reports[rank].step == least]
 
-    def _silence(self, culprits: Sequence[int], waits: int, now: float, states: Mapping[int, str]) -> str:
+    def _silence(
+        self, culprits: Sequence[int], waits: int, bound: str, now: float, states: Mapping[int, str]
+    ) -> str:
         first, seconds = culprits[0], now - self._moved[waits]
         names = self.named(first) + (f" and {len(culprits) - 1} more" if len(culprits) > 1 else "")
         state = f", {states[first]}" if first in states else ""
@@ -205,7 +206,6 @@ class Judge:
                 f"{names} got stuck for {seconds:.0f} s in {where}: all ranks wait for one another; look for a "
                 "collective, or a call of the step, that not all ranks make"
             )
-        bound = "silent" if self._reports[waits].step else "start"
         return (
             f"{names} does not answer in {where}: {self.named(waits)} has waited {seconds:.0f} s in "
             f"{self._reports[waits]}; see what it does there, or raise {bound} of FaultBounds if that takes so long"

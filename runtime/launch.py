@@ -28,11 +28,11 @@ from .ending import (
     stay_on_loopback,
     tell_errors_once,
     told,
+    verify_launcher,
     watch_job,
 )
 from .executor import Executor
 from .faults import HERE, FaultBounds
-from .groups import TIMEOUT
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
 from .non_finite import FiniteLosses, OnNan, skips
@@ -55,6 +55,7 @@ class Options:
     gone_after: float
     silent_after: float
     start_within: float
+    save_within: float
     on_nan: OnNan
     saving: SaveOptions
 
@@ -77,6 +78,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
     start_help = "seconds within which ranks come to the job, and get on till the first step (%(default)s)"
     parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
+    save_help = "seconds within which a rank writes or reads its part of a checkpoint (%(default)s)"
+    parser.add_argument("--save-within", type=float, default=usual.save, help=save_help)
     usual_nan = "skip" if skips(plans) else "raise"
     nan_help = "of a loss that is no number (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
@@ -131,13 +134,14 @@ def process_group(
     # Its functions have the default group as a default argument. Imported after the group is made, it would keep
     # the group alive, and a thread of gloo that meets a finished interpreter aborts the process.
     importlib.import_module("torch.distributed.nn")
-    # Not as long as a collective may take: where nothing listens, whoever started this process has ended.
+    # Whoever started this process may have ended before that would end it too.
+    verify_launcher(name, bounds.gone)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=bounds.start)))
     # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
     store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     await_ranks(name, store, rank, world, bounds.start)
-    store.set_timeout(TIMEOUT)
-    dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    store.set_timeout(bounds.timeout)
+    dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=bounds.timeout)
     try:
         watch = watch_job(name, bounds)
         if watch is not None and tell_errors:
@@ -202,7 +206,8 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     """
     plans = [stage.plan for stage in stages]
     name, options = plans[0].name, parse_options(plans, arguments)
-    bounds = FaultBounds(options.gone_after, options.silent_after, start=options.start_within)
+    given = {"start": options.start_within, "save": options.save_within}
+    bounds = FaultBounds(options.gone_after, options.silent_after, **given)
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)

@@ -46,7 +46,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
             # In a group of their own: what is typed at the terminal ends them by way of this process.
             started = subprocess.Popen(
                 [sys.executable, "-u", program, *arguments],
-                env=os.environ | _places(rank, ranks, store.port),
+                env=os.environ | places(rank, ranks, store.port),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -57,8 +57,8 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
         signal.signal(signal.SIGTERM, before)
 
 
-def _places(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells a rank by its environment."""
+def places(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank of one machine by its environment; the store listens on `port`, in no rank."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

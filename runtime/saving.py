@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import CheckpointError, checkpoints
+from .checkpoint import checkpoints
+from .checkpoint_ranks import CheckpointError
 from .executor import Executor
 from .step_checkpoints import Checkpoints
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import EXTRA, CheckpointError, Notes, Ranks, Whole, newest_whole, packed, read, write
+from .checkpoint import EXTRA, Notes, Whole, newest_whole, packed, read, write
+from .checkpoint_ranks import CheckpointError, Ranks
 from .executor import Executor
+from .faults import HERE
 from .local_shard import LocalShard
 from .plan import Plan, Value
 
@@ -72,7 +74,7 @@ class Checkpoints:
         executor = self._executor
         notes = Notes(executor.steps, executor.seed, tuple(rates), tuple(loaders))
         parts = self._parts(with_optimizer=True)
-        given = {**self._files, EXTRA: self._ranks.agree(lambda: packed(extra))}
+        given = {**self._files, EXTRA: self._ranks.agree(lambda: packed(extra), patient="")}
         if not asynchronous:
             return write(folder, parts, notes, given, keep, self._ranks)
         copies = {
@@ -87,7 +89,7 @@ class Checkpoints:
         """Until what is written asynchronously is there; CheckpointError where that failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.result()
+            HERE.wait(self._ranks.turn, writing.result, patient="save")
 
     def load(self, folder: Path, *, with_optimizer: bool) -> Whole | None:
         """See `DistributedStep.load`; None where the folder has no checkpoint."""

@@ -97,7 +97,7 @@ class Watch:
         for fd in (self._wake, *self._fds):
             self._poll.register(fd, select.POLLIN)
         self._listen_to_signals()
-        HERE.lost_peer = self._lost_peer
+        HERE.lost_peer, HERE.timeout = self._lost_peer, bounds.timeout
         self._thread = threading.Thread(target=self._run, name="shardwright watch", daemon=True)
         self._thread.start()
         if not self._holds_store:

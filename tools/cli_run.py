@@ -38,7 +38,7 @@ def _saving(options: Namespace) -> list[str]:
     names = ("save", "save_every", "keep", "resume")
     if not any(getattr(options, name) for name in names):
         return []
-    from ..runtime.checkpoint import CheckpointError
+    from ..runtime.checkpoint_ranks import CheckpointError
     from ..runtime.saving import SaveOptions
 
     try:

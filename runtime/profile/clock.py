@@ -15,9 +15,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from ..faults import HERE
 from ..groups import UNWATCHED
 
 Given = TypeVar("Given")
+
+
+def _wait(done: Callable[[], object]) -> None:
+    """Wait for the other ranks, so that the watch of a job tells of one that does not come."""
+    HERE.wait("the measurement of the ranks", done)
 
 
 class Clock:
@@ -39,7 +45,7 @@ class Clock:
         """The `value` of every rank, the same list on all of them."""
         given = torch.tensor([value], dtype=torch.float64)
         values = [torch.empty_like(given) for _ in range(self.world)]
-        dist.all_gather(values, given, self._group)
+        _wait(lambda: dist.all_gather(values, given, self._group))
         return [each.item() for each in values]
 
     def slowest(self, value: float) -> float:
@@ -53,19 +59,19 @@ class Clock:
     def share(self, value: object) -> object:
         """The `value` of rank 0, on all ranks; it is pickled."""
         box = [value]
-        dist.broadcast_object_list(box, 0, self._group)
+        _wait(lambda: dist.broadcast_object_list(box, 0, self._group))
         return box[0]
 
     def everyone(self, value: Given) -> list[Given]:
         """What each rank gives, by rank; it is pickled."""
         boxes: list[Any] = [None] * self.world
-        dist.all_gather_object(boxes, value, self._group)
+        _wait(lambda: dist.all_gather_object(boxes, value, self._group))
         return boxes
 
     def wait_for_all(self) -> None:
         """A barrier, with nothing left to do on the device."""
         self._settle()
-        dist.barrier(self._group)
+        _wait(lambda: dist.barrier(self._group))
 
     def calls(self, run: Callable[[], object], count: int) -> float:
         """This rank's seconds per call, of `count` calls."""

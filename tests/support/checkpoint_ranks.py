@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch.distributed as dist
 from split_cluster import split_cluster, unequal_cluster
 from state_ranks import LOSS, PIPELINE, ROWS, adamw, batch, net, planned
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.tensor import DTensor
 from torch.utils.data import TensorDataset
 
@@ -159,6 +162,24 @@ def _save_what_cannot_be_read(folder: Path) -> DistributedStep:
     return step
 
 
+def _save_to_a_full_disk(folder: Path) -> DistributedStep:
+    """One rank has no space for its part; all ranks are told, at once or when they wait for it."""
+    step = planned(pins="dp")
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(FileSystemWriter, "write_data", _full)
+        with pytest.raises(sw.CheckpointError, match=r"^rank 1: OSError: \[Errno 28\] No space left on device$"):
+            step.save(folder)
+        step.save(folder, asynchronous=True)
+        with pytest.raises(sw.CheckpointError, match=r"^rank 1: OSError: \[Errno 28\] No space left on device$"):
+            step.wait_saved()
+    return step
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "nothing": _on_first(lambda folder: None),
     "flipped": _on_first(lambda folder: _flip(_newest(folder) / "__1_0.distcp")),
@@ -169,6 +190,7 @@ DAMAGES: dict[str, Callable[[Path], DistributedStep | None]] = {
     "all": _on_first(lambda folder: [_tear(path) for path in folder.glob("*/__0_0.distcp")]),
     "empty": _on_first(shutil.rmtree),
     "an extra that cannot be read": _save_what_cannot_be_read,
+    "a full disk": _save_to_a_full_disk,
     "another model": _of(lambda: wide(16), adamw),
     "another optimizer": _of(lambda: net(1), _sgd),
     "another optimizer, weights alone": _of(lambda: net(1), _sgd),

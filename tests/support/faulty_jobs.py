@@ -24,6 +24,7 @@ import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from shardwright.lowering.apart import run_apart
+from shardwright.runtime.local_job import places
 
 MOST_SECONDS = 60.0
 LEFT_OVER = 999
@@ -104,15 +105,9 @@ def _rank(job: Callable[[int], Any], rank: int, world: int, port: int, by_torchr
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun),
-    }
+    # The folder for what is not to last is of this job alone, and goes with it.
+    folder, agent = str(Path(errors).parent), {"TORCHELASTIC_USE_AGENT_STORE": str(by_torchrun)}
+    os.environ |= {**places(rank, world, port), **agent, "TMPDIR": folder}
     # As a script is: an error goes to the hook, and what is registered runs at its end.
     code = 0
     try:

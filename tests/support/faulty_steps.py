@@ -9,11 +9,13 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from split_cluster import split_cluster
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 import shardwright as sw
 from shardwright.api.distributed_step import DistributedStep
@@ -22,6 +24,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.runtime import replicas
 from shardwright.runtime.faults import FaultBounds
 from shardwright.runtime.judge import Judge
+from shardwright.runtime.profile.clock import Clock
 
 AT, STEPS, ROWS = 3, 6, 8
 BOUNDS = FaultBounds(gone=2.0, silent=2.0)
@@ -37,8 +40,8 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def planned(world: int = 2, **options: Any) -> DistributedStep:
     """A step on all ranks of the job, data parallel."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-    cluster = split_cluster(Mesh.of(gpu=world))
+    model = options.pop("model", nn.Sequential)(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    cluster = options.pop("cluster", split_cluster(Mesh.of(gpu=world)))
     if options.pop("slow_links", False):
         # Sending anything costs more than to compute all of it everywhere.
         cluster = replace(cluster, links=(Link("gpu", 1.0, 1e-3),))
@@ -121,6 +124,68 @@ def made_no_model(rank: int) -> None:
     if rank == 1:
         read_for_ever()
     planned()
+
+
+class _Hangs(nn.Sequential):
+    """On rank 0, which plans."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Never comes back."""
+        read_for_ever()
+        return super().forward(inputs)
+
+
+def hung_planner(rank: int) -> None:
+    """Rank 0 is stuck in planning, in code of the user's."""
+    planned(faults=replace(BOUNDS, plan=2.0), model=_Hangs)
+
+
+def stopped_while_measured(rank: int) -> None:
+    """By SIGSTOP, where the job has a cluster of its own made."""
+    os.environ["XDG_CACHE_HOME"] = os.environ["TMPDIR"]
+    if rank == 1:
+        setattr(Clock, "wait_for_all", lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    planned(cluster="auto")
+
+
+def hung_before_a_save(rank: int) -> None:
+    """In code of the user's, where the other saves for the first time."""
+    step = planned()
+    trained(step)
+    if rank == 1:
+        read_for_ever()
+    step.save(Path(os.environ["TMPDIR"], "runs"))
+
+
+def hung_between_saves(rank: int) -> None:
+    """In code of the user's, where the other saves for the second time."""
+    step = planned()
+    for _ in range(AT):
+        step(batch())
+        step.save(Path(os.environ["TMPDIR"], "runs"))
+    if rank == 1:
+        read_for_ever()
+    step.save(Path(os.environ["TMPDIR"], "runs"))
+
+
+def hung_in_a_save(rank: int) -> None:
+    """On a disk that does not answer."""
+    _save(rank, asynchronous=False)
+
+
+def hung_beside_training(rank: int) -> None:
+    """On such a disk, in a thread."""
+    _save(rank, asynchronous=True)
+
+
+def _save(rank: int, *, asynchronous: bool) -> None:
+    step = planned(faults=replace(BOUNDS, save=2.0))
+    trained(step)
+    if rank == 1:
+        setattr(FileSystemWriter, "write_data", lambda *_: read_for_ever())
+    step.save(Path(os.environ["TMPDIR"], "runs"), asynchronous=asynchronous)
+    trained(step)
+    step.wait_saved()
 
 
 def hung(rank: int) -> None:

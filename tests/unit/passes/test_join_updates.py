@@ -118,7 +118,7 @@ def test_clipping_costs_few_launches(optimizer: str) -> None:
     assert any(isinstance(op, train.SumOfSquaresOp) for op in view_of(clipped).ops)
     parameters = sum(given.role == train.PARAM for given in view_of(clipped).inputs)
     # A square, a sum, an addition and a scaling for each would be four times as many.
-    assert len(view_of(clipped).ops) - len(view_of(plain).ops) < 2 * parameters
+    assert len(view_of(clipped).ops) - len(view_of(plain).ops) < 3 * parameters
 
 
 def test_groups_bound_what_is_held() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from shardwright.runtime.faults import FaultBounds
+from shardwright.runtime.groups import TIMEOUT
 from shardwright.runtime.judge import Judge, Report
 
-BOUNDS = FaultBounds(gone=4.0, silent=10.0, start=30.0)
+BOUNDS = FaultBounds(gone=4.0, silent=10.0, start=30.0, plan=40.0, save=20.0)
 WAITS = Report(phase="step", step=4, calls=9, what="all_reduce along axes ['gpu']")
 COMPUTES = Report(phase="step", step=4, calls=8)
 READS = Report(phase="script", step=3, calls=8, line="train.py:41 in load")
@@ -55,10 +58,23 @@ def test_ranks_that_get_on_are_not_at_fault_however_long_one_waits():
 
 
 def test_planning_may_last_but_a_stopped_planner_is_found():
-    patient = replace(WAITS, what="rank 0", patient=True, step=0)
+    patient = replace(WAITS, what="a broadcast from rank 0", patient="plan", step=0)
     plans = Report(line="train.py:3 in main")
-    assert judged(*lasting(200, plans, patient, patient)) == ""
-    assert "rank 0 (one) does not answer" in judged(*lasting(20, plans, patient, patient), silent=(0,))
+    assert judged(*lasting(39.5, plans, patient, patient)) == ""
+    told = judged(*lasting(41, plans, patient, patient))
+    assert told.startswith("rank 0 (one) does not answer in the script's code before the first step, train.py:3 in ")
+    assert told.endswith("or raise plan of FaultBounds if that takes so long")
+    told = judged(*lasting(20, plans, patient, patient), silent=(0,))
+    assert told.startswith("rank 0 (one) does not answer")
+    assert told.endswith("or raise silent of FaultBounds if that takes so long")
+
+
+def test_a_rank_may_take_long_to_save_and_not_for_ever():
+    patient = replace(WAITS, phase="script", what="the checkpoint that all ranks write or read", patient="save")
+    assert judged(*lasting(19.5, patient, READS, patient)) == ""
+    told = judged(*lasting(21, patient, READS, patient))
+    assert told.startswith("rank 1 (two) does not answer in the script's code after step 3, train.py:41 in load")
+    assert told.endswith("or raise save of FaultBounds if that takes so long")
 
 
 def test_ranks_that_wait_for_one_another_are_told_so():
@@ -100,9 +116,9 @@ def test_a_stage_is_compared_with_itself():
     assert judge.slow() == ""
 
 
-@pytest.mark.parametrize("bounds", [{"gone": 0.0}, {"silent": -1.0}, {"slow": -1.0}])
+@pytest.mark.parametrize("bounds", [{"gone": 0.0}, {"silent": -1.0}, {"slow": -1.0}, {"plan": 0.0}])
 def test_bounds_are_positive(bounds: dict[str, float]):
-    with pytest.raises(ValueError, match="gone, silent and start are seconds above 0"):
+    with pytest.raises(ValueError, match="gone, silent, start, plan and save are seconds above 0"):
         FaultBounds(**bounds)
 
 
@@ -114,3 +130,9 @@ def test_before_the_first_step_ranks_wait_longer_for_one_that_answers():
         "waited 30 s in the script's code before the first step, in the weights of rank 0; see what it does there, or "
         "raise start of FaultBounds"
     )
+
+
+def test_collectives_wait_for_longer_than_any_bound_and_bounds_may_be_infinite():
+    assert FaultBounds(plan=7200.0, silent=10.0).timeout == timedelta(seconds=7220)
+    assert FaultBounds(start=1.0, plan=1.0, save=1.0).timeout == TIMEOUT
+    assert FaultBounds(plan=math.inf).timeout > timedelta(days=7)

@@ -1,0 +1,168 @@
+"""
+Jobs that are to be killed: started by torchrun, or forked from a server that has all imported, which is soon done.
+
+A forked job is as torchrun's: a launcher that holds the store and ends all ranks soon after the first that fails, and
+ranks that are its children and have the environment that torchrun gives.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _killed_training import Aim
+
+TRAINING = "_killed_training"
+
+
+@dataclass
+class Job:
+    """
+    A job that runs.
+
+    Args:
+        launcher: the process that started the ranks.
+        output: what all of its processes write to, and nobody else.
+        reap: forgets the launcher, which has ended.
+    """
+
+    launcher: int
+    output: int
+    reap: Callable[[], object]
+    lines: list[str] = field(default_factory=list[str], init=False)
+    is_over: bool = field(default=False, init=False)
+    _rest: str = field(default="", init=False)
+
+    def follow(self, seconds: float, until: tuple[str, ...] = ()) -> bool:
+        """
+        Read what the job says.
+
+        Args:
+            seconds: for which, unless all of its processes end before.
+            until: beginnings of lines with which it ends.
+
+        Returns:
+            Whether such a line came.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.is_over and (left := deadline - time.monotonic()) > 0:
+            if not select.select([self.output], [], [], left)[0]:
+                break
+            read = os.read(self.output, 1 << 16).decode()
+            self.is_over = not read
+            *lines, self._rest = (self._rest + read).split("\n")
+            self.lines += lines
+            if until and any(line.startswith(until) for line in lines):
+                return True
+        return False
+
+    def processes(self) -> list[int]:
+        """Those that are alive, however they were started: who has the output."""
+        mine = os.readlink(f"/proc/self/fd/{self.output}")
+        found: list[int] = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if int(process) != os.getpid() and os.readlink(f"/proc/{process}/fd/1") == mine:
+                    found.append(int(process))
+        return found
+
+    def kill(self, processes: list[int]) -> None:
+        """SIGKILL, one after the other."""
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def close(self) -> list[int]:
+        """End what is left of it, and say what that was."""
+        left = [] if self.is_over else self.processes()
+        self.kill(left)
+        self.reap()
+        os.close(self.output)
+        return left
+
+
+def by_torchrun(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
+    """Start a job as users do."""
+    script = str(Path(__file__).with_name(f"{TRAINING}.py"))
+    aimed = [str(aim.rank), aim.operation, str(aim.count)] if aim is not None else []
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    with errors.open("ab") as told:
+        job = subprocess.Popen([*launch, script, folder, cluster, *aimed], stdout=subprocess.PIPE, stderr=told)
+    assert job.stdout is not None
+    with job.stdout as stdout:
+        return Job(job.pid, os.dup(stdout.fileno()), job.wait)
+
+
+def forked(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
+    """Start a job whose processes have all imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", TRAINING, __name__])
+    receiver, sender = context.Pipe(duplex=False)
+    launcher = context.Process(target=_launch, args=(sender, str(errors), ranks, (folder, cluster, aim)))
+    launcher.start()
+    sender.close()
+    output = os.dup(receiver.fileno())
+    receiver.close()
+    assert launcher.pid is not None
+    return Job(launcher.pid, output, launcher.join)
+
+
+def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, Aim | None]) -> None:
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"a process of {len(threads)} threads cannot be forked"
+    os.dup2(sender.fileno(), 1)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
+    sender.close()
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    port = listening.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_rank, args=(listening, rank, ranks, call)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    # The store's threads are begun after all forks.
+    options = {"is_master": True, "wait_for_workers": False, "timeout": timedelta(seconds=60)}
+    store = TCPStore("127.0.0.1", port, master_listen_fd=listening.detach(), **options)
+    _await(processes)
+    del store
+
+
+def _await(processes: Sequence[BaseProcess]) -> None:
+    """Until all ranks have ended; soon after one has failed the others are told to."""
+    while any(process.is_alive() for process in processes):
+        time.sleep(0.02)
+        if any(process.exitcode for process in processes):
+            time.sleep(0.1)
+            for process in processes:
+                process.terminate()
+            break
+    for process in processes:
+        process.join()
+
+
+def _rank(listening: socket.socket, rank: int, ranks: int, call: tuple[str, str, Aim | None]) -> None:
+    import torch
+    from _killed_training import train
+
+    from shardwright.runtime.local_job import places
+
+    os.environ |= places(rank, ranks, listening.getsockname()[1])
+    listening.close()
+    torch.set_num_threads(1)
+    train(*call)
