@@ -128,9 +128,9 @@ def write(
 
     def tensors() -> dict[str, list[Any]]:
         writer, is_alone = _Writer(unfinished, ranks.turn), ranks.group is None
-        given: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
+        options: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
         with _alone_without_warning():
-            ranks.wait(lambda: save_tensors(_boxes(parts), **given))
+            ranks.wait(lambda: save_tensors(_boxes(parts), **options))
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
             mine += [*_written(unfinished, given), unfinished / _METADATA]
