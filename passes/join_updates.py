@@ -51,6 +51,9 @@ class JoinUpdatesPass(ModulePass):
     shardings may differ. What torch has no multi-tensor function for stays an op of each parameter. Joined ops write
     over parameters and states where these are not read again, and need no `train.assign` then.
 
+    So are the squares that the norm of all gradients is made of (`train.sum_of_squares`), and the scaling of gradients
+    goes with their updates.
+
     A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
     held for all of them at once.
 
