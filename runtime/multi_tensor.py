@@ -42,7 +42,7 @@ def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         tensors: local shards of one dtype; any may be empty.
     """
     dtype = torch.float32 if tensors[0].dtype in (torch.bfloat16, torch.float16) else None
-    norms = torch._foreach_norm(list(tensors), 2, dtype)
+    norms = _function("norm")(list(tensors), 2, dtype)
     return torch.stack(norms).square_().sum()
 
 
