@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..lowering.calling import LABELS, Batch, batch_items
+from ..lowering.capture.calling import LABELS, Batch, batch_items
 from ..runtime.plan import PlanError
 
 Shapes: TypeAlias = "tuple[tuple[str, tuple[int, ...]], ...]"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..ir.not_supported import ARRAY, CHANGED_VALUE, CLOSURE, INPUT_GRADIENT, LAYOUT, NESTED, OTHER_ITEM
-from ..lowering.calling import Batch, batch_items
+from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.batches import LocalRows, items_of
 from ..runtime.plan import PlanError
 

@@ -23,7 +23,7 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch, build_optimizer
+from ..lowering.capture.calling import Batch, build_optimizer
 from ..passes.add_cluster import add_cluster
 from ..passes.pipeline import run_pipeline
 from ..runtime.initialize import drawn_alike

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.mesh import Mesh
-from ..lowering.calling import batch_items
-from ..lowering.load_program import load_text
+from ..lowering.capture.calling import batch_items
+from ..lowering.codegen.load_program import load_text
 from ..runtime.communicator import Communicator
 from ..runtime.executor import Executor, gather
 from ..runtime.plan import Plan, Result, Value

@@ -22,10 +22,10 @@ from ..dialects.step import CHOSEN, RUNNERS_UP, SEARCH
 from ..dialects.text import module_text
 from ..ir.cluster import Cluster
 from ..ir.garbage import collector_paused
-from ..lowering.calling import batch_items
-from ..lowering.capture import capture_step
-from ..lowering.emit_python import emit_python
-from ..lowering.import_step import import_step
+from ..lowering.capture.calling import batch_items
+from ..lowering.capture.capture import capture_step
+from ..lowering.codegen.emit_python import emit_python
+from ..lowering.importer.step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.timeline import longest, predict, predict_pipeline

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ir.counter import step_seed
-from ..lowering.random_draws import DRAWS, arguments_by_name, draw_arguments, draws_nothing
+from ..lowering.fused.random_draws import DRAWS, arguments_by_name, draw_arguments, draws_nothing
 from ..runtime import counter_random as drawing
 
 

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..ir.not_supported import AUTOCAST, COPIED_STEP, MODE, NO_GRAD, WRITTEN
-from ..lowering.calling import Batch, batch_items
+from ..lowering.capture.calling import Batch, batch_items
 from ..runtime.agreement import GivenAlike
 from ..runtime.batches import LocalRows, batch_rows, no_rows
 from ..runtime.executor import Executor

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from ..lowering.calling import Batch
+from ..lowering.capture.calling import Batch
 from ..runtime.batches import LocalRows
 from ..runtime.executor import Program, gather
 from ..runtime.faults import HERE

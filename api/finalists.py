@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..ir.cluster import Cluster
-from ..lowering.calling import Batch, batch_items
-from ..lowering.load_program import load_text
+from ..lowering.capture.calling import Batch, batch_items
+from ..lowering.codegen.load_program import load_text
 from ..passes.errors import PassError
 from ..runtime.executor import Executor
 from ..runtime.faults import HERE

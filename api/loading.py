@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ..lowering.calling import batch_items
+from ..lowering.capture.calling import batch_items
 from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
 from ..runtime.executor import Executor, Program
 from ..runtime.plan import Plan, PlanError

@@ -24,11 +24,11 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.op_cost import OpWork
 from ..ir.text_file import read_text
-from ..lowering.calls import call_of
-from ..lowering.emit_python import emit_python
-from ..lowering.local_compute import signature_of
-from ..lowering.local_op import call_text, local_shapes
-from ..lowering.random_inputs import batch_ranges
+from ..lowering.calls.calls import call_of
+from ..lowering.codegen.emit_python import emit_python
+from ..lowering.interpreter.local_compute import signature_of
+from ..lowering.interpreter.local_op import call_text, local_shapes
+from ..lowering.interpreter.random_inputs import batch_ranges
 from ..passes.analysis.compute import op_work, slice_work
 from ..passes.reading import InvalidModuleError, TextError, read_module
 from ..passes.search.step_view import cluster_of_module, step_views

@@ -25,8 +25,8 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
-from ..lowering.calling import Batch, Precision, ReduceDtype
-from ..lowering.load_program import load_text
+from ..lowering.capture.calling import Batch, Precision, ReduceDtype
+from ..lowering.codegen.load_program import load_text
 from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import tell_errors_once, watch_job

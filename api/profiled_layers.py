@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from ..lowering.layer_ranges import with_ranges
-from ..lowering.load_program import load_text
+from ..lowering.codegen.layer_ranges import with_ranges
+from ..lowering.codegen.load_program import load_text
 from ..runtime.executor import Executor, Program
 from ..runtime.stages import Stage, my_stage
 

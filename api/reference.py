@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..lowering.calling import Batch, batch_items, build_optimizer
+from ..lowering.capture.calling import Batch, batch_items, build_optimizer
 from ..passes.clip_gradients import NORM
 from ..passes.scale_loss import SCALE
 from ..passes.skip_non_finite import SKIPPED

@@ -16,7 +16,7 @@ from torch import nn
 from xdsl.utils.exceptions import PassFailedException
 
 from ..ir.not_supported import FP8
-from ..lowering.calling import (
+from ..lowering.capture.calling import (
     LABELS,
     PRECISIONS,
     REDUCE_DTYPES,
@@ -27,7 +27,7 @@ from ..lowering.calling import (
     compute_loss,
     compute_step,
 )
-from ..lowering.refusals import first_refusal
+from ..lowering.capture.refusals import first_refusal
 from ..passes.scale_loss import ScaleLossPass
 from .batch_values import item_refusal
 

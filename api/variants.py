@@ -13,11 +13,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.garbage import collector_paused
 from ..ir.not_supported import OTHER_SHAPE
-from ..lowering.calling import Batch
-from ..lowering.capture import OutputForm, Returns, capture_forward
-from ..lowering.emit_python import emit_python
-from ..lowering.import_step import import_step
-from ..lowering.load_program import load_text
+from ..lowering.capture.calling import Batch
+from ..lowering.capture.capture import OutputForm, Returns, capture_forward
+from ..lowering.codegen.emit_python import emit_python
+from ..lowering.codegen.load_program import load_text
+from ..lowering.importer.step import import_step
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline
 from ..passes.planning.homes import Homes

@@ -120,7 +120,7 @@ def worker(folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from shardwright.lowering.load_program import load_text
+    from shardwright.lowering.codegen.load_program import load_text
     from shardwright.runtime.executor import Executor
     from shardwright.runtime.stages import Stage, connect
 

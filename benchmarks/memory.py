@@ -25,7 +25,7 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.ir.submesh import on_mesh
-from shardwright.lowering.load_program import load_text
+from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.resnet import ResNetConfig, resnet_step
 from shardwright.runtime import Executor, Stage, run_ranks
 from shardwright.runtime.memory_meter import MemoryMeter

@@ -28,7 +28,7 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
-from shardwright.lowering.load_program import load_text
+from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 from shardwright.runtime import Executor, Stage, run_ranks

@@ -25,7 +25,7 @@ from shardwright.api.compile import compile_step
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import training_step
 step, cluster = training_step(sys.argv[1]), find_cluster(sys.argv[2])
-import shardwright.lowering.capture
+import shardwright.lowering.capture.capture
 started = time.perf_counter()
 plan = compile_step(step, cluster, name=sys.argv[1], step_spec=sys.argv[1])
 print(json.dumps({**plan.report, "wall": time.perf_counter() - started, "start": started - start}))

@@ -24,7 +24,7 @@ from _prediction_steps import STEPS
 from _prediction_study import Study
 from _report import RESULTS, publish
 
-from shardwright.lowering.emit_names import identifier
+from shardwright.lowering.codegen.names import identifier
 from shardwright.passes.analysis.timeline import Timeline
 from shardwright.runtime import run_ranks
 

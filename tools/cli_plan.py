@@ -31,7 +31,7 @@ from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
 from ..ir.text_file import write_atomically
 from ..ir.units import bytes_text, seconds_text
-from ..lowering.interpreter import argument_attributes, find_function
+from ..lowering.interpreter.interpreter import argument_attributes, find_function
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.coverage import coverage
 from .cli_arguments import command_line

@@ -78,7 +78,7 @@ class NumericsCheck:
     def __post_init__(self) -> None:
         # Runs on torch, which no other use of the tool may wait for.
         try:
-            self._check = import_module("..lowering.verify_numerics", __package__).check_pass
+            self._check = import_module("..lowering.interpreter.verify_numerics", __package__).check_pass
         except ImportError as error:
             message = f"--verify-numerics runs the IR on torch, which cannot be loaded: {error}"
             raise DiagnosticError(Diagnostic(message, TOOL)) from error

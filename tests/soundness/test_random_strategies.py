@@ -16,9 +16,9 @@ from xdsl.context import Context
 from shardwright.api.check import TOLERANCES, CheckCase, check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
-from shardwright.lowering.interpreter import find_function, interpret
-from shardwright.lowering.random_inputs import random_inputs
-from shardwright.lowering.verify_numerics import check_pass
+from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
+from shardwright.lowering.interpreter.interpreter.verify_numerics import check_pass
 from shardwright.passes.pipeline import run_pipeline
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from shardwright.api.counter_random import counter_random
 from shardwright.ir.counter import step_seed
-from shardwright.lowering import attention_ops
-from shardwright.lowering.calling import Batch, batch_items, compute_loss
-from shardwright.lowering.capture import CapturedStep
+from shardwright.lowering.capture.capture.calling import Batch, batch_items, compute_loss
+from shardwright.lowering.capture.capture.capture import CapturedStep
+from shardwright.lowering.fused import attention_ops
 from shardwright.runtime import fused_attention as kernels
 
 KERNELS: dict[Any, Any] = {

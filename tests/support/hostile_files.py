@@ -112,7 +112,8 @@ def mutants(texts: list[str], seed: int, count: int) -> Iterator[str]:
 
 def load_what_is_used() -> None:
     """Import what children need, once for all of them."""
-    for name in ("lowering.emit_python", "passes.analysis.simulation.simulate", "passes.pipeline", "tools.ir_input"):
+    simulate = "passes.analysis.simulation.simulate"
+    for name in ("lowering.codegen.emit_python", simulate, "passes.pipeline", "tools.ir_input"):
         import_module(f"shardwright.{name}")
     import_module("shardwright.tools.cli")
 
@@ -206,7 +207,7 @@ def _planned(cluster: object, options: str) -> None:
     from xdsl.context import Context
 
     from shardwright.ir.cluster import Cluster
-    from shardwright.lowering.emit_python import emit_python
+    from shardwright.lowering.codegen.emit_python import emit_python
     from shardwright.passes.add_cluster import add_cluster
     from shardwright.passes.analysis.simulation.simulate import simulate_module
     from shardwright.passes.pipeline import run_pipeline

@@ -29,7 +29,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
 
 from shardwright.dialects.text import module_text, parse_module
-from shardwright.lowering.emit_python import emit_python
+from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.verification import first_fault

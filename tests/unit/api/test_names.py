@@ -13,8 +13,8 @@ from shardwright import TrainingStep
 from shardwright.api.compile import PlanOptions, compile_step, import_training_step
 from shardwright.api.local_cluster import generic_cluster
 from shardwright.dialects.text import module_text, parse_module
-from shardwright.lowering.captured import CaptureError
-from shardwright.lowering.load_program import load_program
+from shardwright.lowering.capture.capture.captured import CaptureError
+from shardwright.lowering.codegen.load_program import load_program
 from shardwright.tools.cli import main
 from shardwright.tools.ir_input import full_context, load_module
 

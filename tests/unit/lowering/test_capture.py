@@ -20,9 +20,15 @@ import torch.utils.checkpoint as checkpointing
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from shardwright.lowering import attention_ops, grouped_ops
-from shardwright.lowering.capture import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, capture_step
-from shardwright.lowering.captured import ORIGIN, Origin
+from shardwright.lowering.capture.capture.capture import (
+    CapturedStep,
+    CaptureError,
+    GroupSpec,
+    OptimizerSpec,
+    capture_step,
+)
+from shardwright.lowering.capture.capture.captured import ORIGIN, Origin
+from shardwright.lowering.fused import attention_ops, grouped_ops
 from shardwright.models import MODELS, training_step
 
 TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
@@ -131,7 +137,7 @@ def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
         import resource
         import torch
         from functools import partial
-        from shardwright.lowering.capture import capture_step
+        from shardwright.lowering.capture.capture import capture_step
         from shardwright.models.mlp import MLP
 
         def peak():

@@ -16,12 +16,18 @@ from xdsl.ir import Operation, SSAValue
 
 from shardwright.dialects import train
 from shardwright.dialects.train import updated_parameter
-from shardwright.lowering.capture import capture_step
-from shardwright.lowering.capture_numbers import Branches, NumberNeededError, by_branches, number, numbers_as_tensors
-from shardwright.lowering.capture_optimizer import read_optimizer
-from shardwright.lowering.captured import CaptureError, OptimizerSpec
-from shardwright.lowering.import_step import import_step
-from shardwright.lowering.optimizer_run import small_shape
+from shardwright.lowering.capture.capture.capture import capture_step
+from shardwright.lowering.capture.capture.captured import CaptureError, OptimizerSpec
+from shardwright.lowering.capture.capture.numbers import (
+    Branches,
+    NumberNeededError,
+    by_branches,
+    number,
+    numbers_as_tensors,
+)
+from shardwright.lowering.capture.capture.optimizer import read_optimizer
+from shardwright.lowering.capture.capture.optimizer_run import small_shape
+from shardwright.lowering.importer.step import import_step
 
 SHAPES = {"weight": (64, 96), "other": (64, 96), "bias": (64,), "scale": ()}
 

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.utils.test_value import create_ssa_value
 
-from shardwright.lowering.emit_layout import (
+from shardwright.lowering.codegen.layout import (
     WIDTH,
     Repeated,
     assignment,
@@ -20,8 +20,8 @@ from shardwright.lowering.emit_layout import (
     literal,
     tuple_of,
 )
-from shardwright.lowering.emit_names import Names, base_name
-from shardwright.lowering.emit_sizes import Sizes, Table
+from shardwright.lowering.codegen.names import Names, base_name
+from shardwright.lowering.codegen.sizes import Sizes, Table
 
 
 def value(hint: str | None) -> SSAValue:

@@ -9,7 +9,7 @@ from emitted import check_numbers, emit
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.lowering.emit_errors import EmitError
+from shardwright.lowering.codegen.errors import EmitError
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = sorted(path.stem for path in GOLDEN.glob("*.mlir"))

@@ -11,7 +11,7 @@ from shardwright.api.compile import compile_step
 from shardwright.api.local_cluster import generic_cluster
 from shardwright.api.steps import find_step
 from shardwright.dialects.compute import ComputeOp
-from shardwright.lowering.emit_python import emit_python
+from shardwright.lowering.codegen.emit_python import emit_python
 
 TICK = re.compile(r" *comm\.tick\((\d*)\)\n")
 

@@ -9,10 +9,10 @@ from xdsl.utils.exceptions import VerifyException
 from shardwright.dialects.text import parse_module
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import parse_sharding
-from shardwright.lowering.interpreter import interpret
-from shardwright.lowering.interpreter_errors import InterpreterError
-from shardwright.lowering.local_values import Spread, assemble, split
-from shardwright.lowering.update_ops import adamw, sgd
+from shardwright.lowering.fused.update_ops import adamw, sgd
+from shardwright.lowering.interpreter.interpreter.errors import InterpreterError
+from shardwright.lowering.interpreter.interpreter.interpreter import interpret
+from shardwright.lowering.interpreter.interpreter.local_values import Spread, assemble, split
 
 _CONTEXT = context()
 _LINE, _SQUARE = '<["x"=4]>', '<["x"=2, "y"=2]>'

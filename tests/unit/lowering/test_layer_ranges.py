@@ -13,8 +13,8 @@ from xdsl.dialects.test import TestOp as AnyOp
 
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.emit_errors import place
-from shardwright.lowering.layer_ranges import range_name, with_ranges
+from shardwright.lowering.codegen.errors import place
+from shardwright.lowering.codegen.layer_ranges import range_name, with_ranges
 from shardwright.models.registry import training_step
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.py"))

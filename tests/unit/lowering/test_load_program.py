@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.lowering.load_program import ProgramError, load_program, load_text
+from shardwright.lowering.codegen.load_program import ProgramError, load_program, load_text
 
 
 def test_plan_and_step_are_returned(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.lowering.ownership import Effect, writable_operands
+from shardwright.lowering.codegen.ownership import Effect, writable_operands
 
 
 def taken(*effects: Effect, arguments: str = "", replaced: str = "", returned: str = "") -> list[set[int]]:

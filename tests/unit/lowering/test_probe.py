@@ -18,15 +18,15 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.allowed_ops import vouch_for
-from shardwright.lowering.apart import DiedError, run_apart
-from shardwright.lowering.import_arguments import attribute_of
-from shardwright.lowering.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
-from shardwright.lowering.probe import believed, infer_rule, small_use
-from shardwright.lowering.probe_cache import ProbeCache
-from shardwright.lowering.probe_shapes import small_sizes
-from shardwright.lowering.probed_rule import ProbedFactor, ProbedRule
-from shardwright.lowering.unknown_ops import UnknownOps
+from shardwright.lowering.calls.calls.allowed_ops import vouch_for
+from shardwright.lowering.calls.calls.arguments import attribute_of
+from shardwright.lowering.importer.unknown_ops import UnknownOps
+from shardwright.lowering.probe.probe.apart import DiedError, run_apart
+from shardwright.lowering.probe.probe.cache import ProbeCache
+from shardwright.lowering.probe.probe.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
+from shardwright.lowering.probe.probe.probe import believed, infer_rule, small_use
+from shardwright.lowering.probe.probe.probed_rule import ProbedFactor, ProbedRule
+from shardwright.lowering.probe.probe.shapes import small_sizes
 from shardwright.passes.analysis.coverage import coverage
 
 FLOAT, INDEX = torch.float32, torch.int64
@@ -130,7 +130,7 @@ def test_what_was_found_is_kept_and_checked_again(tmp_path: Path, monkeypatch: p
     first = ProbeCache(path)
     rule = first.rule(op)
     first.save()
-    monkeypatch.setattr("shardwright.lowering.probe_cache.infer_rule", lambda _: ProbedRule(()))
+    monkeypatch.setattr("shardwright.lowering.probe.cache.infer_rule", lambda _: ProbedRule(()))
     assert ProbeCache(path).rule(op) == rule
     (key,) = stored = json.loads(path.read_text())
     stored[key]["factors"][0][3] = [1]

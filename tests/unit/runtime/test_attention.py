@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shardwright.lowering import attention_ops
+from shardwright.lowering.fused import attention_ops
 from shardwright.runtime import fused_attention as kernels
 
 DEVICES = [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardwright.ir.counter import Stream, limit_of, step_seed
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_slices
-from shardwright.lowering import random_ops
+from shardwright.lowering.fused import random_ops
 from shardwright.runtime import counter_random as fast
 
 SEED = torch.tensor(step_seed(11, 4))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shardwright.lowering import cross_entropy_ops
+from shardwright.lowering.fused import cross_entropy_ops
 from shardwright.runtime import cross_entropy as kernels
 
 LABELS = torch.tensor([0, 6, -100, 3, 3, 2])

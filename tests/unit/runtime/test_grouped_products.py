@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shardwright.api.grouped import grouped_mm
-from shardwright.lowering import grouped_ops
+from shardwright.lowering.fused import grouped_ops
 from shardwright.runtime import grouped_products
 
 ROWS, INNER, OUTER, GROUPS = 9, 4, 5, 4

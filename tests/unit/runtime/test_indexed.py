@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from shardwright.lowering import indexed_ops
+from shardwright.lowering.fused import indexed_ops
 from shardwright.runtime import indexed
 
 PARTS = ((0, 3, 7), (3, 4, 7), (4, 7, 7), (0, 7, 7))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shardwright.ir.ops.foreach import FOREACH, ForeachForm
-from shardwright.lowering import update_ops
+from shardwright.lowering.fused import update_ops
 from shardwright.runtime.multi_tensor import foreach, foreach_, sum_of_squares
 from shardwright.runtime.optimizers import joined_adam_, joined_adamw_, joined_sgd_
 

@@ -11,7 +11,7 @@ from split_cluster import split_cluster
 
 from shardwright.api.compile import compile_step
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.load_program import load_program
+from shardwright.lowering.codegen.load_program import load_program
 from shardwright.models.registry import training_step
 from shardwright.runtime.launch import launch
 from shardwright.runtime.saving import SaveOptions

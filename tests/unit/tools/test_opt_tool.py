@@ -244,7 +244,7 @@ class TestNumerics:
             if pass_name == "canonicalize":
                 raise DiagnosticException("result 0 differs by 0.5")
 
-        name = "shardwright.lowering.verify_numerics"
+        name = "shardwright.lowering.interpreter.verify_numerics"
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(check_pass=check_pass))
         return calls
 
@@ -264,7 +264,7 @@ class TestNumerics:
     def test_without_the_interpreter_the_reason_is_given(
         self, capsys: pytest.CaptureFixture[str], add: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setitem(sys.modules, "shardwright.lowering.verify_numerics", None)
+        monkeypatch.setitem(sys.modules, "shardwright.lowering.interpreter.verify_numerics", None)
         assert "--verify-numerics runs the IR on torch" in run(capsys, add, "--verify-numerics", code=1)[1]
 
 

@@ -1,0 +1,158 @@
+"""The arguments of fx nodes as operands and attributes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BFloat16Type,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IntegerType,
+    Signedness,
+    TensorType,
+)
+from xdsl.ir import Attribute
+
+from ...dialects.compute import plain_attribute
+from ...ir.not_supported import COMPLEX_NUMBER
+from ...ir.ops.registered import registered_rules
+from ...ir.ops.table import op_table
+from ..capture.captured import CaptureError, Origin
+from ..fused import grouped_ops, random_ops
+from ..fused.attention_ops import attention, attention_backward
+
+_ELEMENTS: dict[torch.dtype, Attribute] = {
+    torch.float64: Float64Type(),
+    torch.float32: Float32Type(),
+    torch.float16: Float16Type(),
+    torch.bfloat16: BFloat16Type(),
+    torch.int64: IntegerType(64),
+    torch.int32: IntegerType(32),
+    torch.int16: IntegerType(16),
+    torch.int8: IntegerType(8),
+    torch.uint8: IntegerType(8, Signedness.UNSIGNED),
+    torch.bool: IntegerType(1),
+    torch.complex128: ComplexType(Float64Type()),
+    torch.complex64: ComplexType(Float32Type()),
+}
+
+_PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+"""Arguments about where and how a tensor lies in memory: the runtime's business. Views become reshapes there, so
+that no later op depends on strides."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a node calls, and with what: tensors in the schema's order, the names of those that are None, the rest."""
+
+    name: str
+    tensors: tuple[Node, ...]
+    absent: tuple[str, ...]
+    attributes: dict[str, Attribute]
+
+
+def element_type(dtype: torch.dtype) -> Attribute:
+    """The element type of a dtype; CaptureError where the IR has none."""
+    if (element := _ELEMENTS.get(dtype)) is None:
+        raise CaptureError(f"tensors of {dtype} cannot be imported; supported: {', '.join(map(str, _ELEMENTS))}")
+    return element
+
+
+def overload_name(target: Any) -> str:
+    """The name under which the op table knows a node's target; `namespace::op.overload` where it does not."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target.__name__
+    namespace, name = target.namespace, target._schema.name.partition("::")[2]
+    overload = target._overloadname
+    full = f"{namespace}::{name}.{overload}"
+    known = name if overload == "default" else f"{name}.{overload}"
+    return known if namespace == "aten" and known in op_table() and not registered_rules(full) else full
+
+
+def bind_arguments(node: Node, origin: Origin) -> Arguments:
+    """The node's arguments under their schema names; those that have their default value are left out."""
+    name = overload_name(node.target)
+    tensors: list[Node] = []
+    absent: list[str] = []
+    attributes: dict[str, Attribute] = {}
+    spec = op_table().get(name)
+    localized = spec.localize if spec is not None and spec.localize else {}
+    for parameter, default, is_tensor, value in _bound(node):
+        if isinstance(value, Node):
+            tensors.append(value)
+        elif isinstance(value, list | tuple) and any(isinstance(item, Node) for item in value):
+            if not all(isinstance(item, Node) for item in value):
+                raise _refused(node, origin, f"argument '{parameter}' mixes tensors with None")
+            tensors.extend(value)
+        elif is_tensor and value is None:
+            absent.append(parameter)
+        elif parameter in _PLACEMENT or value is None:
+            continue
+        elif localized.get(parameter) == "result0":
+            attributes[parameter] = attribute_of([int(size) for size in node.meta["val"].shape])
+        elif value != default:
+            try:
+                attributes[parameter] = attribute_of(value)
+            except TypeError as error:
+                advice = f"; {COMPLEX_NUMBER.instead}" if isinstance(value, complex) else ""
+                raise _refused(node, origin, f"argument '{parameter}': {error}{advice}") from error
+    return Arguments(name, tuple(tensors), tuple(absent), attributes)
+
+
+def _refused(node: Node, origin: Origin, why: str) -> CaptureError:
+    place = f"{origin.file}:{origin.line} (layer '{origin.layer}')"
+    return CaptureError(f"{place}: '{node.target}' cannot be imported: {why}")
+
+
+def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
+    """(name, default, whether it is a tensor, value) of each argument of the node, in the schema's order."""
+    for position, (name, default, is_tensor) in enumerate(_parameters(node.target)):
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
+        yield name, default, is_tensor, value
+
+
+_FUSED = (attention, attention_backward, *grouped_ops.FUNCTIONS.values(), *random_ops.FUNCTIONS.values())
+_DEFAULTS = {"is_causal": False, "start": 0, "first": 0, "independent": False}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
+    if target in _FUSED:
+        listed = inspect.signature(target).parameters.values()
+        return tuple((p.name, _DEFAULTS.get(p.name), "Tensor" in str(p.annotation)) for p in listed)
+    schema = target._schema.arguments
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema
+    )
+
+
+def attribute_of(value: Any) -> Attribute:
+    """The attribute of an op's argument; TypeError where there is none."""
+    match value:
+        case torch.dtype():
+            return element_type(value)
+        case list() | tuple():
+            return ArrayAttr([attribute_of(item) for item in value])
+        case _:
+            return plain_attribute(value)
+
+
+def constant_attribute(value: torch.Tensor, type: TensorType[Attribute]) -> Attribute:
+    """The values of a small constant tensor; CaptureError where they are complex."""
+    if value.is_complex():
+        what = f"a constant tensor of {value.dtype} cannot be imported, as that of torch.tensor(1j)"
+        raise CaptureError(f"{what}; {COMPLEX_NUMBER.instead}")
+    items = value.detach().reshape(-1).tolist()
+    numbers = [float(x) for x in items] if value.is_floating_point() else [int(x) for x in items]
+    return DenseIntOrFPElementsAttr.from_list(type, numbers)  # pyright: ignore[reportCallIssue, reportArgumentType]

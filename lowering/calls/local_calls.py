@@ -1,0 +1,65 @@
+"""Making a call on tensors: torch's ops, and plain functions in the place of the runtime's fused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..fused import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, random_ops, update_ops
+from .calls import Arg, Call, Dtype, Operand, resolve
+from .dtypes import torch_dtype
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "attention": attention_ops.attention,
+    "attention_backward": attention_ops.attention_backward,
+    **cross_entropy_ops.FUNCTIONS,
+    **grouped_ops.FUNCTIONS,
+    **indexed_ops.FUNCTIONS,
+    **random_ops.FUNCTIONS,
+    "adam_": update_ops.adam,
+    "joined_adam_": update_ops.joined(update_ops.adam),
+    "joined_adamw_": update_ops.joined(update_ops.adamw),
+    "joined_sgd_": update_ops.joined(update_ops.sgd),
+    "foreach": update_ops.foreach,
+    "foreach_": update_ops.foreach,
+    "sum_of_squares": update_ops.sum_of_squares,
+    "adamw_": update_ops.adamw,
+    "sgd_": update_ops.sgd,
+    "increment": update_ops.increment,
+    "assign_": update_ops.assign,
+}
+"""What stands for the functions of the runtime."""
+
+
+def make_call(
+    call: Call, operands: Sequence[torch.Tensor], precision: torch.dtype | None = None
+) -> tuple[torch.Tensor | None, ...]:
+    """
+    The results of `call` on `operands`, none of which is changed.
+
+    Args:
+        precision: the dtype that stands for every floating-point dtype that the call names.
+    """
+
+    def value(arg: Arg) -> Any:
+        match arg:
+            case Operand(index, ordered):
+                return operands[index].contiguous() if ordered else operands[index]
+            case Dtype(name):
+                return working_dtype(name, precision)
+            case tuple():
+                return [value(item) for item in arg]
+            case _:
+                return arg
+
+    function = FUNCTIONS.get(call.target) or resolve(call.target)
+    result = function(*map(value, call.args), **{name: value(arg) for name, arg in call.kwargs})
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def working_dtype(name: str, precision: torch.dtype | None) -> torch.dtype:
+    """The dtype in which values of the dtype called `name` are computed."""
+    dtype = torch_dtype(name)
+    return precision if precision is not None and dtype.is_floating_point else dtype

@@ -1,0 +1,224 @@
+"""
+How a training step is called: from a model, a loss and a batch to one scalar.
+
+============  ==========================  =========================================
+loss          batch                       the scalar
+============  ==========================  =========================================
+``None``      tuple or list               ``model(*batch)``
+``None``      dict                        ``model(**batch)``
+a function    tuple or list               ``loss(model(*batch[:-1]), batch[-1])``
+a function    dict with key ``labels``    ``loss(model(**rest), labels)``
+============  ==========================  =========================================
+
+Where ``loss`` is None the model returns its loss: a scalar tensor, the first item of a tuple or
+list, the key ``loss`` of a dict, or the attribute ``.loss``.
+
+Several losses are added up: the items of a tuple, list or dict that a loss function returns, and of a dict that a
+model returns without the key ``loss`` the items that have ``loss`` in their names.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from ...ir.not_supported import LOSS_BY_ROW
+
+Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
+"""A global example batch: tensors, and plain Python values that the model takes beside them."""
+
+Precision: TypeAlias = Literal["bf16-mixed", "fp16-mixed"]
+PRECISIONS: Mapping[Precision, torch.dtype] = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+"""Of mixed precision, by the dtype of most of forward and backward: parameters, states and updates stay as they are."""
+
+ReduceDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+REDUCE_DTYPES: tuple[ReduceDtype, ...] = ("float32", "bfloat16", "float16")
+"""In which gradients may be reduced over devices, in mixed precision."""
+
+NAMED = "named_parameters"
+"""What the first argument of a function that makes an optimizer is called, if it wants names beside parameters."""
+
+LABELS = "labels"
+"""The key of a dict batch that is kept from the model and handed to the loss function."""
+
+
+class CallError(ValueError):
+    """A model, a loss and a batch that do not fit together."""
+
+
+def batch_items(batch: Batch) -> dict[str, Any]:
+    """The batch's items by name: its keys, or its positions as strings."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    return {str(position): item for position, item in enumerate(batch)}
+
+
+def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> torch.Tensor:
+    """
+    Run the model and return its scalar loss, by the module's table.
+
+    Raises:
+        CallError: what came out is not one floating-point number.
+    """
+    return compute_step(model, loss, batch, None)[0]
+
+
+def compute_step(
+    model: nn.Module,
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    metrics: Callable[..., Any] | None,
+    precision: Precision | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """
+    Run the model and return its scalar loss, and the metrics of what it gave, which no gradient goes through.
+
+    Args:
+        metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
+        precision: ``bf16-mixed`` or ``fp16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16 or float16;
+            None as the tensors are.
+
+    Raises:
+        CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
+    """
+    with _autocast(precision):
+        return _computed(model, loss, batch, metrics)
+
+
+def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> Any:
+    """What the model gives for a batch of its own arguments, without labels that are a loss function's."""
+    with _autocast(precision):
+        return model(**batch) if isinstance(batch, dict) else model(*batch)
+
+
+def without_labels(batch: Batch, example: Batch) -> Batch:
+    """
+    The arguments of the model alone, of a batch that may have labels for a loss function.
+
+    Args:
+        example: a batch that has them.
+    """
+    if isinstance(batch, Mapping):
+        return {key: item for key, item in batch.items() if key != LABELS}
+    return tuple(batch[: len(example) - 1])
+
+
+def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
+    """
+    Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.
+
+    Casts are not kept from one use to the next: equal ones are merged in the IR.
+    """
+    if precision is None:
+        return nullcontext()
+    if precision not in PRECISIONS:
+        raise CallError(f"precision is {precision!r}; expected one of {', '.join(map(repr, PRECISIONS))}, or None")
+    return torch.autocast("cpu", PRECISIONS[precision], cache_enabled=False)
+
+
+def _computed(
+    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    if loss is None:
+        result = model(**batch) if isinstance(batch, dict) else model(*batch)
+        labels, value = batch, _own_loss(result, f"the forward of {type(model).__name__}")
+    else:
+        if isinstance(batch, dict):
+            inputs = {key: item for key, item in batch.items() if key != LABELS}
+            result, labels = model(**inputs), batch[LABELS]
+        else:
+            result, labels = model(*batch[:-1]), batch[-1]
+        value = _loss_of(loss(result, labels), f"the loss function {getattr(loss, '__name__', type(loss).__name__)}")
+    return value, _measured(metrics(result, labels)) if metrics is not None else {}
+
+
+def _own_loss(result: Any, source: str) -> torch.Tensor:
+    """The loss that a model returned."""
+    if isinstance(result, Mapping) and "loss" not in result:
+        return _added({name: each for name, each in result.items() if "loss" in name}, source)
+    return _checked_scalar(_loss_in(result), source)
+
+
+def _loss_of(value: Any, source: str) -> torch.Tensor:
+    """The loss that a loss function returned."""
+    if isinstance(value, Mapping):
+        return _added(value, source)
+    if isinstance(value, Sequence):
+        return _added({str(index): each for index, each in enumerate(value)}, source)
+    return _checked_scalar(value, source)
+
+
+def _measured(metrics: Any) -> dict[str, torch.Tensor]:
+    """Metrics by name, without gradients."""
+    if not isinstance(metrics, Mapping):
+        raise CallError(f"the metrics function gave a {type(metrics).__name__}; return a dict of tensors by name")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(value, torch.Tensor):
+            raise CallError(
+                f"the metrics function gave {name!r}: {type(value).__name__}; return tensors by name, such as "
+                '{"accuracy": (output.argmax(-1) == labels).float().mean()}'
+            )
+    return {name: value.detach() for name, value in metrics.items()}
+
+
+def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
+    """The sum of several losses; CallError for one that is none, by its name."""
+    scalars = [_checked_scalar(each, f"{source} ({name})") for name, each in losses.items()]
+    if not scalars:
+        raise CallError(f"{source} gave no loss; return at least one scalar tensor")
+    return functools.reduce(operator.add, scalars)
+
+
+def build_optimizer(
+    make: Callable[..., torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer:
+    """
+    The optimizer of parameters, ties once.
+
+    Args:
+        make: a function of them; of pairs of their names and them, where its first argument is `named_parameters`.
+    """
+    if _first_argument(make) == NAMED:
+        return make(iter(parameters.items()))
+    return make(iter(parameters.values()))
+
+
+def _first_argument(function: Callable[..., Any]) -> str | None:
+    """The name of it; None where that cannot be known."""
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):
+        return None
+
+
+def _loss_in(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, Mapping) and "loss" in result:
+        return result["loss"]
+    if (loss := getattr(result, "loss", None)) is not None:
+        return loss
+    if isinstance(result, Sequence) and result:
+        return result[0]
+    return result
+
+
+def _checked_scalar(value: Any, source: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise CallError(
+            f"{source} gave a {type(value).__name__} where the loss was expected; return a scalar tensor, "
+            "a tuple that starts with it, or an object with .loss, or pass a loss function"
+        )
+    if value.numel() != 1 or not value.is_floating_point():
+        raise CallError(
+            f"{source} gave a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
+            f"expected; {LOSS_BY_ROW.instead}"
+        )
+    return value if value.dim() == 0 else value.reshape(())

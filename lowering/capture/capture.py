@@ -1,0 +1,124 @@
+"""
+Capture: from a model, a loss, an optimizer and a batch to one fx graph of the forward and backward pass.
+
+The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`trace`), and
+then brought into one form (`capture_normalize`). It stays close to the model: compounds such as the
+mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
+GELU, attention, convolution, cross-entropy) is kept whole. Torch's core decompositions are not used: their
+attention gives wrong gradients on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .assemble import assemble
+from .calling import Batch, Precision, batch_items
+from .captured import CapturedStep, CaptureError, GroupSpec, OptimizerSpec, Origin, StepInput, StepOutput
+from .fake import Fakes, first_names
+from .optimizer import read_optimizer
+from .trace import OUTPUT, OutputForm, Returns, trace_joint
+
+__all__ = [
+    "CaptureError",
+    "CapturedStep",
+    "GroupSpec",
+    "OptimizerSpec",
+    "Origin",
+    "OutputForm",
+    "StepInput",
+    "StepOutput",
+    "capture_forward",
+    "capture_step",
+]
+
+
+def capture_step(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[..., Any] | None,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    batch: Batch,
+    *,
+    metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
+    dtype: torch.dtype | None = None,
+) -> CapturedStep:
+    """
+    Capture one training step as a graph of ATen ops on global shapes.
+
+    Args:
+        model: a module, which is left as it is, or a function that makes one, which is called under fake
+            tensors and allocates nothing.
+        loss: as in `calling`.
+        optimizer: a function from parameters to a ``torch.optim`` optimizer.
+        batch: an example of the global batch; its plain values become part of the program.
+        metrics, precision: as in `calling.compute_step`.
+        dtype: what every floating-point parameter, buffer and batch tensor becomes; None keeps each as is.
+
+    Raises:
+        CaptureError: the step cannot be captured; the message says where in the model, why and what to do.
+    """
+    fakes = Fakes(dtype)
+    fake_model = make_fake_model(model, fakes)
+    parameters, _ = first_names(fake_model.named_parameters(remove_duplicate=False))
+    update = read_optimizer(optimizer, parameters, fakes.mode)
+    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
+    fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision)
+    inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype)
+    return CapturedStep(traced.graph, inputs, outputs, update, model=type(fake_model).__name__)
+
+
+def capture_forward(
+    model: nn.Module | Callable[[], nn.Module],
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    *,
+    returns: Returns,
+    metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[CapturedStep, OutputForm | None]:
+    """
+    Capture the forward pass in eval mode, whatever mode the model is in; nothing that it writes into buffers is kept.
+
+    Args:
+        batch: without labels of a loss function where `returns` is ``output``; the rest as in `capture_step`.
+        returns: ``loss``, and the metrics; or the ``output`` of the model.
+
+    Returns:
+        the graph, and the form of what the model returns, if that is wanted.
+
+    Raises:
+        CaptureError: the forward pass cannot be captured; the message says where in the model, why and what to do.
+    """
+    fakes = Fakes(dtype)
+    fake_model = make_fake_model(model, fakes).eval().requires_grad_(requires_grad=False)
+    tensors = {name: item for name, item in batch_items(batch).items() if isinstance(item, torch.Tensor)}
+    fake_batch = [fakes.tensor(tensor) for tensor in tensors.values()]
+    traced = trace_joint(fake_model, loss, batch, fake_batch, fakes, metrics, precision, returns)
+    inputs, outputs = assemble(traced, fake_model, loss, tuple(tensors), dtype, is_forward=True)
+    return CapturedStep(traced.graph, inputs, outputs, None, model=type(fake_model).__name__), traced.meta[OUTPUT]
+
+
+def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) -> nn.Module:
+    """
+    The model on fake tensors.
+
+    Raises:
+        CaptureError: the model's function fails or returns something else, or parameters share memory.
+    """
+    try:
+        return fakes.module(model)
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"cannot build the model under fake tensors: {type(error).__name__}: {error}; check that its function runs "
+            "by itself, and that it does not read the values of tensors (in .item(), tolist() or an if); or build the "
+            "module and pass it"
+        ) from error

@@ -1,0 +1,81 @@
+"""What a forward does beside computing, which a captured step would do once and never again: refused by name."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...ir.not_supported import COUNTED, OTHER_RANDOM, SAVED_TENSORS
+from .captured import CaptureError
+
+_HOOKS = "forward hooks the tensors that are saved for backward"
+
+
+class Effects:
+    """
+    Watches the forwards of a model, which is traced by calling it more than once.
+
+    A number that the first call alone changes, as the length of a cache, is the same in all steps from then on.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._is_first = True
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """
+        Run a forward in the body.
+
+        Raises:
+            CaptureError: it takes random numbers that are not torch's, changes a number that a module holds, or hooks
+                the tensors that are saved for backward.
+        """
+        drawn, numbers = _drawn_elsewhere(), _numbers(self._model)
+        try:
+            with torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS):
+                yield
+        except RuntimeError as error:
+            if _HOOKS in str(error):
+                raise CaptureError(f"{_HOOKS}, and a captured step saves none; {SAVED_TENSORS.instead}") from error
+            raise
+        if _drawn_elsewhere() != drawn:
+            raise CaptureError(
+                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
+                f"step; {OTHER_RANDOM.instead}"
+            )
+        if not self._is_first:
+            _refuse_changed(numbers, _numbers(self._model))
+        self._is_first = False
+
+
+def _refuse_changed(before: Mapping[tuple[str, str], Any], after: Mapping[tuple[str, str], Any]) -> None:
+    for (path, name), number in after.items():
+        if (path, name) in before and before[path, name] != number:
+            where = f"module {path!r}" if path else "the model"
+            raise CaptureError(
+                f"every forward changes the number {name!r} of {where}, here from {before[path, name]} to {number}, "
+                f"and a captured step has the one that it was captured with; {COUNTED.instead}"
+            )
+
+
+def _numbers(model: nn.Module) -> dict[tuple[str, str], float]:
+    """The Python numbers that modules hold, by module and name."""
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if type(value) in (int, float)
+    }
+
+
+def _drawn_elsewhere() -> tuple[object, ...]:
+    """Where the random numbers stand that torch does not know of."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), *([str(numpy.random.get_state())] if numpy is not None else [])

@@ -1,0 +1,317 @@
+"""
+Tensors in the place of Python numbers: how an optimizer's code is traced with its learning rate and step as inputs.
+
+Optimizers compute with numbers (``step_size = lr / (1 - beta1**step)``) that change from step to step, and so may not
+become constants of a graph. Here they are float64 tensors of no dims that behave as numbers do: ``item()`` of a tensor
+gives one, ``math.sqrt`` and ``max`` take them, ``alpha=`` and ``value=`` too, they do not change in place, and they
+take the dtype of a tensor that they are combined with. What a tensor cannot be, an index for example, raises
+`NumberNeededError`.
+
+At the condition of an ``if`` on the value of a tensor, code goes one of two ways. It is run once for each way that it
+can go, and `by_branches` chooses between what the ways come to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .rewrites import rewritten
+
+_MARK = "_shardwright_number"
+
+
+class NumberNeededError(RuntimeError):
+    """The code needs the value of a tensor, which is not known before it runs."""
+
+
+def number(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, which from now on stands for a Python number."""
+    setattr(tensor, _MARK, True)
+    return tensor
+
+
+def is_number(value: object) -> bool:
+    """Whether a tensor stands for a Python number."""
+    return isinstance(value, torch.Tensor) and getattr(value, _MARK, False)
+
+
+class Branches:
+    """
+    One way through the conditions of some code.
+
+    Args:
+        choices: what the first conditions are to be; the others are true.
+        most: so many conditions at most.
+    """
+
+    def __init__(self, choices: Sequence[bool], most: int) -> None:
+        self.choices, self.most = list(choices), most
+        self.conditions: list[torch.Tensor] = []
+
+    def choose(self, condition: torch.Tensor) -> bool:
+        """What the next condition is to be."""
+        place = len(self.conditions)
+        if place == self.most:
+            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {place} ways")
+        self.conditions.append(condition.detach().reshape(()) != 0)
+        if place == len(self.choices):
+            self.choices.append(True)
+        return self.choices[place]
+
+
+def by_branches(
+    run: Callable[[Branches], Sequence[torch.Tensor]], most: int, choices: Sequence[bool] = ()
+) -> list[torch.Tensor]:
+    """
+    What `run` comes to, whichever way its conditions are.
+
+    Args:
+        run: is called once for each way.
+        most: so many ways at most.
+
+    Raises:
+        NumberNeededError: there are more.
+    """
+    remaining = [most]
+
+    def outcome(choices: Sequence[bool]) -> list[torch.Tensor]:
+        remaining[0] -= 1
+        if remaining[0] < 0:
+            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {most} ways")
+        branches = Branches(choices, most)
+        results = list(run(branches))
+        for place in range(len(branches.conditions) - 1, len(choices) - 1, -1):
+            others = outcome([*branches.choices[:place], False])
+            condition = branches.conditions[place]
+            pairs = zip(results, others, strict=True)
+            results = [torch.where(condition, one, other.to(one.dtype)) for one, other in pairs]
+        return results
+
+    return outcome(choices)
+
+
+class Numbers(TorchFunctionMode):
+    """While it is on, marked tensors behave as numbers, and conditions go the way of `branches`."""
+
+    def __init__(self, branches: Branches) -> None:
+        super().__init__()
+        self.branches = branches
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        func = rewritten(func, args)
+        if args and is_number(args[0]):
+            func = _OUT_OF_PLACE.get(func, func)
+        if func is torch.Tensor.__bool__:
+            return self.branches.choose(args[0])
+        if (special := _SPECIAL.get(func)) is not None:
+            with self:
+                result = special(func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        numbers = [value for value in tensors if is_number(value)]
+        if numbers and len(numbers) < len(tensors):
+            args = _as_others(args, tensors)
+        result = func(*args, **kwargs)
+        if numbers and len(numbers) == len(tensors) and isinstance(result, torch.Tensor):
+            return number(result)
+        return result
+
+
+def _as_others(args: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[Any, ...]:
+    """The arguments with their numbers in the dtype of the other tensors, if these have no dims either."""
+    others = [value for value in tensors if not is_number(value)]
+    if any(value.dim() for value in others):
+        return args
+    dtype = functools.reduce(torch.promote_types, (value.dtype for value in others))
+    return tuple(value.to(dtype) if is_number(value) and dtype.is_floating_point else value for value in args)
+
+
+@contextlib.contextmanager
+def numbers_as_tensors(branches: Branches) -> Iterator[None]:
+    """Run code whose numbers are tensors, one way through its conditions."""
+    with contextlib.ExitStack() as stack:
+        for name in _MATH:
+            stack.enter_context(_patched(math, name, getattr(torch, name)))
+        stack.enter_context(_patched(math, "pow", torch.pow))
+        for name, bound, function in (("min", "max", torch.minimum), ("max", "min", torch.maximum)):
+            stack.enter_context(_extreme(name, bound, function))
+        stack.enter_context(Numbers(branches))
+        yield
+
+
+_MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cos", "sin", "tan", "tanh", "atan", "floor", "ceil")
+
+
+@contextlib.contextmanager
+def _patched(module: Any, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Let a function of numbers take tensors as well."""
+    original = getattr(module, name)
+
+    def either(*args: Any) -> Any:
+        tensors = any(isinstance(value, torch.Tensor) for value in args)
+        return replacement(*args) if tensors else original(*args)
+
+    setattr(module, name, either)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+@contextlib.contextmanager
+def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """Let `min` or `max` take tensors of no dims."""
+    original = getattr(builtins, name)
+
+    def two(one: Any, other: Any) -> Any:
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            dtype = torch.promote_types(one.dtype, other.dtype)
+            return function(one.to(dtype), other.to(dtype))
+        tensor, plain = (one, other) if isinstance(one, torch.Tensor) else (other, one)
+        return tensor.clamp(**{bound: plain})
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1 and not kwargs and any(isinstance(arg, torch.Tensor) and not arg.dim() for arg in args):
+            return functools.reduce(two, args)
+        return original(*args, **kwargs)
+
+    setattr(builtins, name, either)
+    try:
+        yield
+    finally:
+        setattr(builtins, name, original)
+
+
+def _refuse(what: str) -> Callable[..., NoReturn]:
+    def refused(func: Any, x: torch.Tensor, *_: Any, **__: Any) -> NoReturn:
+        raise NumberNeededError(what)
+
+    return refused
+
+
+def _item(func: Any, x: torch.Tensor) -> torch.Tensor:
+    """The number in a tensor, as it is now."""
+    if x.numel() != 1:
+        raise RuntimeError(f"item() of a tensor of shape {tuple(x.shape)}")
+    return number(x.detach().reshape(()).to(torch.float64, copy=True))
+
+
+def _tensor_of(func: Any, x: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    """A tensor of a number, which has torch's default dtype unless another is said."""
+    if not isinstance(x, torch.Tensor):
+        return NotImplemented
+    if dtype is None:
+        dtype = torch.get_default_dtype() if is_number(x) else x.dtype
+    # As a method of an unmarked alias: what is made is no number any more.
+    return x.detach().clone().to(dtype) if is_number(x) or func is torch.tensor else x.to(dtype)
+
+
+def _get_data(func: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.detach()
+
+
+def _set_data(func: Any, x: torch.Tensor, value: torch.Tensor) -> None:
+    x.detach().copy_(value)
+
+
+def _set_item(func: Any, x: torch.Tensor, place: Any, value: Any) -> Any:
+    """One number, by a mask of one element; more of them are rewritten by `rewritten`."""
+    if not isinstance(place, torch.Tensor) or place.dtype is not torch.bool or place.dim() or x.dim():
+        return NotImplemented
+    x.copy_(torch.where(place, value, x))
+    return None
+
+
+def _added(func: Any, x: Any, other: Any, *, alpha: Any = 1, **kwargs: Any) -> Any:
+    """Of `add` and `sub`, with a tensor for a factor."""
+    return func(x, other * alpha, **kwargs) if isinstance(alpha, torch.Tensor) else NotImplemented
+
+
+def _combined(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Of `addcmul` and `addcdiv`, with a tensor for a factor."""
+
+    def function(func: Any, x: Any, one: Any, other: Any, *, value: Any = 1, **kwargs: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return NotImplemented
+        added = combine(one, other) * value
+        return x.add_(added) if _is_in_place(func) else torch.add(x, added, **kwargs)
+
+    return function
+
+
+def _lerp(func: Any, x: Any, end: Any, weight: Any) -> Any:
+    if not is_number(weight):
+        return NotImplemented
+    step = (end - x) * weight
+    return x.add_(step) if _is_in_place(func) else x + step
+
+
+def _clamp(func: Any, x: torch.Tensor, min: Any = None, max: Any = None) -> Any:
+    if not isinstance(min, torch.Tensor) and not isinstance(max, torch.Tensor):
+        return NotImplemented
+    result = x
+    for limit, name, extreme in ((min, "min", torch.maximum), (max, "max", torch.minimum)):
+        if isinstance(limit, torch.Tensor):
+            result = extreme(result, limit.to(x.dtype))
+        elif limit is not None:
+            result = result.clamp(**{name: limit})
+    return x.copy_(result) if _is_in_place(func) else result
+
+
+def _filled_like(func: Any, x: torch.Tensor, fill_value: Any, **kwargs: Any) -> Any:
+    if not isinstance(fill_value, torch.Tensor):
+        return NotImplemented
+    return torch.zeros_like(x, **kwargs).add_(fill_value)
+
+
+def _filled(func: Any, size: Any, fill_value: Any, **kwargs: Any) -> Any:
+    if not isinstance(fill_value, torch.Tensor):
+        return NotImplemented
+    return torch.zeros(size, **kwargs).add_(fill_value)
+
+
+def _is_in_place(func: Any) -> bool:
+    return func.__name__.endswith("_")
+
+
+_TENSOR = torch.Tensor
+
+_OUT_OF_PLACE: dict[Any, Any] = {
+    getattr(_TENSOR, f"{name}_"): getattr(_TENSOR, name)
+    for name in ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow")
+}
+"""What ``x += y`` and its like call, of numbers, which are not written to."""
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    _TENSOR.item: _item,
+    _TENSOR.tolist: _refuse("tolist() of a tensor"),
+    _TENSOR.numpy: _refuse("numpy() of a tensor"),
+    _TENSOR.__float__: _refuse("float() of a tensor"),
+    _TENSOR.__int__: _refuse("int() of a tensor"),
+    _TENSOR.__index__: _refuse("an index that is the value of a tensor"),
+    _TENSOR.data.__get__: _get_data,  # type: ignore[attr-defined]
+    _TENSOR.data.__set__: _set_data,  # type: ignore[attr-defined]
+    _TENSOR.__setitem__: _set_item,
+    torch.tensor: _tensor_of,
+    torch.as_tensor: _tensor_of,
+    torch.full_like: _filled_like,
+    torch.full: _filled,
+    **dict.fromkeys((torch.add, _TENSOR.add, _TENSOR.add_), _added),
+    **dict.fromkeys((torch.sub, _TENSOR.sub, _TENSOR.sub_), _added),
+    **dict.fromkeys((torch.addcmul, _TENSOR.addcmul, _TENSOR.addcmul_), _combined(lambda a, b: a * b)),
+    **dict.fromkeys((torch.addcdiv, _TENSOR.addcdiv, _TENSOR.addcdiv_), _combined(lambda a, b: a / b)),
+    **dict.fromkeys((torch.lerp, _TENSOR.lerp, _TENSOR.lerp_), _lerp),
+    **dict.fromkeys((torch.clamp, _TENSOR.clamp, _TENSOR.clamp_), _clamp),
+}

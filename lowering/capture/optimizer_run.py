@@ -1,0 +1,304 @@
+"""
+A run of an optimizer on small parameters, as it is: what its states are, and what a captured update must compute.
+
+Every parameter of the model has a small twin with as many dims. All of them take a few steps together, in float64, with
+made-up gradients and another learning rate in each step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...ir.not_supported import OTHER_OPTIMIZER
+from .calling import build_optimizer
+from .captured import CaptureError
+from .optimizer_step import UpdateForm, optimizer_name, plain_step
+
+RATES = (1.0, 0.7, 1.3, 0.9)
+"""By step, the factor of the learning rate."""
+
+_SETTINGS_OF_TORCH = ("params", "lr", "initial_lr", "param_names")
+_COUNTED_BY_TORCH = ("_step_count", "_opt_called")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A parameter and its states after a step."""
+
+    parameter: torch.Tensor
+    states: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """
+    What happened.
+
+    Args:
+        optimizer: one like that which ran, as it was made.
+        parameters: of `optimizer`, by name.
+        group_of: by parameter, the number of its group.
+        begin: by parameter, what it was.
+        gradients: by step, by parameter.
+        moments: by step, by parameter.
+        forms: by parameter, what was seen of its states.
+    """
+
+    optimizer: torch.optim.Optimizer
+    parameters: Mapping[str, nn.Parameter]
+    group_of: Mapping[str, int]
+    begin: Mapping[str, torch.Tensor]
+    gradients: Sequence[Mapping[str, torch.Tensor]]
+    moments: Sequence[Mapping[str, Moment]]
+    forms: Mapping[str, UpdateForm]
+
+    def rate(self, parameter: str, step: int) -> float:
+        """The learning rate that a parameter had in a step, counted from 0."""
+        return _rate(self.optimizer.param_groups[self.group_of[parameter]], step)
+
+
+def small_run(
+    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> SmallRun:
+    """
+    Run the optimizer that `make` gives on small twins of parameters.
+
+    Raises:
+        CaptureError: it cannot step by itself, or keeps what a program cannot.
+    """
+    with torch.random.fork_rng(devices=[]):
+        runs = [_Run(make, parameters, seed) for seed in (0, 1)]
+        untouched = _Run(make, parameters, 0)
+    runs[0].run(len(RATES))
+    runs[1].run(1)
+    one, other = runs
+    forms = {name: _form(one, other, name) for name in one.moments[0]}
+    return SmallRun(
+        untouched.optimizer, untouched.parameters, one.group_of, untouched.values(), one.gradients, one.moments, forms
+    )
+
+
+def small_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape of as many dims whose sizes compare as those of `shape` do."""
+    order = {size: place for place, size in enumerate(sorted(set(shape)))}
+    return tuple(min(size, 4 + 2 * order[size]) for size in shape)
+
+
+def _rate(group: Mapping[str, Any], step: int) -> float:
+    return (float(group["lr"]) or 1e-2) * RATES[step]
+
+
+class _Run:
+    def __init__(self, make: Callable[..., Any], parameters: Mapping[str, nn.Parameter], seed: int) -> None:
+        # Another rate in each run: a state that begins with it has to be told from one that begins with a constant.
+        self.scale = 1.0 if seed == 0 else 0.6
+        self.generator = torch.Generator().manual_seed(seed)
+        self.parameters = {
+            name: nn.Parameter(self._drawn(parameter, small_shape(parameter.shape)), parameter.requires_grad)
+            for name, parameter in parameters.items()
+        }
+        self.optimizer = build_optimizer(make, self.parameters)
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.moments: list[dict[str, Moment]] = []
+        self.group_counts: list[dict[str, float]] = [{} for _ in self.optimizer.param_groups]
+        self.first: dict[str, Mapping[str, Any]] = {}
+        groups = enumerate(self.optimizer.param_groups)
+        numbers = {id(each): number for number, group in groups for each in group["params"]}
+        trained = ((name, each) for name, each in self.parameters.items() if each.requires_grad)
+        self.group_of = {name: numbers[id(each)] for name, each in trained if id(each) in numbers}
+
+    @property
+    def name(self) -> str:
+        return optimizer_name(self.optimizer)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        return {name: self.parameters[name].detach().clone() for name in self.group_of}
+
+    def run(self, steps: int) -> None:
+        """Take steps, and note what they do."""
+        self._refuse_before()
+        states = _States()
+        for parameter, state in self.optimizer.state.items():
+            states[parameter] = state
+        self.optimizer.state = states
+        groups = [dict(group) for group in self.optimizer.param_groups]
+        own = _values_of(vars(self.optimizer))
+        function = plain_step(self.optimizer)
+        for step in range(steps):
+            self._step(function, groups, step)
+            self._compare_groups(groups, step)
+        if changed := [key for key, value in _values_of(vars(self.optimizer)).items() if own.get(key) != value]:
+            self._refuse(f"changes its attribute {changed[0]} from step to step, which is no state of a parameter")
+        known = {id(parameter): name for name, parameter in self.parameters.items()}
+        for parameter, state in states.items():
+            if id(parameter) not in known:
+                self._refuse("keeps a state that is not of one parameter")
+            self.first[known[id(parameter)]] = state.first
+
+    def _step(self, function: Callable[..., Any], groups: Sequence[Mapping[str, Any]], step: int) -> None:
+        trained = {name: each for name, each in self.parameters.items() if name in self.group_of}
+        gradients = {name: self._drawn(each, each.shape) for name, each in trained.items()}
+        for name, gradient in gradients.items():
+            self.parameters[name].grad = gradient.clone()
+        for group, at_first in zip(self.optimizer.param_groups, groups, strict=True):
+            group["lr"] = _rate(at_first, step) * self.scale
+        try:
+            with torch.no_grad():
+                function(self.optimizer)
+        except Exception as error:
+            self._refuse(f"cannot step by itself ({type(error).__name__}: {error})", error)
+        self.gradients.append(gradients)
+        after = {
+            name: Moment(
+                self.parameters[name].detach().clone(),
+                {key: _copied(value) for key, value in self.optimizer.state.get(self.parameters[name], {}).items()},
+            )
+            for name in gradients
+        }
+        self.moments.append(after)
+
+    def _compare_groups(self, groups: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Find settings that count steps; anything else may not change."""
+        for number, (group, at_first) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
+            for key, value in group.items():
+                if key in _SETTINGS_OF_TORCH or _is_same(value, at_first.get(key)):
+                    continue
+                start = at_first.get(key, 0)
+                counts = _is_plain_number(value) and _is_plain_number(start) and value == start + step + 1
+                if not counts:
+                    self._refuse(f"changes the setting {key!r} of its groups from step to step")
+                self.group_counts[number][key] = start
+
+    def _refuse_before(self) -> None:
+        """Refuse what cannot be one update of each parameter."""
+        optimizer = self.optimizer
+        closure = inspect.signature(plain_step(optimizer)).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            self._refuse("evaluates the model again inside of its step (step(closure))")
+        for kind in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            if getattr(optimizer, kind, None):
+                self._refuse(f"has hooks around its step ({kind.removeprefix('_optimizer_')})")
+
+    def _refuse(self, why: str, error: Exception | None = None) -> None:
+        raise CaptureError(
+            f"the optimizer {self.name} {why}, so its update cannot be part of a step; {OTHER_OPTIMIZER.instead}"
+        ) from error
+
+    def _drawn(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        dtype = torch.complex128 if like.is_complex() else torch.float64
+        return torch.randn(tuple(shape), dtype=dtype, generator=self.generator)
+
+
+class _State(dict[str, Any]):
+    """The state of a parameter, which notes what each entry was at first."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.first: dict[str, Any] = {}
+        self.update(given)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.first.setdefault(key, _copied(value))
+        super().__setitem__(key, value)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+
+class _States(defaultdict[Any, Any]):
+    """The states of all parameters."""
+
+    def __missing__(self, key: Any) -> _State:
+        self[key] = {}
+        return self[key]
+
+    def __setitem__(self, key: Any, value: Mapping[str, Any]) -> None:
+        super().__setitem__(key, value if isinstance(value, _State) else _State(value))
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default or {}
+        return self[key]
+
+
+def _form(one: _Run, other: _Run, name: str) -> UpdateForm:
+    """What is known of the states of a parameter, from two runs on other numbers."""
+    seen = [moment[name].states for moment in one.moments]
+    if any(set(states) != set(seen[0]) for states in seen):
+        one._refuse("keeps other states in later steps than after the first")
+    initial: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    constants: dict[str, Any] = {}
+    numbers: set[str] = set()
+    for key in seen[0]:
+        values = [states[key] for states in seen]
+        if all(value is None or isinstance(value, bool | str) for value in values) and len(set(values)) == 1:
+            constants[key] = values[0]
+            continue
+        if not all(isinstance(value, torch.Tensor) or _is_plain_number(value) for value in values):
+            one._refuse(f"keeps {type(values[0]).__name__} {key!r} in the state of a parameter")
+        if not isinstance(values[0], torch.Tensor):
+            numbers.add(key)
+        if (start := _counts_from(values)) is not None:
+            counts[key] = start
+        else:
+            begun = [_uniform(run.first.get(name, {}).get(key)) for run in (one, other)]
+            initial[key] = begun[0] if begun[0] is not None and begun[0] == begun[1] else 0.0
+    groups = one.group_counts[one.group_of[name]]
+    return UpdateForm(initial, counts, groups, constants, frozenset(numbers))
+
+
+def _counts_from(values: Sequence[Any]) -> float | None:
+    """What an entry was before the first step, if it counts steps."""
+    if any(isinstance(value, torch.Tensor) and value.dim() for value in values):
+        return None
+    found = [float(value) for value in values]
+    start = found[0] - 1
+    return start if all(value == start + 1 + place for place, value in enumerate(found)) else None
+
+
+def _uniform(value: Any) -> float | None:
+    """What all elements are, if that is one number."""
+    if _is_plain_number(value):
+        return float(value)
+    if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
+        return None
+    first = value.reshape(-1)[0].item()
+    return float(first) if math.isfinite(first) and bool((value == first).all()) else None
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _is_plain_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is other or (type(one) is type(other) and torch.equal(one, other))
+    return bool(one == other)
+
+
+def _values_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that are plain values."""
+    return {
+        name: value.tolist() if isinstance(value, torch.Tensor) else value
+        for name, value in attributes.items()
+        if isinstance(value, bool | int | float | str | torch.Tensor) and name not in _COUNTED_BY_TORCH
+    }

@@ -1,0 +1,168 @@
+"""One step of one parameter by an optimizer's own code, on the tensors that it is given."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .numbers import Branches, number, numbers_as_tensors
+
+WRAPPERS = ("torch/optim/optimizer.py", "torch/utils/_contextlib.py")
+"""Where the wrappers of a step are from that are not part of what it computes."""
+
+GROUP = "group: "
+"""What the names of counts that a group keeps begin with, among the states after a step."""
+
+
+@dataclass(frozen=True)
+class UpdateForm:
+    """
+    What is known of the updates of a parameter beside its optimizer's code.
+
+    Args:
+        initial: by state that the graph keeps, what its elements are before the first step.
+        counts: by state that counts steps, what it is before the first one.
+        group_counts: the same of settings of the group.
+        constants: states that are no tensors and do not change.
+        numbers: states that are Python numbers.
+        first_apart: whether the first step is another graph, which makes the states, chosen while no step was made.
+    """
+
+    initial: Mapping[str, float] = field(default_factory=dict[str, float])
+    counts: Mapping[str, float] = field(default_factory=dict[str, float])
+    group_counts: Mapping[str, float] = field(default_factory=dict[str, float])
+    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    numbers: frozenset[str] = frozenset()
+    first_apart: bool = False
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """All counts of steps, as they are among the states after a step."""
+        return {**self.counts, **{f"{GROUP}{name}": start for name, start in self.group_counts.items()}}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a step computes from; the count is that of the steps before this one."""
+
+    param: torch.Tensor
+    grad: torch.Tensor
+    states: Sequence[torch.Tensor]
+    count: torch.Tensor
+    rate: torch.Tensor
+
+    @staticmethod
+    def of(values: Sequence[torch.Tensor]) -> Inputs:
+        """The inputs of a graph, in order."""
+        param, grad, *states, count, rate = values
+        return Inputs(param, grad, states, count, rate)
+
+
+def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
+    """The full name of its class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+
+
+def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], Any]:
+    """The class's step without torch's profiling around it."""
+    step: Any = type(optimizer).step
+    while hasattr(step, "__wrapped__") and inspect.isfunction(step) and step.__code__.co_filename.endswith(WRAPPERS):
+        step = step.__wrapped__
+    return step
+
+
+class OneStep:
+    """
+    The updates of the parameters of one form in a group.
+
+    Args:
+        optimizer: is left as it is.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any], form: UpdateForm) -> None:
+        self.optimizer, self.group, self.form = optimizer, group, form
+        self._step = plain_step(optimizer)
+
+    def first(self, given: Inputs, branches: Branches) -> dict[str, torch.Tensor]:
+        """The states after the first step, which makes them; the parameter is written to."""
+        made = self._made_before(given.param)
+        after = self._run(given, made, branches)
+        return {name: _tensor(value) for name, value in after.items() if name not in self.form.constants}
+
+    def later(self, given: Inputs, names: Sequence[str], branches: Branches) -> dict[str, torch.Tensor]:
+        """
+        The states after a later step; the parameter is written to.
+
+        Args:
+            names: of the states given, in order.
+        """
+        form = self.form
+        counted = {name: _from(given.count, start) for name, start in form.counts.items()}
+        states = {**counted, **dict(zip(names, given.states, strict=True))}
+        states = {name: number(value) if name in form.numbers else value for name, value in states.items()}
+        after = self._run(given, {**form.constants, **states}, branches)
+        known = {*states, *form.constants, *(f"{GROUP}{name}" for name in form.group_counts)}
+        if set(after) != known:
+            different = ", ".join(map(repr, sorted(set(after) ^ known)))
+            raise RuntimeError(f"it keeps the states {different} in some steps and not in others")
+        for name, value in form.constants.items():
+            if after[name] is not value and after[name] != value:
+                raise RuntimeError(f"it changes its state {name!r}, which is no number, in some step")
+        return {name: _tensor(value) for name, value in after.items() if name not in form.constants}
+
+    def _run(self, given: Inputs, state: Mapping[str, Any] | None, branches: Branches) -> dict[str, Any]:
+        settings = {"lr": number(given.rate.clone()), "foreach": False, "fused": False}
+        known = {name: value for name, value in settings.items() if name in self.group}
+        known |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}
+        group = {**self.group, **known, "params": [given.param]}
+        alone = _with_group(self.optimizer, dict(group))
+        given.param.grad = given.grad
+        if state is not None:
+            alone.state[given.param] = dict(state)
+        with torch.no_grad(), numbers_as_tensors(branches):
+            self._step(alone)
+        (after,) = alone.param_groups
+        self._check_group(group, after)
+        counted = {f"{GROUP}{name}": after[name] for name in self.form.group_counts}
+        return {**alone.state.get(given.param, {}), **counted}
+
+    def _check_group(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for name, value in after.items():
+            if name not in self.form.group_counts and value is not before.get(name):
+                raise RuntimeError(f"it changes the setting {name!r} of its groups")
+
+    def _made_before(self, param: torch.Tensor) -> dict[str, Any] | None:
+        """The state that a parameter of this shape has since the optimizer was made; None where it has none."""
+        alike = (state for other, state in self.optimizer.state.items() if other.shape == param.shape)
+        if (found := next(alike, None)) is None:
+            return None
+        return {
+            name: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+            for name, value in found.items()
+        }
+
+
+def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> torch.optim.Optimizer:
+    """A copy of an optimizer that has one group, and no state."""
+    alone = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        vars(alone)[name] = copy.copy(value) if isinstance(value, dict | list | set) else value
+    alone.param_groups = [group]
+    alone.state = defaultdict(dict)
+    return alone
+
+
+def _from(count: torch.Tensor, start: float) -> torch.Tensor:
+    """A count that was `start` before the first step."""
+    return count.double() + start if start else count.double()
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """A state as a graph keeps it."""
+    return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=torch.float64)

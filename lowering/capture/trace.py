@@ -1,0 +1,288 @@
+"""Trace a model and its loss on fake tensors into AOTAutograd's joint graph, with a place for every node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.fx
+import torch.fx.traceback
+from torch import nn
+from torch._decomp import get_decompositions
+from torch._dynamo.exc import UncapturedHigherOrderOpError
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
+
+from ...ir.garbage import collector_paused
+from ...ir.not_supported import CHECKED, CONTROL_FLOW, HIDDEN_WEIGHT, NUMPY, VALUE
+from .calling import Batch, CallError, Precision, compute_output, compute_step
+from .captured import CaptureError
+from .effects import Effects
+from .export import ExportedStep
+from .fake import VALUE_NEEDED, Fakes
+from .origins import SiteRecorder, attach_origins
+
+aten = torch.ops.aten
+
+Returns: TypeAlias = Literal["loss", "output"]
+"""What a traced call gives: the loss and the metrics, or what the model returns."""
+
+DECOMPOSED = (
+    aten.mse_loss,
+    aten.mse_loss_backward,
+    aten.smooth_l1_loss,
+    aten.smooth_l1_loss_backward,
+    aten.huber_loss,
+    aten.huber_loss_backward,
+    aten.soft_margin_loss,
+    aten.soft_margin_loss_backward,
+    aten.binary_cross_entropy,
+    aten.binary_cross_entropy_backward,
+    aten.binary_cross_entropy_with_logits,
+    aten._fused_rms_norm,
+    aten._fused_rms_norm_backward,
+    aten.addcdiv,
+    aten.addcmul,
+    aten.stack,
+)
+"""Ops that are worth writing out: losses, which then end in a mean or a sum, and a few compounds."""
+
+METRICS = "metrics"
+"""The key of a traced graph's `meta` that holds the names of the metrics, which are outputs after the loss."""
+
+OUTPUT = "output"
+"""The key of a traced graph's `meta` that holds the `OutputForm` of what a model returns."""
+
+MODEL, LOSS = "model", "loss"
+"""The attributes of a `_Step`; its parameters and buffers are named under them."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor belongs."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """
+    What a model returns, but for the numbers of its tensors.
+
+    Args:
+        skeleton: the same with a `_Place` for each tensor.
+    """
+
+    skeleton: Any
+
+    def filled(self, tensors: Sequence[Any]) -> Any:
+        """The whole, of its tensors in order."""
+        return tree_map_only(_Place, lambda place: tensors[place.number], self.skeleton)
+
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
+
+
+def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
+    """The tensors of what a model returns, and the rest of it."""
+    leaves, tree = tree_flatten(output)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    numbers = count()
+    kept = [_Place(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for place, leaf in enumerate(kept):
+        if not isinstance(leaf, (_Place, *_PLAIN)):
+            path = keystr(tree_flatten_with_path(output)[0][place][0])
+            raise CaptureError(
+                f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that cannot be "
+                "seen; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache of keys "
+                "and values is switched off by config.use_cache=False)"
+            )
+    if not tensors:
+        raise CaptureError("the model returns no tensor")
+    return tensors, OutputForm(tree_unflatten(kept, tree))
+
+
+class _Call(nn.Module):
+    """
+    A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it; or the model
+    alone, to the tensors that it returns.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        batch: Batch,
+        metrics: Callable[..., Any] | None,
+        precision: Precision | None,
+        returns: Returns = "loss",
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self._batch = batch
+        # In a list, for a module's parameters would become the step's.
+        self._metrics = [metrics]
+        self._precision: Precision | None = precision
+        self._returns: Returns = returns
+        self.names: list[str] = []
+        self.form: OutputForm | None = None
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self._returns == "output":
+            outputs, self.form = _taken_apart(
+                compute_output(self.model, self._with(tensors), self._precision)
+            )
+            return tuple(outputs)
+        loss, metrics = compute_step(
+            self.model, self.loss, self._with(tensors), self._metrics[0], self._precision
+        )
+        self.names[:] = metrics
+        return loss, *metrics.values()
+
+    def _with(self, tensors: tuple[torch.Tensor, ...]) -> Batch:
+        """The batch with its tensors replaced; its other values are part of the captured program."""
+        rest = iter(tensors)
+        if isinstance(self._batch, dict):
+            return {key: _replaced(item, rest) for key, item in self._batch.items()}
+        return tuple(_replaced(item, rest) for item in self._batch)
+
+
+class _Step(_Call):
+    """The same, which notes where each call is from."""
+
+    def __init__(self, model: nn.Module, *given: Any) -> None:
+        super().__init__(model, *given)
+        self.recorder = SiteRecorder(model)
+        # In a list, for its model would have a second name.
+        self._effects = [Effects(model)]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with self._effects[0].watched(), self.recorder.recording():
+            return super().forward(*tensors)
+
+
+def _replaced(item: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    return next(tensors) if isinstance(item, torch.Tensor) else item
+
+
+def trace_joint(
+    model: nn.Module,
+    loss: Callable[..., Any] | None,
+    batch: Batch,
+    tensors: list[torch.Tensor],
+    fakes: Fakes,
+    metrics: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
+    returns: Returns = "loss",
+) -> torch.fx.GraphModule:
+    """
+    The joint graph of `model` and `loss`, with AOTAutograd's descriptors and our origins on its nodes, and in its
+    `meta` the names of the metrics; of a model whose parameters require no gradient the graph of the forward pass.
+
+    Args:
+        model: a fake module.
+        batch: the user's batch, for its form and its plain values.
+        tensors: the fake twins of its tensors, in order.
+        returns: the loss and the metrics, or what the model returns.
+
+    Raises:
+        CaptureError: the model, its loss or an op cannot be traced.
+    """
+    if isinstance(loss, nn.Module):
+        loss = fakes.module(loss)
+    step = _Step(model, loss, batch, metrics, precision, returns)
+    try:
+        return _named(_traced(step, tensors, fakes), step)
+    except Exception as error:
+        reason = _reason(error, step.recorder, fakes.mode.needed_by)
+        if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
+            call = _Call(model, loss, batch, metrics, precision, returns)
+            again = _traced_from_export(call, tensors, fakes)
+            if again is not None:
+                return _named(again, call)
+        raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
+
+
+def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
+    traced.meta[METRICS] = tuple(step.names)
+    traced.meta[OUTPUT] = step.form
+    return traced
+
+
+def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
+    with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
+        stack.enter_context(_told_that_it_is_traced())
+        # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
+        stack.enter_context(_without_mkldnn())
+        if not any(parameter.requires_grad for parameter in step.parameters()):
+            # Of a forward pass alone torch does not keep where nodes are from.
+            stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        joint = aot_export_joint_with_descriptors(
+            stack,
+            step,
+            tuple(tensors),
+            decompositions=dict(get_decompositions(DECOMPOSED)),  # type: ignore[arg-type]
+        )
+        module = joint.graph_module
+    attach_origins(module.graph, step.recorder)
+    return module
+
+
+def _traced_from_export(step: _Call, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
+    """The joint graph by way of `torch.export`; None where that fails too, for the first error tells more."""
+    try:
+        return _traced(ExportedStep(step, tensors), tensors, fakes)
+    # It runs the model's own code, and may raise anything.
+    except Exception:
+        return None
+
+
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """As `torch.backends.mkldnn.flags`, which sets other things too, and warns of them."""
+    before: bool = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextlib.contextmanager
+def _told_that_it_is_traced() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` say so: models then take paths that read no values (of masks, above all)."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> str:
+    """What went wrong at the latest call that the model made, or in the gradient of one, and what to do."""
+    if isinstance(error, CaptureError | CallError):
+        return str(error)
+    if isinstance(error, VALUE_NEEDED):
+        of_gradient = recorder.by_sequence.get(needed_by) if needed_by is not None else None
+        where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
+        called = f"{recorder.function}, by way of {error.func}," if of_gradient is None else str(error.func)
+        return f"{where} {called} needs the values of a tensor, which capture does not have; {VALUE.instead}"
+    if isinstance(error, UncapturedHigherOrderOpError):
+        return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
+    if isinstance(error, NotImplementedError) and "with_effects" in str(error):
+        return (
+            f"{recorder.latest}: {recorder.function} raises an error that depends on the values of its operand, which"
+            f" capture does not have; {CHECKED.instead}"
+        )
+    if "Unexpected fake param" in str(error):
+        return f"{recorder.latest}: forward uses a parameter that is not one of the model; {HIDDEN_WEIGHT.instead}"
+    in_numpy = ".numpy() is not" in str(error)
+    advice = NUMPY.instead if in_numpy else "check that the model runs on this batch in eager PyTorch"
+    return f"{recorder.latest}: {type(error).__name__}: {error}; {advice}"

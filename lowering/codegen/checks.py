@@ -1,0 +1,53 @@
+"""What emission asks of a module: one mesh, and one step that is lowered indeed."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from ...dialects.compute import ComputeOp
+from ...dialects.mesh_ops import MeshOp
+from ...dialects.spmd import ReshardOp
+from ...dialects.step import sharding_of
+from ...ir.mesh import Mesh
+from .errors import EmitError
+
+
+def the_step(module: ModuleOp) -> FuncOp:
+    """The one function of the module."""
+    functions = [op for op in module.ops if isinstance(op, FuncOp)]
+    if len(functions) != 1:
+        raise EmitError(module, f"has {len(functions)} functions; a program is made from one")
+    if len(functions[0].body.blocks) != 1:
+        raise EmitError(functions[0], f"has {len(functions[0].body.blocks)} blocks; a step has one")
+    return functions[0]
+
+
+def the_mesh(module: ModuleOp) -> Mesh:
+    """The one mesh of the module."""
+    meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
+    if len(meshes) != 1:
+        raise EmitError(module, f"has {len(meshes)} meshes; a program runs on one (add-cluster)")
+    return meshes[0]
+
+
+def check_lowered(func: FuncOp) -> None:
+    """
+    Check that every op has what it demands, and that every change of sharding is a collective.
+
+    Raises:
+        EmitError: at the first op for which that is not so.
+    """
+    for op in func.body.walk():
+        if isinstance(op, ReshardOp):
+            raise EmitError(op, "is a change of sharding without its collectives; run select-collectives")
+        if isinstance(op, ComputeOp):
+            _check_operands(op)
+
+
+def _check_operands(op: ComputeOp) -> None:
+    if op.signature is None:
+        raise EmitError(op, "has no signature; run search-strategy")
+    for name, value, demanded in zip(op.operand_names(), op.args, op.signature.operands, strict=True):
+        if (found := sharding_of(value)) != demanded:
+            raise EmitError(op, f"operand '{name}' is spread as {found} and not as {demanded}; run insert-resharding")

@@ -1,0 +1,209 @@
+"""Collectives, as calls of the communicator on local tensors; over time, as what a rank does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import shape_of
+from ...dialects.placed import parts_of
+from ...dialects.spmd import CollectiveOp, StartOp
+from ...dialects.step import sharding_of
+from ...ir.collectives import CollectiveKind, Step, find_step
+from ...ir.mesh import Mesh
+from ...ir.sharding import DimSharding, Reduction, Sharding, even_offsets
+from .errors import EmitError
+from .layout import Doc, Group, call, keyword, literal, tuple_of
+from .names import Names
+from .sizes import PART, Sizes
+from .where import Where
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """
+    How a kind of collective takes the sizes of the parts of a dim.
+
+    keyword    the argument's name
+    made       whether they are the parts that it makes (of `Step.target`) or joins (of `Step.source`)
+    """
+
+    keyword: str
+    made: bool
+
+
+_PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
+    CollectiveKind.ALL_REDUCE: (),
+    CollectiveKind.PARTIAL: (),
+    CollectiveKind.ALL_GATHER: (_Parts("sizes", made=False),),
+    CollectiveKind.REDUCE_SCATTER: (_Parts("sizes", made=True),),
+    CollectiveKind.SLICE: (_Parts("sizes", made=True),),
+    CollectiveKind.ALL_TO_ALL: (_Parts("split_sizes", made=True), _Parts("concat_sizes", made=False)),
+}
+
+_USUAL = "flat"
+HIERARCHICAL = "hierarchical"
+_METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
+    "padded": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
+    "grouped_broadcast": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
+    HIERARCHICAL: (CollectiveKind.ALL_REDUCE,),
+}
+"""The methods that the communicator is told of, by kind; otherwise it takes what suits its backend."""
+
+
+class Collectives:
+    """Writes collectives; notes, in `groups`, the axes that they run along, in order of first use."""
+
+    def __init__(self, where: Where, names: Names, sizes: Sizes, groups: dict[tuple[str, ...], None]) -> None:
+        self._where, self._names, self._sizes, self._groups = where, names, sizes, groups
+
+    def expression(self, op: CollectiveOp, key: str, *, donate: bool) -> Group:
+        """`comm.all_reduce(x, axes=("dp",))` and its kin; with `donate` the operand's memory may be taken."""
+        step = self._step(op, op.KIND, op.operand, op.sharding)
+        self._note_levels(op, step)
+        kind = op.KIND
+        if self._where.temporal.issuperset(step.axes):
+            return self._over_time(op, step, key)
+        keywords = self._keywords(op, [(step, shape_of(op.operand))], key) | _options(op, kind, donate=donate)
+        made = call(f"comm.{step.kind}", [self._names[op.operand], *_listed(keywords)])
+        # Some of torch's kernels read statistics as if they were contiguous, which an inner part is not.
+        inner = step.kind is CollectiveKind.SLICE and step.dim
+        return replace(made, closing=").contiguous()") if inner else made
+
+    def start(self, op: StartOp, key: str, *, donate: bool) -> Group:
+        """`comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple."""
+        steps = [
+            (self._step(op, op.collective, arg, out.sharding), shape_of(arg))
+            for arg, out in zip(op.args, op.out_shardings, strict=True)
+        ]
+        if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
+            raise EmitError(op, "its operands communicate over different axes, or by different reductions")
+        self._note_levels(op, steps[0][0])
+        operands = tuple_of(self._names[arg] for arg in op.args)
+        kind = op.collective
+        keywords = self._keywords(op, steps, key) | _options(op, kind, donate=donate)
+        return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
+
+    def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
+        """A part of a value that is there for all parts: `rt.part_of(x, 0, part, 4)`; or all that a loop left."""
+        source = self._names[op.operand]
+        if step.kind is CollectiveKind.ALL_GATHER:
+            return call("torch.cat", [source, literal(step.dim)])
+        if step.kind is not CollectiveKind.SLICE or len(step.axes) != 1:
+            raise EmitError(op, f"is a {step.kind} over time, which a rank cannot do by itself")
+        [axis] = step.axes
+        part = literal(parts_of(op)[axis]) if axis in parts_of(op) else PART
+        sizes = self._parts(op, _PARTS[step.kind][0], step, shape_of(op.operand), f"{key}.sizes")
+        count = literal(self._where.grid.parts(step.axes))
+        return call("rt.part_of", [source, literal(step.dim), part, sizes if sizes != "None" else count])
+
+    def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
+        spread = sharding_of(source)
+        if (step := find_step(kind, spread, target, self._where.grid)) is None:
+            raise EmitError(op, f"does not lead from {spread} to {target}")
+        if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
+            self._groups[step.axes] = None
+        return step
+
+    def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
+        """A hierarchical all-reduce runs along its last axis, and along the others."""
+        if op.method is not None and op.method.data == HIERARCHICAL:
+            self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
+
+    def _keywords(self, op: Operation, steps: Sequence[tuple[Step, Sequence[int]]], key: str) -> dict[str, Doc]:
+        """The arguments beside the operands, for steps of one kind on operands of the given shapes."""
+        kind = steps[0][0].kind
+        keywords: dict[str, Doc] = {}
+        if kind is CollectiveKind.ALL_TO_ALL:
+            keywords["split_dim"] = _joint(literal(step.to_dim) for step, _ in steps)
+            keywords["concat_dim"] = _joint(literal(step.dim) for step, _ in steps)
+        elif steps[0][0].dim is not None:
+            keywords["dim"] = _joint(literal(step.dim) for step, _ in steps)
+        keywords["axes"] = literal(steps[0][0].axes)
+        for parts in _PARTS[kind]:
+            listed = [self._parts(op, parts, step, shape, f"{key}.{parts.keyword}") for step, shape in steps]
+            if any(doc != "None" for doc in listed):
+                keywords[parts.keyword] = _joint(listed)
+        if (reduction := steps[0][0].reduction) is not Reduction.SUM:
+            keywords["reduction"] = f'"{reduction}"'
+        return keywords
+
+    def _parts(self, op: Operation, parts: _Parts, step: Step, shape: Sequence[int], key: str) -> Doc:
+        """The sizes of the parts that a step makes or joins; None where the communicator assumes them."""
+        dim = step.to_dim if parts.made and step.to_dim is not None else step.dim
+        assert dim is not None, f"{step.kind} is along a dim"
+        if step.dim == step.to_dim:
+            moved = _moved_sizes(step, shape[dim], self._where.grid, made=parts.made)
+            return self._sizes.entry(key, moved, self._where.devices(op))
+        spread = (step.target if parts.made else step.source).dims[dim]
+        rows = _part_sizes(shape[dim], spread, step.axes, self._where.grid, made=parts.made)
+        return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
+
+
+def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
+    named: dict[str, Doc] = {}
+    if op.method is not None and (method := op.method.data) != _USUAL:
+        if method not in _METHODS:
+            known = ", ".join((_USUAL, *_METHODS))
+            raise EmitError(op, f"has a method '{method}'; the communicator knows {known}")
+        if kind in _METHODS[method]:
+            named["method"] = f'"{method}"'
+    return named | ({"donate": "True"} if donate else {})
+
+
+def _listed(keywords: Mapping[str, Doc]) -> list[Doc]:
+    return [keyword(name, doc) for name, doc in keywords.items()]
+
+
+def _joint(docs: Iterable[Doc]) -> Doc:
+    """One item where all agree, else the tuple of them."""
+    listed = list(docs)
+    return listed[0] if all(doc == listed[0] for doc in listed) else tuple_of(listed)
+
+
+@lru_cache(maxsize=65536)
+def _part_sizes(
+    size: int, dim: DimSharding, axes: tuple[str, ...], mesh: Mesh, *, made: bool
+) -> tuple[tuple[int, ...], ...] | None:
+    """
+    Per device, what the members of its group along `axes` hold of a dim of `size`.
+
+    None where the communicator assumes just that: parts that are `made` by an even split, or joined and equal.
+    """
+    sizes = [after - before for before, after in pairwise(dim.boundaries(size, mesh))]
+    by_rank: dict[int, tuple[int, ...]] = {}
+    for group in mesh.groups(axes):
+        row = tuple(sizes[mesh.part(rank, dim.axes)] for rank in group)
+        by_rank |= dict.fromkeys(group, row)
+    if all(_is_even(row) if made else len(set(row)) == 1 for row in set(by_rank.values())):
+        return None
+    return tuple(by_rank[rank] for rank in range(mesh.device_count))
+
+
+def _moved_sizes(step: Step, size: int, mesh: Mesh, *, made: bool) -> list[tuple[int, ...]]:
+    """
+    Per device, where the boundaries of a dim of `size` move: what of its part goes to the members of its group, or, not
+    `made`, what of theirs comes to it.
+    """
+    assert step.dim is not None
+    sides = [step.source.dims[step.dim], step.target.dims[step.dim]]
+    bounds = [side.boundaries(size, mesh) for side in sides]
+
+    def interval(side: int, rank: int) -> tuple[int, int]:
+        part = mesh.part(rank, sides[side].axes)
+        return bounds[side][part], bounds[side][part + 1]
+
+    def common(sender: int, receiver: int) -> int:
+        (a, b), (c, d) = interval(0, sender), interval(1, receiver)
+        return max(min(b, d) - max(a, c), 0)
+
+    groups = [(rank, mesh.group(rank, step.axes)) for rank in range(mesh.device_count)]
+    return [tuple(common(rank, m) if made else common(m, rank) for m in group) for rank, group in groups]
+
+
+def _is_even(sizes: tuple[int, ...]) -> bool:
+    return (0, *accumulate(sizes)) == even_offsets(sum(sizes), len(sizes))

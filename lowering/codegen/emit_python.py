@@ -1,0 +1,113 @@
+"""
+Emission: from a lowered step to the text of one Python file that reads as a person would write it.
+
+The module holds one function whose ops all carry a signature, with collectives in the place of reshards. The
+text imports torch and the runtime alone: a step function on local tensors, and the plan that the runtime
+prepares the step from. A fragment of the step is a function of its own. All ranks run the same text; what differs
+between them stands in one table of sizes. Updates, and sums of values that nothing else reads, are written into the
+memory of an operand (`ownership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from ...dialects import train
+from ...dialects.spmd import FreeOp
+from ...ir.mesh import Mesh
+from .body import Body, Program
+from .check_program import ProgramTextError, check_program
+from .checks import check_lowered, the_mesh, the_step
+from .effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
+from .errors import EmitError
+from .layout import INDENT, lines
+from .plan import Signature, argument_name, docstring, mesh_doc, plan_doc
+from .stage_ops import stages_of
+from .stages import staged
+from .where import Where
+
+_IMPORTS = (
+    "",
+    "import torch",
+    "",
+    "from shardwright import runtime as rt",
+    "",
+    "aten = torch.ops.aten",
+    "",
+)
+
+
+def emit_python(
+    module: ModuleOp,
+    *,
+    name: str,
+    step_spec: str | None,
+    versions: Mapping[str, str],
+    ticks: dict[Operation, int] | None = None,
+) -> str:
+    """
+    The program of a lowered step.
+
+    Args:
+        name: what the program is called in its docstring and plan.
+        step_spec: where the runtime finds the model, as `package.module:function`, if anywhere.
+        versions: the versions of what made the program, by package.
+        ticks: if given, the program says before each op that it comes next, as `comm.tick(number)`, and `comm.tick()`
+            where what comes is no op of the step. The numbers of the ops are put here.
+
+    Raises:
+        EmitError: something is left to decide, or the step does what a program cannot; the message says what.
+    """
+    func = the_step(module)
+    check_lowered(func)
+    about = {"name": name, "step_spec": step_spec, "versions": versions}
+    stages = stages_of(module, func)
+    if stages:
+        text = [*docstring(func, name, [s.mesh for s in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
+    else:
+        mesh = the_mesh(module)
+        text = [*docstring(func, name, [mesh], versions), *_IMPORTS, *_single(func, mesh, about, ticks)]
+    program = "\n".join(text) + "\n"
+    try:
+        check_program(program)
+    except ProgramTextError as error:
+        raise EmitError(func, f"the program that it becomes {error}") from error
+    return program
+
+
+def _single(
+    func: FuncOp, mesh: Mesh, about: Mapping[str, Any], ticks: dict[Operation, int] | None
+) -> Iterator[str]:
+    """What a program of one stage has below its imports."""
+    program = Program(mesh, ticks=ticks)
+    step = list(step_function(program, func))
+    yield from lines(mesh_doc(mesh))
+    yield ""
+    yield from lines(plan_doc(Signature.of(func), tuple(program.groups), **about))
+    if program.table:
+        yield from ("", "# What differs between ranks: an entry per rank.", *lines(program.table.table()))
+    for function in (*program.functions.values(), step):
+        yield from ("", "", *function)
+    if train.FORWARD not in func.attributes:
+        yield from ("", "", 'if __name__ == "__main__":', f"{INDENT}rt.main(PLAN, step)")
+
+
+def step_function(program: Program, func: FuncOp) -> Iterator[str]:
+    """The function `step`, of the communicator and the step's arguments; those of its fragments join the program."""
+    block = func.body.block
+    ops, done = list(block.ops), block.last_op
+    assert done is not None, "a step returns"
+    replaced = [block.args[index] for index in replaced_arguments(func)]
+    effects = [effect_of(op, program.mesh) for op in ops]
+    overwritten = overwritten_operands(ops, effects, block.args, replaced, done.operands)
+    body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
+    roles = roles_of_arguments(func)
+    names = [body.names.new(a, argument_name(r)) for a, r in zip(block.args, roles, strict=True)]
+    statements = [line for op in ops for line in body.statement(op)]
+    yield from body.head("step", names)
+    yield from statements

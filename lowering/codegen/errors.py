@@ -1,0 +1,60 @@
+"""What emission says about IR that is not a program yet."""
+
+from __future__ import annotations
+
+import re
+
+from xdsl.dialects.builtin import FileLineColLoc, NameLoc
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import DiagnosticException
+
+from ...dialects.step import BACKWARD
+from ...dialects.train import is_update
+from .python_text import remark
+
+_MOST_CHARACTERS = 500
+"""Of a place in a message: a layer may be called anything."""
+
+
+class EmitError(DiagnosticException):
+    """IR that cannot be written as a program; the message names the op, its place and what to run."""
+
+    def __init__(self, op: Operation, message: str) -> None:
+        names = ", ".join(f"%{result.name_hint}" for result in op.results if result.name_hint)
+        at = place(op)[:_MOST_CHARACTERS]
+        where = f" from {at}" if at else ""
+        super().__init__(f"'{op.name}'{' ' if names else ''}{names}{where}: {message}")
+
+
+def place(op: Operation, most: int | None = None) -> str:
+    """
+    Where in the user's model an op comes from: `fc1  (models/mlp.py:12), backward`; empty if unknown.
+
+    Of the path the last two parts are given, so that the text does not depend on the machine. A layer's name has no
+    spaces, which tells what is said here from other comments of a program (`layer_ranges`).
+
+    Args:
+        most: columns, beyond which the line of a layer is left out.
+    """
+    layer, file = "", op.location
+    if isinstance(file, NameLoc):
+        layer, file = re.sub(r"\s", "_", remark(file.desc.data)), file.location
+    line = ""
+    if isinstance(file, FileLineColLoc) and file.filename.data:
+        path = "/".join(file.filename.data.replace("\\", "/").split("/")[-2:])
+        line = remark(f"{path}:{file.line.data}")
+    if is_update(op):
+        layer = layer or _ROOT
+    if not layer and not line:
+        return ""
+    phase = ", backward" if BACKWARD in op.attributes else f", {UPDATE}" if is_update(op) else ""
+    text = (f"{layer}  ({line})" if layer and line else layer or line) + phase
+    return text if most is None or len(text) <= most or not layer else layer + phase
+
+
+_ROOT = "model"
+"""What the update of a parameter is said to be of that no layer has but the model itself."""
+
+
+UPDATE = "update"
+"""What programs call the part of a step that changes parameters."""

@@ -1,0 +1,240 @@
+"""The head of an emitted program: what it is, and the plan that the runtime sets it up from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType, UnitAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, BlockArgument, SSAValue
+
+from ...dialects import train
+from ...dialects.compute import dtype_of, python_value, shape_of
+from ...dialects.step import sharding_of
+from ...ir.mesh import Axis, AxisKind, Mesh
+from ...ir.sharding import Sharding, parse_sharding
+from .effects import roles_of_arguments, roles_of_results
+from .errors import EmitError
+from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
+from .python_text import is_name, remark
+
+_ARGUMENT_ROLES = {
+    train.PARAM: "param",
+    train.STATE: "state",
+    train.BUFFER: "buffer",
+    train.CONSTANT: "constant",
+    train.BATCH: "batch",
+    train.LEARNING_RATE: "learning_rate",
+    train.STEP_COUNT: "step_count",
+    train.SEED: "seed",
+}
+_SPREAD_ROLES = {train.GRAD: "grad", train.OUTPUT: "output"}
+"""The roles of results that are given as they are spread."""
+
+TIED, VALUE, OPTIMIZER = "train.tied", "train.value", "train.optimizer"
+
+
+def docstring(func: FuncOp, name: str, meshes: Sequence[Mesh], versions: Mapping[str, str]) -> Iterator[str]:
+    """The docstring of the program of `func`; it has a stage on each of `meshes`."""
+    version = versions.get("shardwright")
+    planner = f"shardwright {remark(version)}" if version else "shardwright"
+    stages = f"in {len(meshes)} stages " if len(meshes) > 1 else ""
+    what = "the forward pass for evaluation" if train.FORWARD in func.attributes else "one training step"
+    text = f"{remark(name)} {stages}on {' and '.join(map(_mesh_text, meshes))}: {what}, as planned by {planner}."
+    ranks = sum(mesh.device_count for mesh in meshes)
+    yield '"""'
+    yield from textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    if train.FORWARD in func.attributes:
+        yield '"""'
+        return
+    yield ""
+    yield f"Run it on {ranks} ranks: torchrun --nproc-per-node {ranks} <this file>"
+    yield '"""'
+
+
+def _mesh_text(mesh: Mesh) -> str:
+    """A mesh for a docstring; only what quotes the names of axes may be a double quote."""
+    axes = (f'"{remark(axis.name)}"={axis.size}' for axis in mesh.axes)
+    kinds = (" temporal" if axis.kind is AxisKind.TEMPORAL else "" for axis in mesh.axes)
+    return f"<[{', '.join(axis + kind for axis, kind in zip(axes, kinds, strict=True))}]>"
+
+
+def mesh_doc(mesh: Mesh, name: str = "MESH") -> Group:
+    """`MESH = rt.Mesh.of(dp=2, tp=2)`: the axes whose parts are devices."""
+    return axes_doc(f"{name} = rt.Mesh.of", mesh.spatial)
+
+
+def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
+    """`function(dp=2, tp=2)`."""
+    names, sizes = [axis.name for axis in axes], [str(axis.size) for axis in axes]
+    if all(map(is_name, names)):
+        return call(function, map(keyword, names, sizes))
+    entries = (f"{flat(string(name))}: {size}" for name, size in zip(names, sizes, strict=True))
+    return Group(f"{function}(**{{", tuple(entries), "})", fill=True)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """
+    What a program, or a stage of one, takes and gives.
+
+    Args:
+        arguments: of the step.
+        results: the indices of those of the step.
+    """
+
+    func: FuncOp
+    arguments: Sequence[BlockArgument]
+    results: Sequence[int]
+
+    @staticmethod
+    def of(func: FuncOp) -> Signature:
+        """All of a step."""
+        return Signature(func, func.body.block.args, range(len(func.function_type.outputs)))
+
+
+def plan_doc(
+    given: Signature,
+    groups: Sequence[tuple[str, ...]],
+    *,
+    name: str,
+    step_spec: str | None,
+    versions: Mapping[str, str],
+    suffix: str = "",
+    more: Mapping[str, Doc] = MappingProxyType({}),
+) -> Group:
+    """
+    `PLAN = rt.Plan(...)`.
+
+    Args:
+        suffix: of the names of plan and mesh.
+        more: further entries.
+    """
+    optimizer = given.func.attributes.get(OPTIMIZER)
+    settings = _python(optimizer) if optimizer is not None else None
+    entries: dict[str, Doc] = {
+        "name": literal(name),
+        "mesh": f"MESH{suffix}",
+        "step_spec": literal(step_spec),
+        "versions": literal(versions),
+        "inputs": tuple_of(_values(given), fill=False),
+        "outputs": tuple_of(_results(given), fill=False),
+        "groups": literal(groups),
+        "optimizer": literal(settings),
+        **more,
+    }
+    return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
+
+
+def _values(given: Signature) -> Iterator[Doc]:
+    func, roles = given.func, roles_of_arguments(given.func)
+    for argument in given.arguments:
+        attributes = roles[argument.index]
+        if (found := _argument_role(attributes)) is None:
+            name = argument.name_hint or argument.index
+            raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
+        entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
+        entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
+        if TIED in attributes:
+            entries["tied"] = tuple(python_value(attributes[TIED]))
+        if (value := attributes.get(VALUE)) is not None:
+            entries["value"] = _numbers(value)
+        if (value := attributes.get(train.INITIAL)) is not None:
+            entries["value"] = python_value(value)
+        yield _entry("rt.Value", entries)
+
+
+def spread_text(func: FuncOp, spread: Sharding) -> str:
+    """A sharding as the runtime reads it; EmitError where the name of an axis would make it another one."""
+    text = str(spread)
+    try:
+        found = parse_sharding(text)
+    except ValueError:
+        found = None
+    if found != spread:
+        what = f"a value is spread as {text[:200]!r}, which is read as something else because of the name of an axis"
+        raise EmitError(func, f"{what}; call axes by letters, digits and _")
+    return text
+
+
+def argument_name(attributes: Mapping[str, Attribute]) -> str:
+    """What an argument is called whose value has no name: after its role."""
+    found = _argument_role(attributes)
+    return "_".join((*_argument_name(*found).values(),)) or found[0] if found is not None else "argument"
+
+
+def _argument_role(attributes: Mapping[str, Attribute]) -> tuple[str, Attribute] | None:
+    """An argument's role and the attribute that says so."""
+    return next(((role, attributes[key]) for key, role in _ARGUMENT_ROLES.items() if key in attributes), None)
+
+
+def _argument_name(role: str, value: Attribute) -> dict[str, str]:
+    """The fields that a role's attribute holds: a name, or a parameter's name and that of its state."""
+    if role == "state":
+        name, state = python_value(value)
+        return {"name": name, "state": state}
+    named = role in ("param", "buffer", "constant", "batch") or (role == "learning_rate" and value != UnitAttr())
+    return {"name": str(python_value(value))} if named else {}
+
+
+def _results(given: Signature) -> Iterator[Doc]:
+    func, roles = given.func, roles_of_results(given.func)
+    done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
+    assert isinstance(done, ReturnOp)
+    for index in given.results:
+        result, attributes = done.operands[index], roles[index]
+        spread = {"shape": shape_of(result), "dtype": dtype_of(result)}
+        spread["sharding"] = spread_text(func, sharding_of(result))
+        if train.LOSS in attributes:
+            _check_result(func, result, Sharding.replicated(0), "is the loss")
+            yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})
+        elif train.METRIC in attributes:
+            _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
+            name = python_value(attributes[train.METRIC])
+            yield _entry("rt.Result", {"role": "metric", "name": name, **spread})
+        elif train.UPDATES in attributes:
+            argument = func.body.block.args[python_value(attributes[train.UPDATES])]
+            why = f"replaces argument %{argument.name_hint}"
+            _check_result(func, result, sharding_of(argument), why)
+            role = _argument_role(roles_of_arguments(func)[argument.index])
+            yield _entry("rt.Result", {"role": role[0] if role else "", "updates": places[argument]})
+        elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:
+            name = python_value(attributes[role])
+            yield _entry("rt.Result", {"role": _SPREAD_ROLES[role], "name": name, **spread})
+        else:
+            raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
+
+
+def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) -> None:
+    if (found := sharding_of(result)) != expected:
+        raise EmitError(
+            func,
+            f"result %{result.name_hint} {why} and is spread as {found}, expected {expected}; run insert-resharding",
+        )
+
+
+def _entry(function: str, entries: Mapping[str, Any]) -> Group:
+    return call(function, (keyword(name, literal(value)) for name, value in entries.items()))
+
+
+def _numbers(value: Attribute) -> Any:
+    """The elements of a constant in row-major order."""
+    if not isinstance(value, DenseIntOrFPElementsAttr):
+        return python_value(value)
+    element = value.get_element_type()
+    boolean = isinstance(element, IntegerType) and element.width.data == 1
+    numbers = tuple(bool(item) if boolean else item for item in value.get_values())
+    return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
+
+
+def _python(attribute: Attribute) -> Any:
+    """A plain value, with dictionaries."""
+    if isinstance(attribute, DictionaryAttr):
+        return {key: _python(item) for key, item in attribute.data.items()}
+    if isinstance(attribute, ArrayAttr):
+        return [_python(item) for item in cast("ArrayAttr[Attribute]", attribute)]
+    return python_value(attribute)

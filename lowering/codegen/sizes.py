@@ -1,0 +1,98 @@
+"""The one table in which ranks, and the parts of a loop, differ: local sizes, one row per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from .layout import Doc, Group, flat, literal, string, tuple_of
+from .where import Devices
+
+TABLE = "SIZES"
+RANK = "n"
+PART = "part"
+"""The names of the table, of the rank and of the part of a loop in the program."""
+
+
+class Table:
+    """The rows entered so far; equal rows are entered once, under the name of their first use."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[Any, ...]] = {}
+        self._keys: dict[tuple[Any, ...], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def enter(self, key: str, row: tuple[Any, ...]) -> str:
+        """The name of a row, which is `key` where that is not taken."""
+        if (known := self._keys.get(row)) is None:
+            known = self._keys[row] = self._unused(key)
+            self._rows[known] = row
+        return f"{TABLE}[{flat(string(known))}]"
+
+    def table(self) -> Group:
+        """`SIZES = {...}`, a line or more per row."""
+        rows = (self._row(key, row) for key, row in self._rows.items())
+        return Group(f"{TABLE} = {{", tuple(rows), "}")
+
+    @staticmethod
+    def _row(key: str, row: tuple[Any, ...]) -> Group:
+        return tuple_of(map(literal, row), prefix=f"{flat(string(key))}: ")
+
+    def _unused(self, key: str) -> str:
+        name, count = key, 1
+        while name in self._rows:
+            count += 1
+            name = f"{key}.{count}"
+        return name
+
+
+class Sizes:
+    """The entries of one function of the program in the table that all share."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.uses_rank = False
+
+    def entry(self, key: str, values: Sequence[Any], devices: Devices) -> Doc:
+        """
+        A value that may differ: as a literal where it does not, else as `SIZES[key][n]`, `SIZES[key][part]` or
+        `SIZES[key][n][part]`.
+
+        Args:
+            values: one item, or one per device of the grid.
+            devices: those on which it is needed.
+        """
+        if len(values) == 1:
+            return literal(values[0])
+        used = [[values[device] for device in parts] for parts in devices]
+        by_rank = [tuple(map(_frozen, parts)) for parts in used]
+        if all(_alike(item, by_rank[0][0]) for parts in by_rank for item in parts):
+            return literal(used[0][0])
+        if all(_alike(item, parts[0]) for parts in by_rank for item in parts):
+            self.uses_rank = True
+            return f"{self._table.enter(key, tuple(parts[0] for parts in by_rank))}[{RANK}]"
+        if all(parts == by_rank[0] for parts in by_rank):
+            return f"{self._table.enter(key, by_rank[0])}[{PART}]"
+        self.uses_rank = True
+        return f"{self._table.enter(key, tuple(by_rank))}[{RANK}][{PART}]"
+
+    def outside(self, excluded: Collection[int], devices: Devices) -> str | None:
+        """The condition that this rank, at this part, is none of the `excluded` devices; None where none is."""
+        places = [(n, part) for n, parts in enumerate(devices) for part, d in enumerate(parts) if d in excluded]
+        if not places:
+            return None
+        self.uses_rank = True
+        ranks = tuple(dict.fromkeys(n for n, _ in places))
+        if len(places) == sum(len(devices[n]) for n in ranks):
+            return f"{RANK} not in {flat(literal(ranks))}"
+        return f"({RANK}, {PART}) not in {flat(literal(tuple(places)))}"
+
+
+def _alike(item: Any, other: Any) -> bool:
+    return item == other and type(item) is type(other)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,350 @@
+"""
+Programs of several stages: one file, of which each rank runs the stage that it is a rank of.
+
+Every stage has a plan, the functions of its fragments, and a step that runs what comes before the loop over the parts
+of the batch, then the slots of its schedule one by one, then what comes after. What a fragment hands on is a variable
+per part, dropped after its last use; what is summed over the parts is summed as they come. A value that goes to
+another stage is sent where the schedule says so, and otherwise as soon as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import dtype_of, python_value, shape_of
+from ...dialects.pipe import Action, FragmentOp, Slot, TransferOp
+from ...dialects.placed import parts_of
+from ...dialects.spmd import FreeOp
+from ...dialects.staged import Stages
+from ...dialects.step import sharding_of
+from ...dialects.train import FORWARD, UPDATES
+from ...ir.sharding import Reduction
+from ...ir.unit_tasks import Task
+from .body import LISTED, Body, Program, fragment_function, how, read_by
+from .effects import effect_of, overwritten_operands, roles_of_arguments, roles_of_results
+from .errors import EmitError
+from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
+from .names import Named, PartOf
+from .ownership import Effect
+from .plan import Signature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
+from .sizes import Table
+from .stage_ops import StageOps
+from .where import Where
+
+_UNUSED = "_"
+
+_Event: TypeAlias = "Operation | Slot"
+"""What a stage does at a time: an op around its loop, or a slot of its schedule."""
+
+
+def staged(
+    stages: Sequence[StageOps], about: Mapping[str, Any], ticks: dict[Operation, int] | None = None
+) -> Iterator[str]:
+    """
+    What a program of several stages has below its imports.
+
+    Args:
+        about: what all plans say alike.
+        ticks: as `emit_python` has them.
+    """
+    table, functions = Table(), dict[str, list[str]]()
+    programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
+    steps = [list(_Step(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
+    for stage in stages:
+        yield from _mesh(stage)
+    transfers = list(_transfers(stages))
+    if transfers:
+        yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
+    for stage, program in zip(stages, programs, strict=True):
+        given = Signature(stage.func, stage.arguments, stage.results)
+        more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
+        yield ""
+        yield from lines(plan_doc(given, tuple(program.groups), **about, suffix=str(stage.index), more=more))
+    if table:
+        yield from ("", "# What differs between the ranks of a stage: an entry per rank.", *lines(table.table()))
+    for function in (*functions.values(), *steps):
+        yield from ("", "", *function)
+    listed = (f"rt.Stage(PLAN{stage.index}, step{stage.index})" for stage in stages)
+    yield from ("", "", *lines(tuple_of(listed, "STAGES = ")))
+    if FORWARD not in stages[0].func.attributes:
+        yield from ("", 'if __name__ == "__main__":', f"{INDENT}rt.launch(STAGES)")
+
+
+def _mesh(stage: StageOps) -> Iterator[str]:
+    yield from lines(mesh_doc(stage.mesh, f"MESH{stage.index}"))
+    if times := [axis for axis in stage.mesh.axes if axis not in stage.mesh.spatial]:
+        yield from lines(axes_doc(f"TIMED{stage.index} = MESH{stage.index}.over", times))
+
+
+def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
+    """The transfers of the step as literals."""
+    func = stages[0].func
+    found, by_value = Stages(func), {stage.index: stage for stage in stages}
+
+    def holders(value: SSAValue) -> Doc:
+        number = found.of_value(value)
+        assert number is not None, "every value is on a stage"
+        stage, given = by_value[number], sharding_of(value)
+        mesh = f"MESH{number}" if stage.mesh.axes == stage.mesh.spatial else f"TIMED{number}"
+        text = [] if given.is_replicated else [literal(spread_text(func, given))]
+        return call("rt.Holders", [mesh, literal(stage.ranks), *text])
+
+    for op in func.body.block.ops:
+        if not isinstance(op, TransferOp):
+            continue
+        if op.tasks is None:
+            raise EmitError(op, "does not say who sends what to whom; run plan-transfers")
+        entries: dict[str, Doc] = {
+            "label": literal(op.label.data),
+            "shape": literal(shape_of(op.operand)),
+            "dtype": literal(dtype_of(op.operand)),
+            "source": holders(op.operand),
+            "target": holders(op.result),
+            "tasks": tuple_of((_task(task.data) for task in op.tasks), fill=True),
+        }
+        yield call("rt.Transfer", map(keyword, entries, entries.values()))
+
+
+def _task(task: Task) -> Doc:
+    return call("rt.Task", map(literal, (task.part, task.slice, task.sender, task.receivers)))
+
+
+@dataclass
+class _Sums:
+    """What a fragment gives that is summed over the parts: the name of the sums so far, and which results they are."""
+
+    name: str
+    indices: list[int]
+    begun: bool = False
+
+
+@dataclass
+class _Fragment:
+    """A fragment as the step calls it: its function, the results of which it keeps every part, and its sums."""
+
+    function: str
+    kept: list[int]
+    kinds: list[str]
+    sums: _Sums | None
+
+
+class _Step:
+    """The step function of one stage while it is written."""
+
+    def __init__(self, stage: StageOps, program: Program) -> None:
+        self.stage, self.program = stage, program
+        self.func = stage.func
+        ops = (*stage.before, *stage.loop, *stage.after)
+        overwritten = overwritten_operands(ops, [self._effect(op) for op in ops], *self._arguments(), self._handed_out)
+        self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten, frees=True)
+        self.names = self.body.names
+        self.loop = set(stage.loop)
+        self.by_part = {value for op in stage.loop for value in op.results if self._is_read_by_part(value)}
+        self.axis = next((op.axis.data for op in stage.loop if isinstance(op, FragmentOp)), None)
+        self.events: list[_Event] = [*stage.before, *stage.slots, *stage.after]
+        self.fragments: dict[FragmentOp, _Fragment] = {}
+        self.ends = self._ends()
+
+    def _effect(self, op: Operation) -> Effect:
+        """What an op does with memory on this stage."""
+        if isinstance(op, TransferOp):
+            return Effect((op.operand,), ()) if self.stage.sends(op) else Effect((), (op.result,))
+        return effect_of(op, self.program.mesh)
+
+    def _arguments(self) -> tuple[Sequence[SSAValue], Sequence[SSAValue]]:
+        """The arguments, and those of them that a result takes the place of."""
+        roles = roles_of_results(self.func)
+        updated = {python_value(role[UPDATES]) for role in roles if UPDATES in role}
+        mine = self.stage.arguments
+        return mine, [argument for argument in mine if argument.index in updated]
+
+    @cached_property
+    def _done(self) -> ReturnOp:
+        done = self.func.body.block.last_op
+        assert isinstance(done, ReturnOp)
+        return done
+
+    @cached_property
+    def _returned(self) -> list[SSAValue]:
+        return [self._done.operands[index] for index in self.stage.results]
+
+    @cached_property
+    def _handed_out(self) -> list[SSAValue]:
+        """What is returned, and what is sent: that must not change while it is under way."""
+        ops = (*self.stage.before, *self.stage.loop, *self.stage.after)
+        sent = [op.operand for op in ops if isinstance(op, TransferOp) and self.stage.sends(op)]
+        return [*self._returned, *sent]
+
+    def _is_read_by_part(self, value: SSAValue) -> bool:
+        """Whether every part of a value is a variable of its own: what comes to the stage, or its loop reads."""
+        return isinstance(value.owner, TransferOp) or any(self._is_looped(use.operation) for use in value.uses)
+
+    def _is_looped(self, op: Operation) -> bool:
+        """Whether an op is in the loop, or in a fragment that is."""
+        parent = op.parent_op()
+        return op in self.loop or parent in self.loop
+
+    def _is_read_whole(self, value: SSAValue) -> bool:
+        """Whether what comes after the loop reads a value."""
+        users = (use.operation for use in value.uses)
+        return any(not self._is_looped(user) and not isinstance(user, FreeOp) for user in users)
+
+    def _at(self, value: SSAValue, part: int) -> Named:
+        """What stands for a value at a part."""
+        return PartOf(value, part) if value in self.by_part else value
+
+    def _reads(self, event: _Event) -> Iterator[Named]:
+        """What an event reads."""
+        if not isinstance(event, Slot):
+            yield from self._operands(event)
+            return
+        op = self.stage.labelled[event.label]
+        if isinstance(op, FragmentOp):
+            if event.action is Action.RUN:
+                yield from (self._at(value, event.part) for value in op.captured)
+        elif self.stage.sends(op):
+            if event.action is Action.START:
+                yield self._at(op.operand, event.part)
+        elif event.action is Action.WAIT:
+            yield PartOf(op.result, event.part)
+
+    def _operands(self, op: Operation) -> Iterable[SSAValue]:
+        if isinstance(op, TransferOp):
+            return (op.operand,) if self.stage.sends(op) else ()
+        return read_by(op)
+
+    def _ends(self) -> Mapping[int, list[Named]]:
+        """By event, what nothing reads after it; arguments are the caller's."""
+        lasting = {*self.stage.arguments, *self._returned}
+        last: dict[Named, int] = {}
+        for index, event in enumerate(self.events):
+            last |= dict.fromkeys(self._reads(event), index)
+        ends: dict[int, list[Named]] = {}
+        for value, index in last.items():
+            if value not in lasting:
+                ends.setdefault(index, []).append(value)
+        self.read = set(last)
+        return ends
+
+    def lines(self) -> Iterator[str]:
+        """The text of the function."""
+        roles = roles_of_arguments(self.func)
+        names = [self.names.new(each, argument_name(roles[each.index])) for each in self.stage.arguments]
+        text = [line for index, event in enumerate(self.events) for line in self._event(index, event)]
+        if len(self.stage.slots) == len(self.events) - len(self.stage.before):
+            text += self._sums()
+        text += self.program.tick()
+        yield from self.body.head(f"step{self.stage.index}", names)
+        yield from text
+        yield ""
+        yield from self.body.returned([self.names[value] for value in self._returned])
+
+    def _event(self, index: int, event: _Event) -> Iterator[str]:
+        first_slot, first_after = len(self.stage.before), len(self.stage.before) + len(self.stage.slots)
+        if isinstance(event, Slot | TransferOp):
+            yield from self.program.tick()
+        if isinstance(event, Slot):
+            if index == first_slot:
+                yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
+            yield from self._slot(event)
+        else:
+            if index == first_after:
+                yield from self._sums()
+            yield from self._transfer(event) if isinstance(event, TransferOp) else self.body.statement(event)
+        yield from self.body.free(self.ends.get(index, ()))
+
+    def _slot(self, slot: Slot) -> Iterator[str]:
+        op = self.stage.labelled[slot.label]
+        if isinstance(op, FragmentOp):
+            yield from self._run(op, slot.part)
+        elif self.stage.sends(op):
+            if slot.action is Action.START:
+                yield from self._send(op, self.names[self._at(op.operand, slot.part)], slot.part)
+        elif slot.action is Action.START:
+            name = self.names.new(PartOf(op.result, slot.part))
+            yield from assignment([name], self._receive(op, slot.part), INDENT)
+        else:
+            name = self.names[PartOf(op.result, slot.part)]
+            yield from assignment([name], call("comm.arrived", [name]), INDENT)
+
+    def _transfer(self, op: TransferOp) -> Iterator[str]:
+        """A transfer outside of the loop."""
+        yield from self.body.comment(op)
+        if self.stage.sends(op):
+            yield from self._send(op, self.names[op.operand], None)
+        else:
+            yield from assignment([self.names.new(op.result)], call("comm.arrived", [self._receive(op, None)]), INDENT)
+
+    def _send(self, op: TransferOp, name: str, part: int | None) -> Iterator[str]:
+        number = self._number(op, op.operand, part)
+        yield from lines(call("comm.send", [literal(op.label.data), literal(number), name]), INDENT)
+
+    def _receive(self, op: TransferOp, part: int | None) -> Group:
+        return call("comm.receive", [literal(op.label.data), literal(self._number(op, op.result, part))])
+
+    def _number(self, op: TransferOp, value: SSAValue, part: int | None) -> int:
+        """The part of a value that is meant, counted over all axes of time."""
+        places = dict(parts_of(op))
+        if part is not None and self.axis is not None:
+            places[self.axis] = part
+        given, number = sharding_of(value), 0
+        for axis in self.program.mesh.axes:
+            if axis not in self.program.mesh.spatial:
+                spoken_of = axis.name in (*given.split_axes, *given.partial_axes)
+                number = number * axis.size + (places.get(axis.name, 0) if spoken_of else 0)
+        return number
+
+    def _run(self, op: FragmentOp, part: int) -> Iterator[str]:
+        fragment = self._fragment(op)
+        arguments = [self.names[self._at(value, part)] for value in op.captured]
+        made = call(fragment.function, ["comm", literal(part), *arguments])
+        kept = [self._kept(op, index, part) for index in fragment.kept]
+        sums = fragment.sums
+        if sums is None:
+            yield from assignment(kept, made, INDENT, unpacked=True)
+            return
+        parts: Doc = made
+        if kept:
+            yield from assignment([*kept, "*parts"], made, INDENT)
+            parts = "parts"
+        options = [] if set(fragment.kinds) <= {Reduction.SUM.value} else [keyword("how", literal(fragment.kinds))]
+        total = sums.name if sums.begun else "[]"
+        yield from assignment([sums.name], call("rt.accumulate", [total, parts, *options]), INDENT)
+        if kept:
+            yield f"{INDENT}del parts"
+        sums.begun = True
+
+    def _fragment(self, op: FragmentOp) -> _Fragment:
+        """The function of a fragment, which is written when it is first run."""
+        if op not in self.fragments:
+            kinds = [how(op, sharding_of(value)) for value in op.terminator.args]
+            kept = [index for index, out in enumerate(op.outs) if out in self.by_part]
+            summed = [index for index, out in enumerate(op.outs) if self._is_read_whole(out)]
+            if stray := next((op.outs[index] for index in summed if kinds[index] == LISTED), None):
+                raise EmitError(op, f"gives parts of %{stray.name_hint}, which are read outside of the loop")
+            given = [*((index, False) for index in kept), *((index, True) for index in summed)]
+            function = fragment_function(self.program, op, given)
+            sums = _Sums(self.names.beside(f"{function}_sums"), summed) if summed else None
+            self.fragments[op] = _Fragment(function, kept, [kinds[index] for index in summed], sums)
+        return self.fragments[op]
+
+    def _kept(self, op: FragmentOp, index: int, part: int) -> str:
+        value = PartOf(op.outs[index], part)
+        return self.names.new(value) if value in self.read else _UNUSED
+
+    def _sums(self) -> Iterator[str]:
+        """The sums over all parts, under their own names."""
+        for op, fragment in self.fragments.items():
+            if fragment.sums is not None:
+                targets = [self._summed(op.outs[index]) for index in fragment.sums.indices]
+                yield from assignment(targets, Group(fragment.sums.name, (), ""), INDENT, unpacked=True)
+                yield f"{INDENT}del {fragment.sums.name}"
+
+    def _summed(self, value: SSAValue) -> str:
+        return self.names.new(value) if value in self.read or value in self._returned else _UNUSED

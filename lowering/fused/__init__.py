@@ -1,0 +1,1 @@
+"""Fused ops: what each means in plain torch, and the calls that stand for it."""

@@ -1,0 +1,215 @@
+"""
+Random tensors as pure functions of a seed, a stream and a place, in plain tensor arithmetic.
+
+They are what capture puts in the place of torch's random ops, what an interpreter runs, and what the runtime's fast
+ones of the same names are tested against: bit for bit, but for the last bit of normal and exponential numbers. What
+they have in common:
+
+- `seed`: of the step, an int64 of no dims; `stream`: which of its streams;
+- `size`: the shape of the part that is wanted; `start`: the index of its first element in the tensor of shape `whole`.
+  Without them the part is the whole;
+- `like`: a tensor of the shape of the part, whose numbers do not matter: it says how the result is best spread;
+- `independent`: draw from torch's own generator, seeded by seed, stream and start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from ...ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signed
+
+_DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+_Shape = Sequence[int]
+
+
+def random_dropout(
+    input: torch.Tensor,
+    seed: torch.Tensor,
+    p: float,
+    *,
+    stream: int,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input with each element zero with probability `p`, else divided by ``1 - p``; and which are kept."""
+    kept = random_bernoulli(
+        1 - p,
+        None,
+        seed,
+        stream=stream,
+        dtype=torch.bool,
+        size=input.shape,
+        start=start,
+        whole=whole,
+        independent=independent,
+    )
+    return input * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def random_bernoulli(
+    p: torch.Tensor | float,
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: _Shape,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> torch.Tensor:
+    """One with probability `p`, which may be a tensor of probabilities, else zero."""
+    if independent:
+        generator = _generator(seed, stream, size, start, whole)
+        if isinstance(p, torch.Tensor):
+            return torch.bernoulli(p, generator=generator).to(dtype)
+        return torch.empty(tuple(size), dtype=torch.bool).bernoulli_(p, generator=generator).to(dtype)
+    limit = (p.double() * 2**32).ceil() - 2**31 if isinstance(p, torch.Tensor) else limit_of(p)
+    return (_numbers(seed, stream, size, start, whole, 2) < limit).to(dtype)
+
+
+def random_uniform(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    low: float,
+    high: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: _Shape,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> torch.Tensor:
+    """Numbers from `low` up to `high`."""
+    if independent:
+        generator = _generator(seed, stream, size, start, whole)
+        return torch.empty(tuple(size), dtype=dtype).uniform_(low, high, generator=generator)
+    return _unit(seed, stream, size, start, whole, dtype) * (high - low) + low
+
+
+def random_normal(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    mean: float,
+    std: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: _Shape,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> torch.Tensor:
+    """Normal numbers."""
+    if independent:
+        generator = _generator(seed, stream, size, start, whole)
+        return torch.empty(tuple(size), dtype=dtype).normal_(mean, std, generator=generator)
+    # Half way between two numbers, and so never one, of which the inverse is infinite.
+    between = ((_numbers(seed, stream, size, start, whole, 1) >> 12).double() + 0.5) * 2.0**-51
+    return (torch.erfinv(between) * (math.sqrt(2) * std) + mean).to(dtype)
+
+
+def random_exponential(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    lambd: float,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: _Shape,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> torch.Tensor:
+    """Exponential numbers of rate `lambd`."""
+    if independent:
+        generator = _generator(seed, stream, size, start, whole)
+        return torch.empty(tuple(size), dtype=dtype).exponential_(lambd, generator=generator)
+    unit = _unit(seed, stream, size, start, whole, torch.float64)
+    return (torch.log1p(-unit) / -lambd).to(dtype)
+
+
+def random_integers(
+    like: torch.Tensor | None,
+    seed: torch.Tensor,
+    low: int,
+    high: int,
+    *,
+    stream: int,
+    dtype: torch.dtype,
+    size: _Shape,
+    start: _Shape | None = None,
+    whole: _Shape | None = None,
+    independent: bool = False,
+) -> torch.Tensor:
+    """Whole numbers from `low` to below `high`."""
+    if independent:
+        generator = _generator(seed, stream, size, start, whole)
+        return torch.empty(tuple(size), dtype=dtype).random_(low, high, generator=generator)
+    return (torch.remainder(_numbers(seed, stream, size, start, whole, 1), high - low) + low).to(dtype)
+
+
+FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        random_dropout,
+        random_bernoulli,
+        random_uniform,
+        random_normal,
+        random_exponential,
+        random_integers,
+    )
+}
+"""All of them by name, which is that of their op and of the runtime's function too."""
+
+
+def _unit(
+    seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Numbers from zero up to one, of all digits that the dtype has below one."""
+    digits = _DIGITS[dtype]
+    lanes = 1 if digits > 32 else 2
+    numbers = _numbers(seed, stream, size, start, whole, lanes) >> 64 // lanes - digits
+    return numbers.to(dtype) * 2.0**-digits + 0.5
+
+
+def _numbers(
+    seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None, lanes: int
+) -> torch.Tensor:
+    """`ir.counter.Stream.number` of every element of a part."""
+    generator, shape = Stream.of(int(seed), stream), tuple(size)
+    whole, start = tuple(whole or shape), tuple(start or (0,) * len(shape))
+    row = torch.zeros((), dtype=torch.int64)
+    for first, length, extent in zip(start[:-1], shape[:-1], whole[:-1], strict=True):
+        row = row.unsqueeze(-1) * extent + torch.arange(first, first + length)
+    column = torch.arange(start[-1], start[-1] + shape[-1]) if shape else torch.zeros((), dtype=torch.int64)
+    row = row.unsqueeze(-1) if shape else row
+    index = row * blocks_of_row(whole, lanes) + column // lanes
+    bits = _mix((index + 1) * signed(generator.gamma) + signed(generator.base))
+    width = 64 // lanes
+    return bits << 64 - width * (column % lanes + 1) >> 64 - width
+
+
+def _mix(state: torch.Tensor) -> torch.Tensor:
+    for shift, factor in MIX:
+        state = (state ^ _shifted(state, shift)) * signed(factor)
+    return state ^ _shifted(state, LAST_SHIFT)
+
+
+def _shifted(state: torch.Tensor, shift: int) -> torch.Tensor:
+    """Shifted down, with zeros for the sign that torch repeats."""
+    return state >> shift & (1 << 64 - shift) - 1
+
+
+def _generator(
+    seed: torch.Tensor, stream: int, size: _Shape, start: _Shape | None, whole: _Shape | None
+) -> torch.Generator:
+    """Torch's generator for a part."""
+    part = Stream.of(int(seed), stream).seed_of_part(whole or size, start or (0,) * len(size))
+    return torch.Generator().manual_seed(part)

@@ -1,0 +1,1 @@
+"""From an fx graph to a step function in the IR."""

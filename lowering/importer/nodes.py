@@ -1,0 +1,144 @@
+"""The nodes of an fx graph as ops: one op a node, with the layer and line that it comes from."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FileLineColLoc,
+    IntAttr,
+    IntegerAttr,
+    NameLoc,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from ...dialects import train
+from ...dialects.aten import ATEN_OPS, OpaqueOp
+from ...dialects.compute import ABSENT
+from ...dialects.step import BACKWARD, CHECKPOINT
+from ...ir.not_supported import STRIDES
+from ..calls.allowed_ops import vouch_for
+from ..calls.arguments import Arguments, bind_arguments, element_type
+from ..capture.captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
+from .unknown_ops import UnknownOps
+
+aten = torch.ops.aten
+
+
+class NodeImporter:
+    """
+    Makes ops of nodes, at the end of a block.
+
+    Args:
+        values: what each node became; the caller puts the placeholders in.
+    """
+
+    def __init__(self, block: Block, rules: UnknownOps) -> None:
+        self.block, self.rules = block, rules
+        self.values: dict[Node, SSAValue | tuple[SSAValue, ...]] = {}
+
+    def add(self, node: Node) -> None:
+        """Add the op that `node` calls; CaptureError where it has no form in the IR."""
+        if node.target is operator.getitem:
+            source, index = node.args
+            parts = self.values[source]  # pyright: ignore[reportArgumentType]
+            assert isinstance(parts, tuple)
+            assert isinstance(index, int)
+            self.values[node] = parts[index]
+            return
+        origin: Origin = node.meta[ORIGIN]
+        _refuse_memory(node, origin)
+        bound = bind_arguments(node, origin)
+        operands = [self.operand(item) for item in bound.tensors]
+        op = self._op(node, bound, operands)
+        if origin.phase == "backward":
+            op.attributes[BACKWARD] = UnitAttr()
+        if node.meta.get(LOSS_GRADIENT):
+            op.attributes[train.LOSS_GRADIENT] = UnitAttr()
+        if origin.region:
+            op.attributes[CHECKPOINT] = IntegerAttr(origin.region, i64)
+        self._place(op, origin, node)
+        multiple = isinstance(node.meta["val"], tuple | list)
+        self.values[node] = tuple(op.results) if multiple else op.results[0]
+
+    def type_of(self, node: Node) -> TensorType[Attribute]:
+        """The type of the one tensor that a node gives."""
+        return _result_type(node.meta["val"])
+
+    def operand(self, node: Node) -> SSAValue:
+        """The one value that `node` became."""
+        value = self.values[node]
+        assert isinstance(value, SSAValue)
+        return value
+
+    def _op(self, node: Node, bound: Arguments, operands: Sequence[SSAValue]) -> Operation:
+        results = node.meta["val"]
+        listed = results if isinstance(results, tuple | list) else (results,)
+        types = [_result_type(result) for result in listed]
+        attributes = dict(bound.attributes)
+        if bound.absent:
+            attributes[ABSENT] = ArrayAttr([StringAttr(name) for name in bound.absent])
+        if (cls := ATEN_OPS.get(bound.name)) is not None:
+            return cls(operands=[operands], result_types=[types], attributes=attributes)
+        vouch_for(bound.name)
+        target = {"target": StringAttr(bound.name)}
+        op = OpaqueOp(operands=[operands], result_types=[types], properties=target, attributes=attributes)
+        op.attributes |= self.rules.attributes_of(op, node)
+        return op
+
+    def _place(self, op: Operation, origin: Origin, node: Node) -> None:
+        op.location = _location(origin)
+        for result in op.results:
+            result.name_hint = value_name(_KERNEL.sub("attention", origin.name or node.name))
+        self.block.add_op(op)
+
+
+_BY_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+"""Ops that read where elements lie in memory, which is in order for inputs alone."""
+
+
+def _refuse_memory(node: Node, origin: Origin) -> None:
+    source = node.args[0] if node.target in _BY_MEMORY else None
+    if isinstance(source, Node) and source.op != "placeholder":
+        raise CaptureError(
+            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on how its"
+            f" memory lies, which a distributed program does not keep; {STRIDES.instead}"
+        )
+
+
+def _location(origin: Origin) -> NameLoc:
+    place = FileLineColLoc(StringAttr(origin.file), IntAttr(origin.line), IntAttr(0))
+    return NameLoc(StringAttr(origin.layer), place)
+
+
+_KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
+"""The names of torch's attention kernels: which one runs is the runtime's business, not the program's."""
+
+
+_MOST_CHARACTERS = 200
+"""Of a value's name: the whole name of what it holds stands in its role."""
+
+
+def value_name(text: str) -> str:
+    """A value name that xDSL prints unchanged: ASCII letters, digits, dots, underscores, not ending in `_<digits>`."""
+    name = "".join(c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in text[:_MOST_CHARACTERS])
+    stem, _, tail = name.rpartition("_")
+    name = f"{stem}.{tail}" if stem and tail.isdigit() else name
+    return name if name[:1].isalpha() else f"v.{name}"
+
+
+def _result_type(value: Any) -> TensorType[Attribute]:
+    """The type of a result; one that the op was told not to compute is an empty placeholder."""
+    if value is None:
+        return TensorType(element_type(torch.float32), [])
+    return TensorType(element_type(value.dtype), [int(size) for size in value.shape])

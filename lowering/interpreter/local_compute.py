@@ -1,0 +1,132 @@
+"""Running one op that computes: the call that it stands for, on every rank's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...dialects.compute import ComputeOp, dtype_of, shape_of
+from ...dialects.placed import parts_of
+from ...ir.mesh import Mesh
+from ...ir.sharding import Sharding, local_shape
+from ...ir.signatures import Signature
+from ..calls.calls import Call, call_of, differs_by_rank
+from ..calls.empty_shards import Constant, results_without_call
+from ..calls.local_calls import make_call, working_dtype
+from .errors import InterpreterError, value_text
+from .local_values import Spread, active, check_shapes
+
+_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
+"""
+Ops whose types are those of GPUs: on CPUs torch keeps the statistics of narrow values narrow, and backward expects them
+so.
+"""
+
+
+def signature_of(op: ComputeOp) -> Signature:
+    """The op's signature; without one it runs once, on whole values."""
+    if op.signature is not None:
+        return op.signature
+    operands, results = (
+        tuple(Sharding.replicated(len(shape_of(value))) for value in values) for values in (op.args, op.outs)
+    )
+    return Signature(operands, results)
+
+
+def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: torch.dtype | None) -> list[Spread]:
+    """
+    The results of `op` on operands that are spread as its signature demands, on the ranks that it runs for.
+
+    Raises:
+        InterpreterError: torch refuses the call, or gives another number, shape or dtype of results than the
+            op's types say.
+    """
+    ranks, here = range(mesh.device_count), active(mesh, parts_of(op))
+    calls = [call_of(op, mesh, rank) for rank in ranks] if differs_by_rank(op) else [call_of(op, mesh)] * len(ranks)
+    made: dict[object, tuple[torch.Tensor, ...]] = {}
+    by_rank: list[tuple[torch.Tensor | None, ...]] = []
+    for rank in ranks:
+        if not here[rank]:
+            by_rank.append((None,) * len(op.outs))
+            continue
+        parts = [_present(op, operand, rank) for operand in operands]
+        constants = results_without_call(op, mesh, rank)
+        # Ranks that hold the same tensors compute the same, so it is done once.
+        key = (calls[rank], constants, *map(id, parts))
+        if key not in made:
+            if constants is not None:
+                made[key] = _filled(op, constants, parts, precision)
+            else:
+                found = _called(op, calls[rank], parts, rank, precision)
+                made[key] = tuple(
+                    _typed(op, index, each, precision, (mesh, rank)) for index, each in enumerate(found)
+                )
+        by_rank.append(made[key])
+    return _spread(op, signature_of(op), by_rank, mesh)
+
+
+def _present(op: ComputeOp, operand: Spread, rank: int) -> torch.Tensor:
+    if (part := operand.parts[rank]) is None:
+        raise InterpreterError(op, "has an operand that is there for another part of a temporal axis only")
+    return part
+
+
+def _spread(
+    op: ComputeOp, signature: Signature, by_rank: Sequence[tuple[torch.Tensor | None, ...]], mesh: Mesh
+) -> list[Spread]:
+    by_result = zip(*by_rank, strict=True)
+    triples = zip(op.outs, signature.results, by_result, strict=True)
+    results = [Spread(shape_of(value), sharding, parts, mesh) for value, sharding, parts in triples]
+    for value, result in zip(op.outs, results, strict=True):
+        try:
+            check_shapes(result)
+        except ValueError as error:
+            raise InterpreterError(op, f"{value_text(value)}: {error}") from error
+    return results
+
+
+def _called(
+    op: ComputeOp, call: Call, parts: Sequence[torch.Tensor], rank: int, precision: torch.dtype | None
+) -> tuple[torch.Tensor | None, ...]:
+    try:
+        found = make_call(call, parts, precision)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise InterpreterError(op, f"on rank {rank}, of operands {shapes}, torch says: {error}") from error
+    if len(found) != len(op.outs):
+        raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(found)}")
+    return found
+
+
+def _typed(
+    op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
+) -> torch.Tensor:
+    """A result in the dtype that its type says; for one that the op was told not to compute, zeros."""
+    value = op.outs[index]
+    dtype = working_dtype(dtype_of(value), precision)
+    if found is None:
+        return torch.zeros(local_shape(shape_of(value), signature_of(op).results[index], *place), dtype=dtype)
+    if op.name in _STATISTICS and found.is_floating_point():
+        return found
+    if found.dtype != dtype and precision is None:
+        raise InterpreterError(op, f"{value_text(value)} is of {dtype_of(value)}, torch gives {found.dtype}")
+    return found.to(dtype)
+
+
+def _filled(
+    op: ComputeOp, constants: Sequence[Constant], parts: Sequence[torch.Tensor], precision: torch.dtype | None
+) -> tuple[torch.Tensor, ...]:
+    dtypes = (working_dtype(dtype_of(value), precision) for value in op.outs)
+    return tuple(_constant(each, parts, dtype) for each, dtype in zip(constants, dtypes, strict=True))
+
+
+def _constant(constant: Constant, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    fill = constant.value
+    if fill and not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        fill = limits.max if fill > 0 else limits.min
+    result = torch.full(constant.shape, fill, dtype=dtype)
+    for addend in constant.addends:
+        result = result + addend.factor * parts[addend.operand].reshape(addend.shape)
+    return result

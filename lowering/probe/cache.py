@@ -1,0 +1,110 @@
+"""What probing found, kept between runs: a JSON file of the user's, one per version of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...dialects.aten import OpaqueOp
+from ...ir.text_file import read_text
+from ...ir.user_folder import user_folder
+from ..calls.calls import resolve
+from .apart import run_apart
+from .probe import Use, believed, infer_rule, small_use
+from .probed_rule import ProbedRule
+
+_FORMAT = 1
+_MOST_SECONDS = 30.0
+
+
+def user_cache() -> Path:
+    """Where the user's cache of rules lies."""
+    return user_folder() / f"probed-rules-{_FORMAT}-torch-{torch.__version__}.json"
+
+
+class ProbeCache:
+    """
+    Inferred rules by use.
+
+    What another run found is checked again before it is believed, for an op may have been changed since. So nothing is
+    kept of uses without a rule but for torch's own ops. A file that cannot be read or written is done without.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, ProbedRule] = {}
+        self._stored: dict[str, Any] | None = None
+
+    def rule(self, op: OpaqueOp) -> ProbedRule | None:
+        """
+        The rule of this use of an op: known, stored, or inferred now; None where it cannot be probed.
+
+        Raises:
+            DiedError: the op ended the process that it was tried in.
+        """
+        self._load()
+        if (found := run_apart(lambda: self._found(op), _MOST_SECONDS)) is None:
+            return None
+        key, rule = found
+        self._known[key] = rule
+        return rule
+
+    def _found(self, op: OpaqueOp) -> tuple[str, ProbedRule] | None:
+        if (use := small_use(op)) is None:
+            return None
+        key = _key(use)
+        if (known := self._known.get(key)) is not None:
+            return key, known
+        stored = self._load().get(key)
+        return key, infer_rule(use) if stored is None else believed(use, _read(stored))
+
+    def save(self) -> None:
+        """Add to the file what this run found."""
+        found = {key: rule.as_json() for key, rule in self._known.items() if rule or key.startswith("aten::")}
+        if found.items() <= self._load().items():
+            return
+        self._stored = {**_contents(self._path), **found}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent)
+            with os.fdopen(handle, "w") as file:
+                json.dump(self._stored, file)
+            Path(name).replace(self._path)
+        except OSError:
+            return
+
+    def _load(self) -> dict[str, Any]:
+        if self._stored is None:
+            self._stored = _contents(self._path)
+        return self._stored
+
+
+def _contents(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_text(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read(stored: Any) -> ProbedRule:
+    try:
+        return ProbedRule.of_json(stored)
+    except (ValueError, TypeError, LookupError):
+        return ProbedRule(())
+
+
+def _key(use: Use) -> str:
+    """The op with its schema, and what it was tried on."""
+    specs = (", ".join(f"{list(shape)}:{dtype}" for shape, dtype in side) for side in (use.specs, use.results))
+    attributes = ", ".join(f"{name}={value}" for name, value in sorted(use.attributes, key=lambda each: each[0]))
+    return f"{use.target} | {resolve(use.call.target)._schema} | {' -> '.join(specs)} | {attributes}"
+
+
+CACHE = ProbeCache(user_cache())
+"""The one of this process."""

@@ -1,0 +1,121 @@
+"""Modules of one op without a row, and inputs on which it runs: what checking and inferring a rule start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region
+
+from ...dialects.aten import OpaqueOp
+from ..calls.arguments import element_type
+from ..calls.calls import Call, call_of
+from ..calls.local_calls import make_call
+
+Shape = tuple[int, ...]
+Spec = tuple[Shape, torch.dtype]
+"""The shape and dtype of a tensor."""
+
+
+def one_op_module(
+    target: str, operands: Sequence[Spec], results: Sequence[Spec], attributes: Mapping[str, Attribute]
+) -> ModuleOp:
+    """A function of an `aten.opaque` alone, from its operands to its results."""
+    types = [TensorType(element_type(dtype), shape) for shape, dtype in operands]
+    block = Block(arg_types=types)
+    for index, argument in enumerate(block.args):
+        argument.name_hint = f"x{index}"
+    outs = [TensorType(element_type(dtype), shape) for shape, dtype in results]
+    properties = {"target": StringAttr(target)}
+    op = OpaqueOp(operands=[block.args], result_types=[outs], properties=properties, attributes=dict(attributes))
+    block.add_ops([op, ReturnOp(*op.results)])
+    return ModuleOp([FuncOp("op", (types, outs), Region(block))])
+
+
+def the_op(module: ModuleOp) -> OpaqueOp:
+    """The op of a module that `one_op_module` made."""
+    return next(op for op in module.walk() if isinstance(op, OpaqueOp))
+
+
+def spec_of(tensor: torch.Tensor) -> Spec:
+    """The shape and dtype of `tensor`."""
+    return tuple(tensor.shape), tensor.dtype
+
+
+@dataclass(frozen=True)
+class Domain:
+    """
+    What random inputs an op takes.
+
+    Args:
+        floats: `normal`; `positive` or `unit`, between 0 and 1; `definite`, symmetric positive definite matrices.
+        high: integers are drawn from 0 to `high - 1`.
+    """
+
+    floats: str
+    high: int
+
+
+def draw(specs: Sequence[Spec], domain: Domain, seed: int) -> list[torch.Tensor]:
+    """Tensors of these specs, the same for equal arguments; the share of True among booleans goes with the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_draw(shape, dtype, domain, seed, generator) for shape, dtype in specs]
+
+
+def _draw(shape: Shape, dtype: torch.dtype, domain: Domain, seed: int, generator: torch.Generator) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < (0.5, 0.9, 0.1)[seed % 3]
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.randint(0, domain.high, shape, generator=generator).to(dtype)
+    normal = torch.randn(shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    if domain.floats == "definite" and len(shape) >= 2 and shape[-1] == shape[-2]:
+        normal = normal @ normal.mH + torch.eye(shape[-1])
+    elif domain.floats in ("positive", "unit"):
+        normal = torch.rand(shape, generator=generator, dtype=torch.float64) * 0.9 + 0.05
+    return normal.to(dtype)
+
+
+def find_domain(call: Call, specs: Sequence[Spec]) -> Domain | None:
+    """Inputs on which `call` runs and gives finite numbers; integers from the widest range that it takes."""
+    for floats in ("normal", "definite", "unit"):
+        widest: Domain | None = None
+        for high in _ranges(specs):
+            domain = Domain(floats, high)
+            results = run(call, draw(specs, domain, 0))
+            if results is None or not all(bool(result.isfinite().all()) for result in results):
+                break
+            widest = domain
+        if widest is not None:
+            return widest
+    return None
+
+
+def _ranges(specs: Sequence[Spec]) -> Iterator[int]:
+    """Ends of a range of integers, rising: an index is below the size of some dim. 2 where there are none."""
+    yield 2
+    if any(not (d.is_floating_point or d.is_complex or d == torch.bool) for _, d in specs):
+        yield from sorted({size for shape, _ in specs for size in shape if size > 2})
+
+
+def run(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The results of a call; None where it refuses these operands, or gives something else than tensors."""
+    try:
+        found = make_call(call, operands)
+    # All that ops are seen to raise of operands that they do not take; a fault of ours would be another.
+    except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError, AssertionError):
+        return None
+    return [each for each in found if each is not None] if all(_is_tensor(each) for each in found) else None
+
+
+def _is_tensor(found: object) -> bool:
+    return found is None or isinstance(found, torch.Tensor)
+
+
+def call_on(target: str, operands: Sequence[Spec], attributes: Mapping[str, Attribute]) -> Call:
+    """The call of an op on operands of these specs; VerifyException where torch lacks it, or it lacks arguments."""
+    return call_of(the_op(one_op_module(target, operands, [], attributes)))
+
+

@@ -1,0 +1,65 @@
+"""Small shapes that stand for large ones: sizes that were equal, or multiples of one another, still are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..calls.calls import Arg, Call
+
+Shape = tuple[int, ...]
+
+_KEPT = 12
+"""Sizes up to this are small already."""
+
+MOST_ELEMENTS = 1 << 14
+"""Of one operand that is computed on."""
+
+
+def small_sizes(sizes: Iterable[int], numbers: Iterable[int]) -> dict[int, int]:
+    """
+    Another size for each, small where it can be.
+
+    Args:
+        numbers: arguments of the op, which sizes that exceed them go on exceeding: a window of 128 is none over a
+            dim of 6.
+    """
+    bounds = sorted({abs(number) for number in numbers if abs(number) > 1})
+    small: dict[int, int] = {}
+    for size in sorted(set(sizes)):
+        small[size] = size if size <= _KEPT else _small(size, small, [b for b in bounds if b < size])
+    return small
+
+
+def _small(size: int, known: Mapping[int, int], bounds: Sequence[int]) -> int:
+    unit = math.lcm(1, *(known[each] for each in known if each > 1 and size % each == 0))
+    low = max([4, *(bound + 1 for bound in bounds)])
+    return next(n for n in range(unit, unit * (len(known) + low + 2), unit) if n > low and n not in known.values())
+
+
+def resized(shapes: Sequence[Shape], small: Mapping[int, int]) -> tuple[Shape, ...]:
+    """The shapes with their sizes exchanged."""
+    return tuple(tuple(small[size] for size in shape) for shape in shapes)
+
+
+def numbers_of(call: Call) -> list[int]:
+    """The integers among the arguments of a call."""
+    return [number for arg in (*call.args, *(value for _, value in call.kwargs)) for number in _numbers(arg)]
+
+
+def _numbers(arg: Arg) -> list[int]:
+    if isinstance(arg, tuple):
+        return [number for item in arg for number in _numbers(item)]
+    return [arg] if isinstance(arg, int) and not isinstance(arg, bool) else []
+
+
+def with_sizes(call: Call, small: Mapping[int, int]) -> Call:
+    """The call with every integer that is a large size exchanged as that size is."""
+
+    def value(arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(map(value, arg))
+        return small.get(arg, arg) if isinstance(arg, int) and not isinstance(arg, bool) and arg > _KEPT else arg
+
+    return replace(call, args=tuple(map(value, call.args)), kwargs=tuple((n, value(v)) for n, v in call.kwargs))

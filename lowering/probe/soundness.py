@@ -1,0 +1,198 @@
+"""
+Whether a sharding rule is true: every signature that it yields, run on the simulated ranks of several meshes.
+
+A rule is a theorem about an op. It is checked by counterexample: for each choice per axis, with splits that are even,
+uneven, and such that a rank has nothing, the op must give what it gives on one device. What is compared are values,
+shapes and dtypes of the whole results, and the shapes of what each rank holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from ...dialects.compute import SIGNATURE, ComputeOp
+from ...dialects.mesh_ops import MeshOp
+from ...dialects.sharding_attrs import SignatureAttr
+from ...ir.mesh import Mesh
+from ...ir.rules import Rule
+from ...ir.sharding import Offsets, local_slices
+from ...ir.signatures import Choice, Signature, Split, choices, explain_mismatch, signature
+from ..interpreter.errors import InterpreterError
+from ..interpreter.interpreter import find_function, interpret
+
+MESHES = (Mesh.of(x=2), Mesh.of(x=3), Mesh.of(x=4), Mesh.of(x=2, y=2))
+
+_TOLERANCE = {torch.float64: 1e-10, torch.complex128: 1e-10, torch.float32: 1e-5, torch.complex64: 1e-5}
+_COARSE = 1e-2
+"""For half precision."""
+
+_REFUSALS = (InterpreterError, RuntimeError, IndexError)
+"""What a wrong rule may come to: parts that do not fit together, here or in the interpreter."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A use of an op of which its rule is not true: one signature, or the shapes, where none is named."""
+
+    op: str
+    problem: str
+    mesh: Mesh | None = None
+    signature: Signature | None = None
+
+    def __str__(self) -> str:
+        where = f"\n  on mesh {self.mesh}\n  with {self.signature}" if self.mesh else ""
+        return f"{self.op}{where}\n  {self.problem}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many signatures were run, and the first that refutes the rule."""
+
+    checked: int
+    counterexample: Counterexample | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether no signature refutes the rule."""
+        return self.counterexample is None
+
+
+def check_op(
+    module: ModuleOp,
+    inputs: Sequence[torch.Tensor],
+    *,
+    meshes: Sequence[Mesh] = MESHES,
+    thorough: bool = True,
+    defined: bool = True,
+    known: Rule | None = None,
+) -> Verdict:
+    """
+    Check the rule of the one op in a module of one function.
+
+    Args:
+        inputs: one tensor per argument of the function.
+        thorough: whether every mesh is tried with uneven and empty parts, or only the mesh of three devices.
+        defined: whether the op's results have values; those of `empty` have a shape and a dtype only.
+        known: another rule of the op, the signatures of which need not be run.
+
+    Raises:
+        InterpreterError: the op cannot be run on one device.
+    """
+    expected = interpret(module, inputs)
+    checked = 0
+    for mesh in meshes:
+        placed = module.clone()
+        placed.body.block.insert_ops_before([MeshOp(mesh)], find_function(placed))
+        op = next(op for op in placed.walk() if isinstance(op, ComputeOp))
+        uneven = thorough or mesh.device_count == 3
+        skipped = set(spread_signatures(known, mesh, uneven=uneven)) if known is not None else ()
+        for found in dict.fromkeys(spread_signatures(op.rule(), mesh, uneven=uneven)):
+            if found in skipped:
+                continue
+            problem = _problem(placed, op, inputs, expected, mesh, found, defined)
+            checked += 1
+            if problem is not None:
+                return Verdict(checked, Counterexample(op_text(op), problem, mesh, found))
+    return Verdict(checked)
+
+
+def spread_signatures(rule: Rule, mesh: Mesh, *, uneven: bool) -> Iterator[Signature]:
+    """The signatures of a rule: with even splits and, if `uneven`, with rising shares and with an empty part too."""
+    for chosen in itertools.product(choices(rule), repeat=len(mesh.axes)):
+        parts: dict[str, int] = {}
+        for axis, choice in zip(mesh.axes, chosen, strict=True):
+            if isinstance(choice, Split):
+                parts[choice.factor] = parts.get(choice.factor, 1) * axis.size
+        for boundaries in (None, *((_rising, _with_a_hole) if uneven and parts else ())):
+            yield from _signature(rule, mesh, chosen, parts, boundaries)
+
+
+def _signature(
+    rule: Rule,
+    mesh: Mesh,
+    chosen: Sequence[Choice],
+    parts: dict[str, int],
+    boundaries: Callable[[int, int], Offsets] | None,
+) -> Iterator[Signature]:
+    offsets = {f: boundaries(rule.sizes[f], count) for f, count in parts.items()} if boundaries else None
+    if (found := signature(rule, mesh, chosen, offsets)) is not None:
+        yield found
+
+
+def _rising(size: int, parts: int) -> Offsets:
+    """Shares of 1, 2, 3, ... to the last; small ones may be empty."""
+    return tuple(size * i * (i + 1) // (parts * (parts + 1)) for i in range(parts + 1))
+
+
+def _with_a_hole(size: int, parts: int) -> Offsets:
+    """Even shares, but for the second, which is empty."""
+    marks = [i * size // (parts - 1) for i in range(parts)] if parts > 1 else [0, size]
+    return (*marks[:2], *marks[1:]) if parts > 1 else (0, size)
+
+
+def _problem(
+    module: ModuleOp,
+    op: ComputeOp,
+    inputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    mesh: Mesh,
+    found: Signature,
+    defined: bool,
+) -> str | None:
+    if (mismatch := explain_mismatch(op.rule(), found, mesh)) is not None:
+        return f"not a signature of its own rule: {mismatch}"
+    op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, found)
+    try:
+        return _difference(interpret(module, inputs, check_replicas=defined), expected, mesh, found, defined)
+    except _REFUSALS as error:
+        try:
+            # A wrong value is better told by its place than by copies of it that differ.
+            return _difference(interpret(module, inputs), expected, mesh, found, defined) or str(error)
+        except _REFUSALS:
+            return str(error)
+
+
+def _difference(
+    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], mesh: Mesh, found: Signature, defined: bool
+) -> str | None:
+    for index, (one, other) in enumerate(zip(results, expected, strict=True)):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"result {index} is {one.dtype} of {list(one.shape)}, expected {other.dtype} of {list(other.shape)}"
+        if defined and (place := first_difference(one, other)) is not None:
+            parts = (local_slices(one.shape, found.results[index], mesh, rank) for rank in range(mesh.device_count))
+            rank = next(rank for rank, part in enumerate(parts) if _is_in(place, part))
+            where = f"result {index} at {list(place)}, held by rank {rank}"
+            return f"{where}: expected {other[place].item():.6g}, found {one[place].item():.6g}"
+    return None
+
+
+def _is_in(place: Sequence[int], part: Sequence[slice]) -> bool:
+    return all(each.start <= at < each.stop for each, at in zip(part, place, strict=True))
+
+
+def first_difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
+    """
+    The index of the first element that differs by more than rounding; None where there is none.
+
+    Rounding is relative to the largest finite element, for sums of numbers of either sign cancel.
+    """
+    if found.dtype == torch.bool or not (found.is_floating_point() or found.is_complex()):
+        wrong = found != expected
+    else:
+        tolerance = _TOLERANCE.get(found.dtype, _COARSE)
+        size = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
+        wrong = ~torch.isclose(found, expected, tolerance, tolerance * max(1.0, size), equal_nan=True)
+    places = wrong.nonzero()
+    return tuple(places[0].tolist()) if len(places) else None
+
+
+def op_text(op: ComputeOp) -> str:
+    """The op as text, without its signature."""
+    bare = op.clone()
+    bare.attributes.pop(SIGNATURE, None)
+    return str(bare)
