@@ -2,7 +2,7 @@
 Capture: from a model, a loss, an optimizer and a batch to one fx graph of the forward and backward pass.
 
 The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`trace`), and
-then brought into one form (`capture_normalize`). It stays close to the model: compounds such as the
+then brought into one form (`normalize`). It stays close to the model: compounds such as the
 mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
 GELU, attention, convolution, cross-entropy) is kept whole. Torch's core decompositions are not used: their
 attention gives wrong gradients on the CPU.

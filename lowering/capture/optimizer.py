@@ -2,7 +2,7 @@
 Read an optimizer by making one on fake parameters: its settings, and the updates that it makes.
 
 SGD, Adam and AdamW have fused ops, whatever their settings. The updates of any other optimizer are captured from its
-own code (`capture_update`), and compared with the steps that it makes itself on small parameters (`check_update`).
+own code (`update`), and compared with the steps that it makes itself on small parameters (`check_update`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The update of one parameter as a graph: an optimizer's own `step`, traced on fake tensors.
 
 The optimizer runs with one parameter in its group; the learning rate and the count of steps are inputs
-(`capture_numbers`), and the state is put in its place beforehand.
+(`numbers`), and the state is put in its place beforehand.
 """
 
 from __future__ import annotations

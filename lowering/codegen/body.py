@@ -105,7 +105,7 @@ class Body:
     Args:
         where: its mesh, and the axis for whose parts it is called.
         ops: what it runs, in order.
-        overwritten: by op, the operands whose memory it takes (`emit_effects`).
+        overwritten: by op, the operands whose memory it takes (`effects`).
         frees: whether it drops what it does not need any more.
     """
 
