@@ -37,10 +37,10 @@ from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
 from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pins import load_pins
-from ..passes.search.step_view import cluster_of_module, step_views
 from ..passes.search_plan import SearchPlanPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
+from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord

@@ -31,7 +31,7 @@ from ..lowering.interpreter.local_op import call_text, local_shapes
 from ..lowering.interpreter.random_inputs import batch_ranges
 from ..passes.analysis.compute import op_work, slice_work
 from ..passes.reading import InvalidModuleError, TextError, read_module
-from ..passes.search.step_view import cluster_of_module, step_views
+from ..passes.step.step_view import cluster_of_module, step_views
 from ..runtime.profile.rehearsal import Rehearsal
 from ..runtime.profile.samples import OpSample, TensorSpec
 from .compile import compile_step

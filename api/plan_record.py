@@ -15,7 +15,7 @@ from ..ir.cluster_file import cluster_toml, parse_cluster
 from ..ir.state_moves import Box, Spread
 from ..ir.text_file import read_text
 from ..passes.planning.records import Chosen
-from ..passes.search.step_view import cluster_of_module
+from ..passes.step.step_view import cluster_of_module
 from .state_placement import state_placement
 
 RECORD = "replan.json"

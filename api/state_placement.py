@@ -12,7 +12,7 @@ from ..dialects.step import sharding_of
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_slices
 from ..ir.state_moves import Box, Spread
-from ..passes.search.step_view import Input, StepView, step_functions, step_views
+from ..passes.step.step_view import Input, StepView, step_functions, step_views
 
 LASTING = (train.PARAM, train.STATE, train.BUFFER)
 """The roles of arguments that are the state of a step."""

@@ -24,7 +24,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import Communication
 from shardwright.passes.analysis.outline import Outline, Stretch, outline_of
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 
 RANKS, HOST, BATCH, LAYERS = 16, 4, 32, 24
 

@@ -27,8 +27,8 @@ from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.layers import find_layers
-from shardwright.passes.search.step_view import StepView, step_views
+from shardwright.passes.step.layers import find_layers
+from shardwright.passes.step.step_view import StepView, step_views
 
 WHOLE = "insert-resharding,select-collectives,overlap,join-updates"
 ACCUMULATED = "split-batch{{parts={parts}}},insert-resharding,select-collectives,accumulate,overlap,join-updates"

@@ -24,7 +24,7 @@ from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.analysis.timeline import Timeline, longest, predict, predict_pipeline
-from shardwright.passes.search.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
+from shardwright.passes.step.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
 from shardwright.tools.universe import UNIVERSE
 
 PHASES = ("profile", "plan", "measure", "predict")

@@ -53,7 +53,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.summary import read_plan
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
 FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"

@@ -27,7 +27,7 @@ from xdsl.context import Context
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.summary import read_plan
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 
 CASES = (
     "gpt2-small@h100-8x8",

@@ -10,9 +10,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..dialects.spmd import FreeOp
-from .requirements import require_no_fragments
-from .search.step_view import mesh_of_module, step_functions
-from .time.loop import find_loop, fragment_of, temporal_axis
+from .step.loop import find_loop, fragment_of, temporal_axis
+from .step.requirements import require_no_fragments
+from .step.step_view import mesh_of_module, step_functions
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..dialects.step import ROOM
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import ClusterFileError, find_cluster
-from .requirements import require_no_placements
-from .search.step_view import step_functions
+from .step.requirements import require_no_placements
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ from ..ir.cluster import Cluster
 from ..ir.ratios import EVEN, Ratios
 from ..ir.signatures import Split, choices_of, needs_all_parts
 from .analysis.durations import ComputeSeconds
-from .analysis.factors import Factors
 from .analysis.memory import size_text
-from .analysis.phases import PhaseModel, shares_of
 from .errors import fail
-from .requirements import require_no_joined_updates
-from .search.ratios import Limit, NoShares, RatioProblem, solve_ratios
-from .search.step_view import StepView, step_functions, step_views
 from .search_strategy import HEADROOM
+from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
+from .shares.ratios import Limit, NoShares, RatioProblem, solve_ratios
 from .shares.respread import respread
 from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
+from .step.factors import Factors
+from .step.requirements import require_no_joined_updates
+from .step.step_view import StepView, step_functions, step_views
 from .strip_resharding import strip_resharding
 
 _ROUNDS = 8

@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 from ..ir.cluster import Cluster
 from .analysis.memory import MemoryPeak, peak_memory, roles_text, size_text
 from .errors import fail
-from .search.step_view import StepView, step_views
+from .step.step_view import StepView, step_views
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 
 from .analysis.communications import Communication, Half, Moment, moments_by_rank
 from .errors import describe, fail
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import dtype_of, sum_dtype
 from ..dialects.train import EACH_GRADIENT
-from .gradients import Insertion, add_metric, element_of, gradient_users, gradients, hint_of, replace_gradient
-from .requirements import require_not_lowered
-from .search.step_view import step_functions
+from .step.gradients import Insertion, add_metric, element_of, gradient_users, gradients, hint_of, replace_gradient
+from .step.requirements import require_not_lowered
+from .step.step_view import step_functions
 
 NORM = "grad_norm"
 """The name of the norm among the metrics of a step."""

@@ -21,8 +21,8 @@ from xdsl.pattern_rewriter import (
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
 from .decompose_mean import like
-from .requirements import require_not_lowered
-from .search.step_view import step_functions
+from .step.requirements import require_not_lowered
+from .step.step_view import step_functions
 
 _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_backward"
 

@@ -25,8 +25,8 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
 from .decompose_mean import count_labels, like
-from .requirements import require_not_lowered
-from .search.step_view import step_functions
+from .step.requirements import require_not_lowered
+from .step.step_view import step_functions
 
 _NONE, _SUM = 0, 2
 """ATen's numbers for how a loss is reduced."""

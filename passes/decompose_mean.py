@@ -21,8 +21,8 @@ from ..dialects.aten import ATEN_OPS, AtenOp
 from ..dialects.compute import shape_of
 from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED
 from ..ir.ops.common import wrapped
-from .requirements import require_not_lowered
-from .search.step_view import step_functions
+from .step.requirements import require_not_lowered
+from .step.step_view import step_functions
 
 _MEAN, _SUM = 1, 2
 """ATen's numbers for how a loss is reduced."""

@@ -10,7 +10,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import INDEPENDENT
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

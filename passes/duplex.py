@@ -18,8 +18,8 @@ from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ..dialects.step import BACKWARD
 from ..ir.mesh import Mesh
 from .errors import fail
-from .search.step_view import mesh_of_module, step_functions, value_label
-from .time.loop import communicates, is_in_loop, is_sum_over, temporal_axis
+from .step.loop import communicates, is_in_loop, is_sum_over, temporal_axis
+from .step.step_view import mesh_of_module, step_functions, value_label
 
 PARTS = "ab"
 """What the two parts are called in the names of values."""

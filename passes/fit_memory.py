@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from ..dialects.step import ROOM, SEARCH
 from .analysis.memory import peak_memory
 from .pipeline import run_pipeline
-from .search.step_view import step_views
+from .step.step_view import step_views
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.pipe import FragmentOp
 from ..dialects.spmd import FreeOp, StartOp, TokenType
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from ..ir.sharding import Reduction, Sharding
 from .analysis.forms import Forms
 from .analysis.resharding import ReshardCosts
 from .errors import fail
-from .requirements import require_no_fragments, require_nothing_started
-from .search.step_view import StepView, step_views
+from .step.requirements import require_no_fragments, require_nothing_started
+from .step.step_view import StepView, step_views
 
 
 @dataclass(frozen=True)

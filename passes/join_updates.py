@@ -24,7 +24,7 @@ from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
 from .analysis.durations import layer_of
-from .search.step_view import cluster_on, stage_meshes, step_functions
+from .step.step_view import cluster_on, stage_meshes, step_functions
 from .sum_squares import sum_squares
 
 _MIB = 2**20

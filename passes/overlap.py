@@ -13,15 +13,15 @@ from xdsl.passes import ModulePass
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
 from ..ir.cluster import Cluster
-from .schedule.buckets import Bucket, Traffic, plan_arguments, plan_inner
-from .schedule.copies import reuse_copies
-from .schedule.flow import Flow
-from .schedule.memory_limit import keep_within
-from .schedule.order import write_schedule
-from .schedule.results import plan_results
-from .schedule.waits import wait_early
-from .search.step_view import StepView, cluster_on, stage_meshes, step_functions
+from .overlapping.buckets import Bucket, Traffic, plan_arguments, plan_inner
+from .overlapping.copies import reuse_copies
+from .overlapping.flow import Flow
+from .overlapping.memory_limit import keep_within
+from .overlapping.order import write_schedule
+from .overlapping.results import plan_results
+from .overlapping.waits import wait_early
 from .search_strategy import HEADROOM
+from .step.step_view import StepView, cluster_on, stage_meshes, step_functions
 
 _MIB = 2**20
 

@@ -15,13 +15,13 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp
 from ..dialects.staged import Stages
 from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh
-from .analysis.stage_costs import AmpCosts, StageCosts, read_forward_seconds
 from .errors import fail
-from .requirements import require_no_resharding
-from .search.divide import divide
-from .search.layers import Layers, find_layers
-from .search.partition import Partition, partition
-from .search.step_view import StepView, cluster_of_module, step_functions
+from .stages.divide import divide
+from .stages.partition import Partition, partition
+from .stages.stage_costs import AmpCosts, StageCosts, read_forward_seconds
+from .step.layers import Layers, find_layers
+from .step.requirements import require_no_resharding
+from .step.step_view import StepView, cluster_of_module, step_functions
 
 
 @dataclass(frozen=True)

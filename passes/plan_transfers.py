@@ -16,7 +16,7 @@ from ..dialects.staged import Stages, transfers
 from ..ir.transfer_plan import Method, Order, Placed, plan, units
 from ..ir.unit_tasks import Grid, Task
 from .errors import fail
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

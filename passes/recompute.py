@@ -16,10 +16,10 @@ from ..dialects.compute import ComputeOp
 from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED, argument_attribute
 from ..ir.mesh import Mesh
 from .analysis.compute import is_cast, spec_of
-from .requirements import require_no_resharding
-from .search.activations import Activations
-from .search.kept_values import choose
-from .search.step_view import StepView, cluster_of_module, step_functions
+from .recomputing.activations import Activations
+from .recomputing.kept_values import choose
+from .step.requirements import require_no_resharding
+from .step.step_view import StepView, cluster_of_module, step_functions
 
 
 @dataclass(frozen=True)

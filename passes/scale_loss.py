@@ -30,7 +30,7 @@ from ..dialects import train
 from ..dialects.compute import ComputeOp, dtype_of
 from .decompose_mean import like
 from .errors import fail
-from .gradients import (
+from .step.gradients import (
     Insertion,
     add_metric,
     add_result,
@@ -40,9 +40,9 @@ from .gradients import (
     gradients,
     hint_of,
 )
-from .gradients import replace_gradient as replace
-from .requirements import require_no_skipped_updates, require_undecided
-from .search.step_view import step_functions
+from .step.gradients import replace_gradient as replace
+from .step.requirements import require_no_skipped_updates, require_undecided
+from .step.step_view import step_functions
 
 SCALE, GROWTH = "loss_scale", "growth_tracker"
 """The states of a step, which are of no parameter: what the loss is multiplied by, and for how many steps it was."""

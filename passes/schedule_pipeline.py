@@ -12,10 +12,10 @@ from ..dialects.pipe import SCHEDULE, SlotAttr
 from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from .errors import fail
-from .schedule.fragments import Fragments
-from .schedule.pipelines import Policy, schedule
-from .search.step_view import stage_meshes, step_functions
-from .time.loop import find_loop, temporal_axis
+from .stages.fragments import Fragments
+from .stages.schedules import Policy, schedule
+from .step.loop import find_loop, temporal_axis
+from .step.step_view import stage_meshes, step_functions
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from .planning.notes import Allowance, Note
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Refused, Workbench
-from .requirements import require_no_stages
 from .search.pins import Pin, PinError, load_pins
-from .search.step_view import cluster_of_module, step_functions
+from .step.requirements import require_no_stages
+from .step.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
 
 

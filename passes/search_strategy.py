@@ -24,10 +24,10 @@ from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
 from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, TooManyError, brute_force
-from .search.step_view import StepView, step_functions, step_views, value_label
 from .search.strategy import build_problem
 from .search.strategy_problem import StrategyProblem
 from .search.within_memory import Found, solve_within
+from .step.step_view import StepView, step_functions, step_views, value_label
 from .strip_resharding import strip_resharding
 
 Algorithm = Literal["eliminate", "fixed", "exhaustive"]

@@ -27,7 +27,7 @@ from ..ir.collectives import CollectiveKind, Step, single_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import DimSharding
 from .errors import fail
-from .search.step_view import cluster_on
+from .step.step_view import cluster_on
 
 Selection = Literal["auto", "padded", "grouped_broadcast", "hierarchical"]
 

@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 
 from ..dialects import train
 from ..dialects.compute import dtype_of
+from .analysis.reductions import widening_casts
 from .errors import fail
-from .search.reductions import widening_casts
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)

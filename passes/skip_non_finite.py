@@ -12,9 +12,9 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import train
-from .gradients import Insertion, add_metric, any_not_finite, gradient_users, gradients, hint_of
-from .requirements import require_no_skipped_updates, require_undecided
-from .search.step_view import step_functions
+from .step.gradients import Insertion, add_metric, any_not_finite, gradient_users, gradients, hint_of
+from .step.requirements import require_no_skipped_updates, require_undecided
+from .step.step_view import step_functions
 
 SKIPPED = "skipped"
 """The metric that is 1 for a step that was skipped, and else 0."""

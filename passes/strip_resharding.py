@@ -22,7 +22,7 @@ from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_
 from ..ir.mesh import Mesh
 from .duplex import PARTS
 from .errors import fail
-from .search.step_view import step_functions
+from .step.step_view import step_functions
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
 """What `duplex` adds to names; the number comes from printing two values of one name."""

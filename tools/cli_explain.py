@@ -21,7 +21,7 @@ from ..passes.planning.alternatives import Alternative, Alternatives, Decided, N
 from ..passes.planning.records import Chosen
 from ..passes.planning.workbench import Refused, Workbench
 from ..passes.search.pins import PinError
-from ..passes.search.step_view import cluster_of_module
+from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import TOOL, command_line
 from .cli_console import bound_text, print_report, working
 from .diagnostics import Diagnostic, DiagnosticError

@@ -16,7 +16,7 @@ from ..ir.cluster_file import find_cluster
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
-from ..passes.search.step_view import cluster_of_module
+from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import TOOL
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError

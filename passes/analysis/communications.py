@@ -25,8 +25,8 @@ from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.collectives import find_step
 from ...ir.mesh import AxisKind, Mesh
-from ..search.step_view import stage_meshes
-from ..time.loop import communicates
+from ..step.loop import communicates
+from ..step.step_view import stage_meshes
 
 
 class Half(StrEnum):

@@ -24,9 +24,9 @@ from ...ir.collectives import CollectiveKind, Step
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ..errors import fail
-from ..search.comparisons import find_comparisons
-from ..search.step_view import StepView, value_label
-from .factors import Factors
+from ..step.factors import Factors
+from ..step.step_view import StepView, value_label
+from .comparisons import find_comparisons
 from .resharding import ReshardCosts, ReshardingError
 
 Form = TypeVar("Form", bound=Hashable)

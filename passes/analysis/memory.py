@@ -28,7 +28,7 @@ from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
-from ..search.step_view import value_label
+from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
 from .memory_events import PartOf, Run, Staging, run_of
 from .memory_roles import Role, Roles

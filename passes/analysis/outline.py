@@ -22,7 +22,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import OpWork, op_seconds
 from ...ir.submesh import subcluster
-from ..search.step_view import cluster_of_module, step_views
+from ..step.step_view import cluster_of_module, step_views
 from .durations import Communication, communication_of
 from .simulation.costs import OpCosts
 from .simulation.network import TRANSFER, Traffic

@@ -23,8 +23,8 @@ from ...ir.signatures import Signature
 from ..search.eliminate import LimitReached
 from ..search.pins import Constraints, Limit, OpLimit, Pin, apply_pins, is_same
 from ..search.problem import Costs, Infeasible, Problem, States
-from ..search.step_view import StepView, step_views
 from ..search.strategy_problem import StrategyProblem
+from ..step.step_view import StepView, step_views
 from .candidates import Candidate
 from .explore import FIRST
 from .workbench import Finished, Narrow, Refused, Workbench, good_solution

@@ -29,14 +29,14 @@ from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ...ir.signatures import signatures
 from ..analysis.compute import has_tables, op_work, seconds_by_signature
-from ..analysis.stage_costs import whole_signature
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.pins import Constraints, apply_pins
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
-from ..search.step_view import StepView, step_functions
 from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, Traffic
+from ..stages.stage_costs import whole_signature
+from ..step.step_view import StepView, step_functions
 from .bound_terms import (
     BoundWeights,
     Mix,

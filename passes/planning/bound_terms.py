@@ -46,12 +46,12 @@ from ...ir.sharding import Sharding
 from ..analysis.compute import is_contraction, spec_of
 from ..analysis.resharding import ReshardCosts, even_shardings, fits
 from ..analysis.step_prices import Axes, Pricing, stream_of
-from ..schedule.early import WINDOW
+from ..overlapping.early import WINDOW
 from ..search.objective import Move, Price, Weights
 from ..search.problem import States
 from ..search.shared_tables import Tables
-from ..search.step_view import StepView
 from ..search.strategy_problem import StrategyProblem, Traffic
+from ..step.step_view import StepView
 
 
 class Term(NamedTuple):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...ir.mesh import Mesh
-from ..schedule.pipelines import Policy
 from ..search.objective import COMPLETION, Weights
 from ..search.pins import Pin
+from ..stages.schedules import Policy
 
 Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
 

@@ -10,7 +10,7 @@ from math import inf
 
 from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
-from ..search.layers import find_layers
+from ..step.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .layouts import Fixed, accumulations, meshes, pipelines
 from .notes import Allowance, Note

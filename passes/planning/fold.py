@@ -22,10 +22,10 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.compute import ComputeOp
 from ..search.decided import Counterparts
-from ..search.layers import Layers, find_layers
 from ..search.problem import Costs, Edge, Problem, States
-from ..search.step_view import StepView, mesh_of_module, step_functions
 from ..search.strategy_problem import StrategyProblem, Sums
+from ..step.layers import Layers, find_layers
+from ..step.step_view import StepView, mesh_of_module, step_functions
 from .shrink import Run, longest_run, shrunk
 
 KEPT = 4

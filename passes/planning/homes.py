@@ -32,7 +32,6 @@ from ...ir.sharding import Sharding
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..analysis.compute import local_bytes
-from ..analysis.factors import Factors
 from ..errors import PassError, fail
 from ..insert_resharding import InsertReshardingPass
 from ..join_updates import JoinUpdatesPass
@@ -41,15 +40,16 @@ from ..partition_stages import add_stages
 from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
-from ..schedule.pipelines import Policy
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.divide import divide
-from ..search.layers import Layers, find_layers
 from ..search.pins import Constraints, Limit
-from ..search.step_view import Input, StepView, mesh_of_module, step_functions, step_views
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
+from ..stages.divide import divide
+from ..stages.schedules import Policy
+from ..step.factors import Factors
+from ..step.layers import Layers, find_layers
+from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
 from .workbench import AXIS, BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)

@@ -20,8 +20,8 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ComputeOp
-from ..search.layers import Layers, find_layers
-from ..search.step_view import StepView, mesh_of_module, step_functions
+from ..step.layers import Layers, find_layers
+from ..step.step_view import StepView, mesh_of_module, step_functions
 
 KEPT = 6
 """How many equal layers the longer of the two short steps keeps."""

@@ -11,15 +11,15 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.ratios import Ratios
-from ..analysis.factors import Factors
 from ..analysis.memory import peak_memory
 from ..analysis.simulation.results import Simulation
 from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
 from ..search.memory import Strategy
 from ..search.objective import Loop
-from ..search.step_view import StepView, step_views
 from ..search.strategy_problem import Sums
-from ..time.batch_parts import Batch, find_parts
+from ..step.batch_parts import Batch, find_parts
+from ..step.factors import Factors
+from ..step.step_view import StepView, step_views
 from .candidates import Candidate
 
 

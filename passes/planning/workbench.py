@@ -25,9 +25,7 @@ from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..analysis.compute import op_work
-from ..analysis.factors import Factors
 from ..analysis.simulation.simulate import simulate_module
-from ..analysis.stage_costs import whole_signature
 from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..duplex import DuplexPass
@@ -46,7 +44,6 @@ from ..search.objective import Loop, Weights
 from ..search.pins import Constraints, Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
-from ..search.step_view import StepView, mesh_of_module, step_functions, step_views
 from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, Sums, repriced
 from ..search.within_memory import solve_within
@@ -54,7 +51,10 @@ from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
 from ..shares.respread import respread
 from ..split_batch import SplitBatchPass
-from ..time.batch_parts import Batch, find_parts
+from ..stages.stage_costs import whole_signature
+from ..step.batch_parts import Batch, find_parts
+from ..step.factors import Factors
+from ..step.step_view import StepView, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
 from .fold import Folder, Folding
 from .fold import folding as folding_of

@@ -21,9 +21,9 @@ from ...dialects.step import (
 )
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
+from ..step.step_view import StepView
 from .memory import Strategy
 from .problem import Solution
-from .step_view import StepView
 from .strategy_problem import StrategyProblem
 
 

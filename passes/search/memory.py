@@ -29,13 +29,13 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
-from ..analysis.factors import Factors
 from ..analysis.forms import Forms
 from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, reused_operands, writes_over_arguments
 from ..analysis.resharding import ReshardCosts
-from .step_view import StepView
+from ..step.factors import Factors
+from ..step.step_view import StepView
 
 Interval = tuple[int, int]
 """The positions of ops, first and last, between which a value is alive."""

@@ -13,7 +13,7 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Split
 from ..analysis.compute import ONCE, Turns, is_contraction
 from ..analysis.step_prices import Pricing
-from ..time.batch_parts import BatchParts
+from ..step.batch_parts import BatchParts
 
 
 @dataclass(frozen=True)

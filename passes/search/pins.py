@@ -38,10 +38,10 @@ from ...ir.signatures import Signature
 from ...ir.text_file import read_text
 from ...ir.toml_text import read_toml
 from ..analysis.compute import is_cast, is_contraction, spec_of
+from ..analysis.reductions import gradient_values, reductions_of
 from ..errors import fail
+from ..step.step_view import StepView, value_label
 from .propagate import Placement, Propagation, placement, propagate_batch, propagate_updates
-from .reductions import gradient_values, reductions_of
-from .step_view import StepView, value_label
 
 _Key = TypeVar("_Key")
 

@@ -22,8 +22,8 @@ from ...ir.mesh import Axis, Mesh
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
 from ...ir.signatures import choices, signature
-from .comparisons import find_comparisons
-from .step_view import StepView
+from ..analysis.comparisons import find_comparisons
+from ..step.step_view import StepView
 
 Placement = str | tuple[str, int | None]
 """What a sharding says of one axis: "R", "P" or ("S", dim)."""

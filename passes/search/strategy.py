@@ -31,18 +31,18 @@ from ...ir.ratios import Splits
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, local_sizes, signatures
+from ..analysis.comparisons import find_comparisons
 from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
-from ..analysis.factors import Factors
+from ..analysis.reductions import reductions_of
 from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
-from .comparisons import find_comparisons
+from ..step.factors import Factors
+from ..step.step_view import StepView
 from .memory import Lifetimes, Prices, owns_memory
 from .objective import Loop, Move, Price, Weights
 from .pins import Constraints, OpLimit
 from .problem import Costs, Edge, Problem
-from .reductions import reductions_of
 from .shared_tables import Port, Tables
-from .step_view import StepView
 from .strategy_problem import Decision, StrategyProblem, Traffic
 
 

@@ -15,10 +15,10 @@ from xdsl.utils.exceptions import PassFailedException
 from ...ir.cluster import Cluster
 from ...ir.sharding import Sharding
 from ..analysis.compute import local_bytes
+from ..step.step_view import StepView
 from .decided import strategy_of
 from .memory import Prices, Strategy, StrategyMemory
 from .problem import Solution
-from .step_view import StepView
 from .strategy_problem import StrategyProblem
 
 _ROUNDS = 12

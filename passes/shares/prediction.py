@@ -6,10 +6,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
-from ..analysis.phases import PhaseModel, events_of
 from ..insert_resharding import insert_resharding
-from ..search.step_view import StepView, step_functions, step_views
+from ..step.step_view import StepView, step_functions, step_views
 from ..strip_resharding import strip_function
+from .phases import PhaseModel, events_of
 
 
 def explicit_view(module: ModuleOp, view: StepView, cluster: Cluster) -> StepView:

@@ -20,9 +20,9 @@ from ...ir.ratios import Ratios, Splits
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
 from ...ir.signatures import Choice, Signature, Split, choices_of, factor_offsets, needs_all_parts, signature
-from ..analysis.factors import Factors
 from ..errors import describe
-from ..search.step_view import StepView
+from ..step.factors import Factors
+from ..step.step_view import StepView
 
 
 def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:

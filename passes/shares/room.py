@@ -13,9 +13,9 @@ from ...ir.mesh import Mesh
 from ...ir.ratios import Ratios
 from ..analysis.memory import memory_use, value_of
 from ..analysis.memory_events import Staging
-from ..analysis.phases import held_bytes, segments_of, shares_of
-from ..search.ratios import Limit
-from ..search.step_view import StepView
+from ..step.step_view import StepView
+from .phases import held_bytes, segments_of, shares_of
+from .ratios import Limit
 
 
 @dataclass(frozen=True)

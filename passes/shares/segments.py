@@ -12,7 +12,7 @@ from ...dialects.ratios import SEGMENT
 from ...dialects.step import BACKWARD
 from ...dialects.train import TrainOp, is_update
 from ..analysis.durations import ComputeSeconds, layer_of
-from ..search.step_view import StepView
+from ..step.step_view import StepView
 
 
 def mark_segments(view: StepView, count: int | None, seconds: ComputeSeconds) -> int:

@@ -19,9 +19,9 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import signatures
 from shardwright.ir.submesh import on_mesh
 from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.comparisons import find_comparisons
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.comparisons import find_comparisons
-from shardwright.passes.search.step_view import StepView, step_functions
+from shardwright.passes.step.step_view import StepView, step_functions
 from shardwright.passes.verification import first_fault
 
 

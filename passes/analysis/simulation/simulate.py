@@ -12,7 +12,7 @@ from ....dialects.mesh_ops import MeshOp
 from ....dialects.staged import Stages
 from ....ir.cluster import Cluster
 from ....ir.submesh import subcluster
-from ...search.step_view import cluster_of_module, step_views
+from ...step.step_view import cluster_of_module, step_views
 from .engine import Engine
 from .network import Network
 from .places import Place, Routes, divided

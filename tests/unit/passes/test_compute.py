@@ -11,8 +11,8 @@ from shardwright.ir.cluster import Cluster, restricted
 from shardwright.ir.op_cost import OpRate
 from shardwright.ir.ratios import EVEN
 from shardwright.passes.analysis.compute import op_seconds, op_work, rank_seconds
-from shardwright.passes.analysis.phases import Computation, PhaseModel
-from shardwright.passes.search.step_view import cluster_of_module
+from shardwright.passes.shares.phases import Computation, PhaseModel
+from shardwright.passes.step.step_view import cluster_of_module
 
 # A product of 64x32 and 32x16 takes 65,536 operations, 65.536 s on one device.
 HEAD = """

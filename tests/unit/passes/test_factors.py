@@ -7,9 +7,9 @@ from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.ratios import EVEN, Ratios
 from shardwright.ir.signatures import signatures
-from shardwright.passes.analysis.factors import Factors
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import StepView, step_functions
+from shardwright.passes.step.factors import Factors
+from shardwright.passes.step.step_view import StepView, step_functions
 
 MESH = Mesh.of(gpu=4)
 HEAD = """

@@ -23,7 +23,7 @@ from shardwright.passes.analysis.compute import op_work, seconds_by_signature
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import StepView, step_views
+from shardwright.passes.step.step_view import StepView, step_views
 
 MESH = parse_mesh("2")
 CLUSTER = launching_cluster(MESH)

@@ -19,10 +19,10 @@ from shardwright.ir.ratios import EVEN
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import communication_of
-from shardwright.passes.analysis.phases import PhaseModel, Transmission
 from shardwright.passes.analysis.resharding import Pricing, ReshardCosts
+from shardwright.passes.overlapping.pace import Pace
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.schedule.pace import Pace
+from shardwright.passes.shares.phases import PhaseModel, Transmission
 
 MESH = Mesh.of(node=2, gpu=2)
 SENT = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")

@@ -10,7 +10,7 @@ from shardwright.ir.submesh import subcluster
 from shardwright.passes.analysis.outline import outline_of, outline_seconds
 from shardwright.passes.analysis.simulation.simulate import places_of, simulate
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import cluster_of_module, step_functions
+from shardwright.passes.step.step_view import cluster_of_module, step_functions
 
 PASSES = (
     "partition-stages{stages=2},search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"

@@ -26,7 +26,7 @@ from shardwright.models.registry import training_step
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.timeline import predict
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import cluster_of_module, step_functions
+from shardwright.passes.step.step_view import cluster_of_module, step_functions
 
 MIB = 2**20
 OPTIONS = [

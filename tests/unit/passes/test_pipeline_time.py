@@ -8,7 +8,7 @@ from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.analysis.timeline import Timeline, longest, predict_pipeline
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import cluster_of_module, step_functions, step_views
+from shardwright.passes.step.step_view import cluster_of_module, step_functions, step_views
 
 PASSES = (
     "partition-stages{stages=2},search-strategy,split-batch{parts=4},insert-resharding,select-collectives,"

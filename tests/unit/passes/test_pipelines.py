@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.dialects.pipe import Action, Slot
-from shardwright.passes.schedule.pipelines import Delivery, Kind, Policy, Work, order_of_runs, schedule
+from shardwright.passes.stages.schedules import Delivery, Kind, Policy, Work, order_of_runs, schedule
 
 POLICIES: tuple[Policy, ...] = ("gpipe", "1f1b", "eager-1f1b")
 

@@ -21,10 +21,10 @@ from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.recompute import RecomputePass
-from shardwright.passes.search.activations import Activations
-from shardwright.passes.search.kept_values import ForwardOp, ForwardValue, choose
-from shardwright.passes.search.layers import find_layers
-from shardwright.passes.search.step_view import StepView, cluster_of_module, step_functions
+from shardwright.passes.recomputing.activations import Activations
+from shardwright.passes.recomputing.kept_values import ForwardOp, ForwardValue, choose
+from shardwright.passes.step.layers import find_layers
+from shardwright.passes.step.step_view import StepView, cluster_of_module, step_functions
 
 
 @dataclass(frozen=True)

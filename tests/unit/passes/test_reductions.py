@@ -21,7 +21,7 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.lowering.capture.capture.calling import ReduceDtype
 from shardwright.passes.analysis.compute import is_cast, spec_of
 from shardwright.passes.errors import OpFailure
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 
 REDUCING = ("all_reduce", "reduce_scatter")
 

@@ -21,7 +21,7 @@ from shardwright.passes.analysis.simulation.places import refined
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import OpFailure
-from shardwright.passes.search.step_view import cluster_of_module, step_functions
+from shardwright.passes.step.step_view import cluster_of_module, step_functions
 
 # A relu of 500 floats moves 4,000 bytes: 4 s. A collective starts in 1 s and sends 1,000 bytes in 1 s.
 HEAD = """

@@ -10,7 +10,7 @@ from ir_files import context, parse
 from shardwright.dialects.placed import shape_of
 from shardwright.dialects.staged import Stages
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 
 DEVICES = """
 #slow = #spmd.device<"slow", flops = {float32 = 1.0e9}, bandwidth = 1.0e12, memory = 1.0e9, launch = 0.0>

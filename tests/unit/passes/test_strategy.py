@@ -19,7 +19,7 @@ from shardwright.passes.analysis.compute import seconds_by_signature
 from shardwright.passes.analysis.resharding import ReshardCosts
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import StepView, cluster_of_module, step_functions
+from shardwright.passes.step.step_view import StepView, cluster_of_module, step_functions
 
 HEAD = """
 #cpu = #spmd.device<"cpu", flops = {{float32 = {rate}}}, bandwidth = 1.0e9, memory = 1.0e9, launch = 1.0e-6>

@@ -7,7 +7,7 @@ from xdsl.dialects.func import FuncOp
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.passes.analysis.timeline import Timeline, predict
 from shardwright.passes.errors import OpFailure
-from shardwright.passes.search.step_view import cluster_of_module
+from shardwright.passes.step.step_view import cluster_of_module
 
 # A relu of 500 floats moves 4,000 bytes: 4 s. A collective starts in 1 s and sends 1,000 bytes in 1 s.
 HEAD = """

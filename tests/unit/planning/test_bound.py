@@ -26,10 +26,10 @@ from shardwright.passes.search.decided import strategy_of, write_strategy
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.problem import Solution
-from shardwright.passes.search.step_view import cluster_of_module, step_views
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
 from shardwright.passes.select_collectives import SelectCollectivesPass
+from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 HEAD = """
 #cpu = #spmd.device<"cpu", flops = {{float32 = {rate}}}, bandwidth = {bandwidth}, memory = 1.0e9, launch = 1.0e-6>

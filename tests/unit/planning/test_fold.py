@@ -15,9 +15,9 @@ from shardwright.passes.search.decided import transferred
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints
-from shardwright.passes.search.step_view import step_views
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
+from shardwright.passes.step.step_view import step_views
 
 
 def states_of(problem: StrategyProblem, strategy) -> np.ndarray:

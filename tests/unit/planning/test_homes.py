@@ -23,7 +23,7 @@ from shardwright.lowering.interpreter.interpreter.interpreter import interpret
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.homes import Homes
-from shardwright.passes.search.step_view import StepView, step_functions
+from shardwright.passes.step.step_view import StepView, step_functions
 
 
 def loss_of_pieces(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -26,9 +26,9 @@ from shardwright.passes.planning.workbench import Finished, Refused, Workbench
 from shardwright.passes.search.objective import Weights
 from shardwright.passes.search.pins import Constraints, Pin
 from shardwright.passes.search.shared_tables import Tables
-from shardwright.passes.search.step_view import cluster_of_module, step_views
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import repriced
+from shardwright.passes.step.step_view import cluster_of_module, step_views
 from shardwright.passes.verification import first_fault
 
 

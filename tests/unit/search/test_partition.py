@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.passes.search.partition import Partition, StageCost, partition
+from shardwright.passes.stages.partition import Partition, StageCost, partition
 
 DATA = Path(__file__).parents[2] / "data" / "amp_layer_costs.json"
 BATCH = 32

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from shardwright.passes.search.ratios import Limit, NoShares, Phase, RatioProblem, Work, solve_ratios
+from shardwright.passes.shares.ratios import Limit, NoShares, Phase, RatioProblem, Work, solve_ratios
 
 GRID = 200
 

@@ -16,7 +16,7 @@ from shardwright.models import training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import step_views
+from shardwright.passes.step.step_view import step_views
 
 
 @cache

@@ -7,7 +7,7 @@ from ir_files import context
 
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.search.step_view import step_functions
+from shardwright.passes.step.step_view import step_functions
 
 MESH = 'spmd.mesh @mesh = <["gpu"=2]>\n'
 TIMES = 'spmd.mesh @mesh = <["gpu"=2, "micro"=2 temporal]>\n'

@@ -16,8 +16,8 @@ from ...dialects.spmd import CollectiveOp, FreeOp, PartialOp, SliceOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
 from ..analysis.compute import spec_of
-from ..search.step_view import StepView
-from ..time.loop import communicates
+from ..step.loop import communicates
+from ..step.step_view import StepView
 from .early import early_scalars_first, operands_first, sources
 
 

@@ -18,8 +18,8 @@ from xdsl.ir import SSAValue
 from ...dialects.compute import ComputeOp, dtype_of
 from ...ir.rules import Rule
 from ...ir.sharding import Reduction
-from ..analysis.compute import spec_of
-from .step_view import StepView
+from ..step.step_view import StepView
+from .compute import spec_of
 
 _ROUNDED = ("float", "bfloat", "complex")
 """How the names of dtypes begin whose sums depend on their order."""

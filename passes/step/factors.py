@@ -23,7 +23,7 @@ from ...dialects.ratios import PIECES, segment_of
 from ...ir.ratios import Ratios, Splits
 from ...ir.rules import Rule
 from ...ir.signatures import factor_splits
-from ..search.step_view import StepView
+from .step_view import StepView
 
 Place = tuple[SSAValue, int]
 """A dim of a value."""

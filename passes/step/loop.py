@@ -15,7 +15,7 @@ from ...dialects.spmd import CollectiveOp, FreeOp
 from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..errors import fail
-from ..search.step_view import value_label
+from .step_view import value_label
 
 
 @dataclass(frozen=True)

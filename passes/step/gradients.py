@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, String
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
-from ..dialects import train
-from ..dialects.aten import AtenOp
-from ..dialects.compute import shape_of
-from .decompose_mean import like
-from .errors import fail
+from ...dialects import train
+from ...dialects.aten import AtenOp
+from ...dialects.compute import shape_of
+from ..decompose_mean import like
+from ..errors import fail
 
 
 def gradient_users(func: FuncOp) -> list[Operation]:

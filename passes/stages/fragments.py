@@ -12,8 +12,8 @@ from ...dialects.spmd import WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
-from ..time.loop import Loop, fragment_of
-from .pipelines import Delivery, Kind, Work
+from ..step.loop import Loop, fragment_of
+from .schedules import Delivery, Kind, Work
 
 
 class Fragments:

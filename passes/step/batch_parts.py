@@ -27,7 +27,7 @@ from ...ir.rules import Rule
 from ...ir.sharding import Reduction, Sharding
 from ...ir.signatures import Choice, Linear, Signature, Split, signature
 from ..errors import fail
-from ..search.step_view import Input, value_label
+from .step_view import Input, value_label
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from ...dialects import train
 from ...dialects.compute import ComputeOp
 from ...dialects.pipe import STAGE, STAGES, TransferOp
 from ...dialects.step import BACKWARD, merge_argument_attributes
-from .layers import Layers
-from .step_view import StepView
+from ..step.layers import Layers
+from ..step.step_view import StepView
 
 
 def divide(view: StepView, layers: Layers, meshes: Sequence[str], bounds: Sequence[int]) -> None:

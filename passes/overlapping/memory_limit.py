@@ -17,7 +17,7 @@ from ...ir.collectives import CollectiveKind
 from ..analysis.compute import local_bytes
 from ..analysis.liveness import Buffer
 from ..analysis.memory import MemoryUse, memory_use
-from ..search.step_view import StepView
+from ..step.step_view import StepView
 from .waits import is_reduction, move_before, wait_of
 
 _COPIES = 3

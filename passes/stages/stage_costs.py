@@ -29,9 +29,9 @@ from ...ir.op_cost import OpWork, op_seconds
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ...ir.text_file import read_text
-from ..search.layers import Layers
-from ..search.step_view import StepView
-from .compute import op_work
+from ..analysis.compute import op_work
+from ..step.layers import Layers
+from ..step.step_view import StepView
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from xdsl.ir import OpResult, SSAValue
 from ...dialects import train
 from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.pipe import TransferOp
-from ..analysis.compute import is_cast, spec_of
+from .compute import is_cast, spec_of
 
 _ADDITION = "aten.add.Tensor"
 

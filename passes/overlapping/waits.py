@@ -13,7 +13,7 @@ from ...dialects.spmd import CollectiveOp, StartOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...ir.collectives import CollectiveKind
 from ..analysis.durations import communication_of
-from ..time.loop import communicates
+from ..step.loop import communicates
 from .buckets import Traffic
 from .pace import MARGIN
 

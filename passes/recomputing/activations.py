@@ -23,10 +23,10 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ..analysis.compute import op_work, spec_of
-from ..analysis.stage_costs import whole_signature
+from ..stages.stage_costs import whole_signature
+from ..step.layers import find_layers
+from ..step.step_view import StepView
 from .kept_values import ForwardOp, ForwardValue
-from .layers import find_layers
-from .step_view import StepView
 
 _TILT = 0.01
 """By how much later ops of a layer count more than earlier ones, so that of ops that pay alike some can be chosen."""

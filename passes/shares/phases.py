@@ -28,9 +28,9 @@ from ...ir.op_cost import OpWork, op_rate, op_seconds
 from ...ir.ratios import Ratios
 from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature, Split, choices_of
-from ..search.ratios import Phase, Work
-from ..search.step_view import StepView
-from .compute import counts_of, spec_of
+from ..analysis.compute import counts_of, spec_of
+from ..step.step_view import StepView
+from .ratios import Phase, Work
 
 RatiosBySegment = Mapping[int, Ratios]
 

@@ -8,13 +8,13 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 
-from ..dialects.compute import SIGNATURE
-from ..dialects.mesh_ops import MeshOp
-from ..dialects.pipe import STAGES, FragmentOp
-from ..dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
-from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
-from ..dialects.train import FOUND_INF, ForeachOp, TrainOp
-from .errors import fail
+from ...dialects.compute import SIGNATURE
+from ...dialects.mesh_ops import MeshOp
+from ...dialects.pipe import STAGES, FragmentOp
+from ...dialects.sharding_attrs import RatiosAttr, ShardingAttr, SignatureAttr
+from ...dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from ...dialects.train import FOUND_INF, ForeachOp, TrainOp
+from ..errors import fail
 
 _RESHARDING = (ReshardingOp, StartOp, WaitOp, AccumulateOp, FreeOp)
 

@@ -1,0 +1,1 @@
+"""Which activations are kept for backward and which are computed again."""

@@ -1,0 +1,1 @@
+"""The division of a step into stages, and the schedules by which stages run micro-batches."""
