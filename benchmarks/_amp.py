@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from _outline import Outline, Stretch, outline_of
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -22,7 +23,6 @@ from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import Communication
-from shardwright.passes.analysis.outline import Outline, Stretch, outline_of
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import step_functions
 

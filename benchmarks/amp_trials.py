@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
+from _outline import Outline, outline_seconds
 from _report import plot_scatter, publish
 
 from shardwright.ir.robust_fit import Constant, fit_constants
-from shardwright.passes.analysis.outline import Outline, outline_seconds
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from time import perf_counter
 
+from _synthetic_problems import layered_problem
+
 from shardwright.passes.search.eliminate import solve
-from shardwright.passes.search.synthetic import layered_problem
 
 
 def main(depths: list[int]) -> None:

@@ -20,7 +20,7 @@ from xdsl.pattern_rewriter import (
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
-from .decompose_mean import like
+from .step.new_ops import like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 

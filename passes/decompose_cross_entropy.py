@@ -24,7 +24,8 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
-from .decompose_mean import count_labels, like
+from .decompose_mean import count_labels
+from .step.new_ops import like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 

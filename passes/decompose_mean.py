@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, TensorType, i1, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
@@ -17,10 +16,10 @@ from xdsl.pattern_rewriter import (
     RewritePattern,
 )
 
-from ..dialects.aten import ATEN_OPS, AtenOp
+from ..dialects.aten import AtenOp
 from ..dialects.compute import shape_of
-from ..dialects.step import BACKWARD, CHECKPOINT, RECOMPUTED
 from ..ir.ops.common import wrapped
+from .step.new_ops import like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 
@@ -78,22 +77,6 @@ class DecomposeMeanPass(ModulePass):
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(
             op
         )
-
-
-def like(
-    op: Operation,
-    name: str,
-    operands: Sequence[SSAValue],
-    types: Sequence[Attribute],
-    hint: str,
-    **given: Attribute,
-) -> AtenOp:
-    """An aten op with the location and phase of `op`."""
-    phase = {name: op.attributes[name] for name in (BACKWARD, CHECKPOINT, RECOMPUTED) if name in op.attributes}
-    new = ATEN_OPS[name](operands=[operands], result_types=[types], attributes=given | phase)
-    new.location = op.location
-    new.results[0].name_hint = hint
-    return new
 
 
 class MeanToSum(RewritePattern):

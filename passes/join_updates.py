@@ -23,7 +23,7 @@ from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
-from .analysis.durations import layer_of
+from .step.layers import layer_of
 from .step.step_view import cluster_on, stage_meshes, step_functions
 from .sum_squares import sum_squares
 

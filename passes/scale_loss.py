@@ -28,7 +28,6 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects import train
 from ..dialects.compute import ComputeOp, dtype_of
-from .decompose_mean import like
 from .errors import fail
 from .step.gradients import (
     Insertion,
@@ -41,6 +40,7 @@ from .step.gradients import (
     hint_of,
 )
 from .step.gradients import replace_gradient as replace
+from .step.new_ops import like
 from .step.requirements import require_no_skipped_updates, require_undecided
 from .step.step_view import step_functions
 

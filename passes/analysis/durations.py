@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from xdsl.dialects.builtin import NameLoc
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.spmd import CollectiveOp, StartOp
@@ -112,8 +111,3 @@ class ComputeSeconds:
         if key not in self._known:
             self._known[key] = op_seconds(op, signature, self.cluster)
         return self._known[key]
-
-
-def layer_of(op: Operation) -> str:
-    """The module of the user's model that `op` is from; empty where not known."""
-    return op.location.desc.data if isinstance(op.location, NameLoc) else ""

@@ -19,7 +19,7 @@ from xdsl.ir import Operation
 from ...dialects.spmd import StartOp
 from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
-from .durations import layer_of
+from ..step.layers import layer_of
 from .simulation.network import TRANSFER
 from .simulation.results import COMPUTE, Simulation
 from .simulation.simulate import places_of, simulate

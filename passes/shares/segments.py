@@ -11,7 +11,8 @@ from ...dialects.compute import ComputeOp
 from ...dialects.ratios import SEGMENT
 from ...dialects.step import BACKWARD
 from ...dialects.train import TrainOp, is_update
-from ..analysis.durations import ComputeSeconds, layer_of
+from ..analysis.durations import ComputeSeconds
+from ..step.layers import layer_of
 from ..step.step_view import StepView
 
 

@@ -13,8 +13,8 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import shape_of
-from ..decompose_mean import like
 from ..errors import fail
+from .new_ops import like
 
 
 def gradient_users(func: FuncOp) -> list[Operation]:

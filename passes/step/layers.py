@@ -12,18 +12,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import OpaqueOp
 from ...dialects.compute import INDEPENDENT, ComputeOp, shape_of
 from ...dialects.step import BACKWARD, RECOMPUTED
-from ..analysis.durations import layer_of
 from ..errors import fail
 from .step_view import StepView
 
 _EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT, train.SEED)
 """The roles of arguments that any stage can have a copy of."""
+
+
+def layer_of(op: Operation) -> str:
+    """The module of the user's model that `op` is from; empty where not known."""
+    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """An outline takes as long as the simulation of the step that it is of, on its cluster and on others."""
 
 import pytest
+from _outline import outline_of, outline_seconds
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import subcluster
-from shardwright.passes.analysis.outline import outline_of, outline_seconds
 from shardwright.passes.analysis.simulation.simulate import places_of, simulate
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions

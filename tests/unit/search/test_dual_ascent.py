@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from _synthetic_problems import layered_problem
 
 from shardwright.passes.search.dual_ascent import DualAscent
 from shardwright.passes.search.problem import Edge, Problem, brute_force
 from shardwright.passes.search.reduction import Graph, reduce
-from shardwright.passes.search.synthetic import layered_problem
 
 
 def random_graph(seed: int) -> tuple[Problem, Graph]:

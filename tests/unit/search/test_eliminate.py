@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from _synthetic_problems import layered_problem, perturbed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,6 @@ from shardwright.passes.search import bucket
 from shardwright.passes.search.eliminate import LimitReached, Limits, solve
 from shardwright.passes.search.problem import Edge, Infeasible, Problem, brute_force
 from shardwright.passes.search.reduction import Graph
-from shardwright.passes.search.synthetic import layered_problem, perturbed
 
 # Each lets a later step of the search do the work.
 REACHING = {

@@ -17,18 +17,18 @@ from typing import Literal, TypeAlias
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from ...dialects.spmd import CollectiveOp
-from ...ir.cluster import Cluster
-from ...ir.mesh import Mesh
-from ...ir.op_cost import OpWork, op_seconds
-from ...ir.submesh import subcluster
-from ..step.step_view import cluster_of_module, step_views
-from .durations import Communication, communication_of
-from .simulation.costs import OpCosts
-from .simulation.network import TRANSFER, Traffic
-from .simulation.places import Place, divided
-from .simulation.programs import End, Instruction, Issue, Program, Span, programs_of
-from .simulation.simulate import places_of
+from shardwright.dialects.spmd import CollectiveOp
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.op_cost import OpWork, op_seconds
+from shardwright.ir.submesh import subcluster
+from shardwright.passes.analysis.durations import Communication, communication_of
+from shardwright.passes.analysis.simulation.costs import OpCosts
+from shardwright.passes.analysis.simulation.network import TRANSFER, Traffic
+from shardwright.passes.analysis.simulation.places import Place, divided
+from shardwright.passes.analysis.simulation.programs import End, Instruction, Issue, Program, Span, programs_of
+from shardwright.passes.analysis.simulation.simulate import places_of
+from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from .problem import Costs, Edge, Problem
+from shardwright.passes.search.problem import Costs, Edge, Problem
 
 SIZES = {"b": 32.0, "s": 1024.0, "h": 1600.0, "a": 1600.0, "f": 6400.0}
 """Elements along each dim: batch, sequence, hidden, attention heads, feed-forward."""
