@@ -28,7 +28,7 @@ from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.analysis.memory import MemoryPeak, peak_memory
-from ..passes.analysis.timeline import longest, predict, predict_pipeline
+from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.errors import PassError
 from ..passes.pipeline import run_pipeline

@@ -23,7 +23,7 @@ from shardwright.dialects.text import parse_module
 from shardwright.ir.cluster import BackEnd, Cluster, Device, restricted
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import parse_mesh
-from shardwright.passes.analysis.timeline import Timeline, longest, predict, predict_pipeline
+from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict, predict_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, mesh_of_module, step_functions, step_views
 from shardwright.tools.universe import UNIVERSE
 

@@ -25,7 +25,7 @@ from _prediction_study import Study
 from _report import RESULTS, publish
 
 from shardwright.lowering.codegen.names import identifier
-from shardwright.passes.analysis.timeline import Timeline
+from shardwright.passes.analysis.simulation.timeline import Timeline
 from shardwright.runtime import run_ranks
 
 _CALL = re.compile(r"""(?:.* = )?(comm\.start\(['"]\w+|[\w.]+)""")

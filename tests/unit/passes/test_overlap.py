@@ -24,7 +24,7 @@ from shardwright.ir.signatures import signatures
 from shardwright.lowering.interpreter.interpreter.verify_numerics import check_pass
 from shardwright.models.registry import training_step
 from shardwright.passes.analysis.memory import peak_memory
-from shardwright.passes.analysis.timeline import predict
+from shardwright.passes.analysis.simulation.timeline import predict
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions
 

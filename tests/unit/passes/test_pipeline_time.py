@@ -6,7 +6,7 @@ from ir_files import context, parse
 from shardwright.api.check import CheckCase, imported, plan_case
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.analysis.timeline import Timeline, longest, predict_pipeline
+from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict_pipeline
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import cluster_of_module, step_functions, step_views
 

@@ -5,7 +5,7 @@ from ir_files import context, parse
 from xdsl.dialects.func import FuncOp
 
 from shardwright.ir.collectives import CollectiveKind
-from shardwright.passes.analysis.timeline import Timeline, predict
+from shardwright.passes.analysis.simulation.timeline import Timeline, predict
 from shardwright.passes.errors import OpFailure
 from shardwright.passes.step.step_view import cluster_of_module
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
-from ...dialects.spmd import StartOp
-from ...ir.cluster import Cluster
-from ...ir.collectives import CollectiveKind
-from ..step.layers import layer_of
-from .simulation.network import TRANSFER
-from .simulation.results import COMPUTE, Simulation
-from .simulation.simulate import places_of, simulate
+from ....dialects.spmd import StartOp
+from ....ir.cluster import Cluster
+from ....ir.collectives import CollectiveKind
+from ...step.layers import layer_of
+from .network import TRANSFER
+from .results import COMPUTE, Simulation
+from .simulate import places_of, simulate
 
 
 @dataclass(frozen=True)
