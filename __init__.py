@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .api.check_rule import check_rule
-    from .api.counter_random import counter_random
+    from .api.checking.counter_random import counter_random
+    from .api.checking.rule import check_rule
     from .api.parallelize import parallelize
     from .api.training_step import LossScaling, TrainingStep
     from .ir.ops.registered import register_rule

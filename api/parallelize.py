@@ -37,9 +37,9 @@ from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.stages import Stage
 from ..runtime.watch import Watch
-from .auto_cluster import AUTO, auto_cluster, mesh_of
 from .batch_form import BatchForm
 from .batch_values import BatchValues
+from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
 from .compile import CompiledStep, PlanOptions
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan

@@ -6,7 +6,7 @@ Hugging Face models on four gloo ranks against one device: the loss, every gradi
 Takes the tiny configs of `models/hf/tiny.py`, all of them by default. Each is imported, planned for a mesh of 4 and
 of 2x2 on a cluster where splitting pays, and trained for two steps of SGD with momentum in float32; models that keep
 to their dtype also in float64 on 2x2; three also with dropout. Errors are the largest by the measure of
-`api/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
+`api/checking/comparison.py`; the tolerances are 1e-5 and 1e-10. `--docs` writes the table into docs/huggingface.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from _report import publish
 from xdsl.dialects.builtin import Float32Type, TensorType
 
-from shardwright.api.check import CheckCase, CheckResult, check_on_ranks, imported
+from shardwright.api.checking.check import CheckCase, CheckResult, check_on_ranks, imported
 from shardwright.dialects.aten import AtenOp, OpaqueOp
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh, parse_mesh

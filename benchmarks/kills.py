@@ -37,7 +37,7 @@ from _killed_jobs import Job, by_torchrun, forked
 from _killed_training import OPERATIONS, STEPS, Aim
 from _report import publish
 
-from shardwright.api.local_cluster import generic_cluster
+from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.ir.cluster_file import cluster_toml
 
 KEPT = 2

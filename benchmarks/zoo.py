@@ -5,8 +5,8 @@ The shipped models: that they train as one device does, and how long they take t
     python benchmarks/zoo.py --strategies 200           # so many random strategies of four models, in the interpreter
     python benchmarks/zoo.py --sizes [NAME ...]         # every model at its full size, planned for 8 and for 8x8 H100
 
-Errors are by the measure of `api/comparison.py`, over five steps, each with another batch. `replicated` are the ops
-that run whole for want of a sharding rule.
+Errors are by the measure of `api/checking/comparison.py`, over five steps, each with another batch. `replicated` are
+the ops that run whole for want of a sharding rule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from _report import publish
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shardwright.api.check import CheckCase, check_on_ranks
+from shardwright.api.checking.check import CheckCase, check_on_ranks
 from shardwright.api.compile import import_training_step
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import MODELS, training_step

@@ -139,8 +139,8 @@ def _say(error: DiagnosticError) -> None:
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output]:
     """What a command line asks to be measured on so many ranks, and what becomes of it."""
     # Not in the processes that are started here: they take the ops as they are given.
-    from ..api.op_families import family_samples
-    from ..api.op_samples import ops_of_plans
+    from ..api.calibration.op_families import family_samples
+    from ..api.calibration.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)
     if options.ops_of:

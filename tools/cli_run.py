@@ -7,7 +7,7 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from ..api.local_cluster import generic_cluster, measured_cluster
+from ..api.calibration.local_cluster import generic_cluster, measured_cluster
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.text_file import read_text

@@ -15,9 +15,9 @@ import pytest
 import torch
 from split_cluster import split_cluster
 
-from shardwright.api.check import SEED, CheckCase, check_interpreted, compile_case, imported, plan_case
-from shardwright.api.interpreted import InterpretedRun
-from shardwright.api.reference import EagerRun
+from shardwright.api.checking.check import SEED, CheckCase, check_interpreted, compile_case, imported, plan_case
+from shardwright.api.checking.interpreted import InterpretedRun
+from shardwright.api.checking.reference import EagerRun
 from shardwright.ir.mesh import parse_mesh
 
 FOUR_PARTS = (

@@ -17,9 +17,9 @@ import torch
 from split_cluster import split_cluster
 from torch import nn
 
-from shardwright.api.check import SEED, CheckCase, CheckResult, check_on_ranks, compile_case, imported
-from shardwright.api.comparison import Worst, largest, measure
-from shardwright.api.reference import EagerRun
+from shardwright.api.checking.check import SEED, CheckCase, CheckResult, check_on_ranks, compile_case, imported
+from shardwright.api.checking.comparison import Worst, largest, measure
+from shardwright.api.checking.reference import EagerRun
 from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of
 from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh

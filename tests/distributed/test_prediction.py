@@ -10,7 +10,7 @@ from _prediction_cases import plan
 from _prediction_ranks import time_steps
 from _prediction_study import load_module, predicted
 
-from shardwright.api.local_cluster import generic_cluster
+from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.models.mlp import mlp_step
 from shardwright.runtime import run_ranks
 

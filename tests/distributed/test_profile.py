@@ -6,10 +6,10 @@ from pathlib import Path
 import lost_rank
 import pytest
 
+from shardwright.api.calibration.local_cluster import generic_cluster
+from shardwright.api.calibration.op_families import family_samples
+from shardwright.api.calibration.op_samples import rehearsal_of, samples_of_plan
 from shardwright.api.compile import compile_step
-from shardwright.api.local_cluster import generic_cluster
-from shardwright.api.op_families import family_samples
-from shardwright.api.op_samples import rehearsal_of, samples_of_plan
 from shardwright.api.steps import find_step
 from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import Mesh

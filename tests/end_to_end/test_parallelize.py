@@ -15,7 +15,7 @@ import torch
 from split_cluster import split_cluster
 
 import shardwright as sw
-from shardwright.api.reference import EagerRun, vary_batch
+from shardwright.api.checking.reference import EagerRun, vary_batch
 from shardwright.ir.cluster_file import cluster_toml
 from shardwright.ir.mesh import Mesh
 from shardwright.models.registry import training_step
@@ -29,7 +29,7 @@ import sys
 import torch
 
 import shardwright as sw
-from shardwright.api.reference import vary_batch
+from shardwright.api.checking.reference import vary_batch
 from shardwright.models.registry import training_step
 
 made = training_step("gpt2-tiny")

@@ -13,7 +13,7 @@ from random_strategies import RandomStrategies, with_random_signatures
 from torch import nn
 from xdsl.context import Context
 
-from shardwright.api.check import TOLERANCES, CheckCase, check_interpreted
+from shardwright.api.checking.check import TOLERANCES, CheckCase, check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch import nn
 
-from shardwright.api.counter_random import counter_random
+from shardwright.api.checking.counter_random import counter_random
 from shardwright.ir.counter import step_seed
 from shardwright.lowering.capture.capture.calling import Batch, batch_items, compute_loss
 from shardwright.lowering.capture.capture.capture import CapturedStep

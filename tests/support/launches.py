@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.check import CheckCase, CheckResult, check_on_ranks
+from shardwright.api.checking.check import CheckCase, CheckResult, check_on_ranks
 from shardwright.runtime.spawn import RankError
 
 

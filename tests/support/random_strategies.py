@@ -7,10 +7,10 @@ import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.check import SEED, CheckCase, imported
-from shardwright.api.comparison import Worst, measure
-from shardwright.api.interpreted import InterpretedRun
-from shardwright.api.reference import EagerRun
+from shardwright.api.checking.check import SEED, CheckCase, imported
+from shardwright.api.checking.comparison import Worst, measure
+from shardwright.api.checking.interpreted import InterpretedRun
+from shardwright.api.checking.reference import EagerRun
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.compute import SIGNATURE
 from shardwright.dialects.sharding_attrs import SignatureAttr

@@ -6,7 +6,7 @@ import pytest
 from custom_ops import PRODUCT
 
 import shardwright as sw
-from shardwright.api.check_rule import RuleCheckError
+from shardwright.api.checking.rule import RuleCheckError
 from shardwright.tools.cli import main
 
 RIGHT = "([i, k], [k, j]) -> ([i, j]) reduction={k} linear={0, 1}"

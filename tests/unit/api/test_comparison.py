@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from shardwright.api.comparison import Worst, assemble, largest, measure
+from shardwright.api.checking.comparison import Worst, assemble, largest, measure
 
 
 def test_the_largest_error_of_each_kind_is_named():

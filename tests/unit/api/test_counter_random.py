@@ -10,7 +10,7 @@ from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
 from shardwright import counter_random
-from shardwright.api.reference import vary_batch
+from shardwright.api.checking.reference import vary_batch
 from shardwright.ir.counter import step_seed
 from shardwright.lowering.capture.capture.capture import capture_step
 from shardwright.runtime.counter_random import random_dropout

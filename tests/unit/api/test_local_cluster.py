@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.api.local_cluster import generic_cluster
+from shardwright.api.calibration.local_cluster import generic_cluster
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 8])

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from shardwright import TrainingStep
+from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.compile import PlanOptions, compile_step, import_training_step
-from shardwright.api.local_cluster import generic_cluster
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.lowering.capture.capture.captured import CaptureError
 from shardwright.lowering.codegen.load_program import load_program

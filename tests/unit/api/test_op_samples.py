@@ -8,10 +8,10 @@ import torch
 from xdsl.dialects.builtin import StringAttr
 from xdsl.printer import Printer
 
+from shardwright.api.calibration.local_cluster import generic_cluster
+from shardwright.api.calibration.op_families import family_samples
+from shardwright.api.calibration.op_samples import PlanFileError, ops_of_plans, samples_of_plan
 from shardwright.api.compile import compile_step
-from shardwright.api.local_cluster import generic_cluster
-from shardwright.api.op_families import family_samples
-from shardwright.api.op_samples import PlanFileError, ops_of_plans, samples_of_plan
 from shardwright.api.steps import find_step
 from shardwright.runtime.profile.samples import TensorSpec, arena_for, callable_of
 

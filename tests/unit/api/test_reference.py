@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from shardwright.api.reference import EagerRun, vary_batch, with_optimizer
+from shardwright.api.checking.reference import EagerRun, vary_batch, with_optimizer
 from shardwright.lowering.capture.capture.calling import batch_items
 from shardwright.models.registry import training_step
 

@@ -7,8 +7,8 @@ from road import road
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.compile import compile_step
-from shardwright.api.local_cluster import generic_cluster
 from shardwright.api.steps import find_step
 from shardwright.dialects.compute import ComputeOp
 from shardwright.lowering.codegen.emit_python import emit_python

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shardwright.api.check import CheckCase, check_interpreted, imported, plan_case
+from shardwright.api.checking.check import CheckCase, check_interpreted, imported, plan_case
 from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link

@@ -3,7 +3,7 @@
 import pytest
 from made_up_journal import ALPHA, BANDWIDTH, BETA, FLOPS, SIZES, made_up_journal
 
-from shardwright.api.op_families import family_samples
+from shardwright.api.calibration.op_families import family_samples
 from shardwright.ir.cluster_file import parse_cluster
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh

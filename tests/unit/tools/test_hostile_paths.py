@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.files import swap_folder
-from shardwright.api.local_cluster import generic_cluster
 from shardwright.api.steps import find_step
 from shardwright.ir.text_file import read_file, read_text, write_atomically
 from shardwright.passes.pipeline_spec import PipelineError, parse_pipeline, quoted

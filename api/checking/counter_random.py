@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ir.counter import step_seed
-from ..lowering.fused.random_draws import DRAWS, arguments_by_name, draw_arguments, draws_nothing
-from ..runtime import counter_random as drawing
+from ...ir.counter import step_seed
+from ...lowering.fused.random_draws import DRAWS, arguments_by_name, draw_arguments, draws_nothing
+from ...runtime import counter_random as drawing
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..lowering.capture.calling import Batch, batch_items, build_optimizer
-from ..passes.clip_gradients import NORM
-from ..passes.scale_loss import SCALE
-from ..passes.skip_non_finite import SKIPPED
+from ...lowering.capture.calling import Batch, batch_items, build_optimizer
+from ...passes.clip_gradients import NORM
+from ...passes.scale_loss import SCALE
+from ...passes.skip_non_finite import SKIPPED
+from ..training_step import LossScaling, TrainingStep
 from .comparison import StepValues
 from .counter_random import counter_random
-from .training_step import LossScaling, TrainingStep
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from xdsl.ir import Attribute
 
-from ..dialects.aten import RULE
-from ..dialects.sharding_attrs import RuleAttr
-from ..ir.ops.registered import full_name, notation_of
-from ..ir.rules import Notation
-from ..lowering.calls.allowed_ops import vouch_for
-from ..lowering.calls.calls import Call
-from ..lowering.calls.local_calls import make_call
-from ..lowering.probe.one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of, the_op
-from ..lowering.probe.soundness import Counterexample, Verdict, check_op, op_text
+from ...dialects.aten import RULE
+from ...dialects.sharding_attrs import RuleAttr
+from ...ir.ops.registered import full_name, notation_of
+from ...ir.rules import Notation
+from ...lowering.calls.allowed_ops import vouch_for
+from ...lowering.calls.calls import Call
+from ...lowering.calls.local_calls import make_call
+from ...lowering.probe.one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of, the_op
+from ...lowering.probe.soundness import Counterexample, Verdict, check_op, op_text
 
 _SIZES = (6, 5, 4, 7, 8, 9, 10, 11)
 _DTYPES = (torch.float64, torch.int64, torch.bool)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..ir.cluster import Cluster
-from ..ir.cluster_file import find_cluster
-from ..ir.mesh import Mesh
-from ..ir.submesh import on_mesh
-from ..runtime.profile.output import Output
-from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here
-from ..runtime.spawn import run_ranks
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import find_cluster
+from ...ir.mesh import Mesh
+from ...ir.submesh import on_mesh
+from ...runtime.profile.output import Output
+from ...runtime.profile.session import QUICK_SECONDS, Request, profile_here
+from ...runtime.spawn import run_ranks
 from .op_families import family_samples
 
 AXIS = "gpu"

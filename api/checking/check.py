@@ -19,21 +19,21 @@ import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from ..ir.cluster import Cluster
-from ..ir.cluster_file import find_cluster
-from ..ir.mesh import Mesh
-from ..ir.submesh import on_mesh
-from ..lowering.capture.calling import Batch, build_optimizer
-from ..passes.add_cluster import add_cluster
-from ..passes.pipeline import run_pipeline
-from ..runtime.initialize import drawn_alike
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import find_cluster
+from ...ir.mesh import Mesh
+from ...ir.submesh import on_mesh
+from ...lowering.capture.calling import Batch, build_optimizer
+from ...passes.add_cluster import add_cluster
+from ...passes.pipeline import run_pipeline
+from ...runtime.initialize import drawn_alike
+from ..calibration.local_cluster import GENERIC
+from ..compile import CompiledStep, PlanOptions, import_training_step, lower
+from ..pin_file import is_pin_text, pin_file
+from ..steps import find_step
+from ..training_step import TrainingStep
 from .comparison import StepValues, Worst, largest, measure
-from .compile import CompiledStep, PlanOptions, import_training_step, lower
-from .local_cluster import GENERIC
-from .pin_file import is_pin_text, pin_file
 from .reference import EagerRun, vary_batch, with_optimizer
-from .steps import find_step
-from .training_step import TrainingStep
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 SEED = 0
@@ -169,8 +169,8 @@ def check_on_ranks(
         ValueError: a case whose mesh has another number of devices.
         RankError: a rank failed while running; the message names the case.
     """
-    from ..runtime.spawn import run_ranks
-    from .check_ranks import check_all
+    from ...runtime.spawn import run_ranks
+    from .ranks import check_all
 
     for case in cases:
         if case.mesh.device_count != world_size:

@@ -10,13 +10,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
 from xdsl.dialects.func import Func
 
-from ..dialects.aten import ATEN
-from ..dialects.compute import ComputeOp
-from ..dialects.text import parse_module
-from ..dialects.train import TRAIN
-from ..ir.mesh import Mesh
-from ..ir.op_cost import COPY
-from ..runtime.profile.samples import OpSample
+from ...dialects.aten import ATEN
+from ...dialects.compute import ComputeOp
+from ...dialects.text import parse_module
+from ...dialects.train import TRAIN
+from ...ir.mesh import Mesh
+from ...ir.op_cost import COPY
+from ...runtime.profile.samples import OpSample
 from .op_samples import sample_of, work_of
 
 _ONE_RANK = Mesh.of(rank=1)

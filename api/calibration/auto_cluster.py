@@ -12,17 +12,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..ir.cluster import Cluster
-from ..ir.cluster_file import load_cluster
-from ..ir.mesh import Mesh
-from ..ir.text_file import write_atomically
-from ..ir.user_folder import user_folder
-from ..runtime.agreement import from_rank_0, of_all_ranks, world_size
-from ..runtime.plan import PlanError
-from ..runtime.profile.devices import device_name
-from ..runtime.profile.journal import ProfileError
-from ..runtime.profile.output import Output, profile_text
-from ..runtime.profile.session import Request, profile_rank
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import load_cluster
+from ...ir.mesh import Mesh
+from ...ir.text_file import write_atomically
+from ...ir.user_folder import user_folder
+from ...runtime.agreement import from_rank_0, of_all_ranks, world_size
+from ...runtime.plan import PlanError
+from ...runtime.profile.devices import device_name
+from ...runtime.profile.journal import ProfileError
+from ...runtime.profile.output import Output, profile_text
+from ...runtime.profile.session import Request, profile_rank
 from .local_cluster import generic_cluster
 from .op_families import family_samples
 

@@ -13,29 +13,29 @@ from xdsl.dialects.func import Func
 from xdsl.ir import Operation
 from xdsl.utils.lexer import Input
 
-from ..dialects.aten import ATEN
-from ..dialects.compute import ComputeOp, dtype_of
-from ..dialects.mesh_ops import MeshOp
-from ..dialects.pipe import PIPE
-from ..dialects.spmd import SPMD, SliceOp
-from ..dialects.train import TRAIN, TrainOp
-from ..ir.cluster import Cluster
-from ..ir.cluster_file import find_cluster
-from ..ir.mesh import Mesh
-from ..ir.op_cost import OpWork
-from ..ir.text_file import read_text
-from ..lowering.calls.calls import call_of
-from ..lowering.codegen.emit_python import emit_python
-from ..lowering.interpreter.local_compute import signature_of
-from ..lowering.interpreter.local_op import call_text, local_shapes
-from ..lowering.interpreter.random_inputs import batch_ranges
-from ..passes.analysis.compute import op_work, slice_work
-from ..passes.reading import InvalidModuleError, TextError, read_module
-from ..passes.step.step_view import cluster_of_module, step_views
-from ..runtime.profile.rehearsal import Rehearsal
-from ..runtime.profile.samples import OpSample, TensorSpec
-from .compile import compile_step
-from .steps import find_step
+from ...dialects.aten import ATEN
+from ...dialects.compute import ComputeOp, dtype_of
+from ...dialects.mesh_ops import MeshOp
+from ...dialects.pipe import PIPE
+from ...dialects.spmd import SPMD, SliceOp
+from ...dialects.train import TRAIN, TrainOp
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import find_cluster
+from ...ir.mesh import Mesh
+from ...ir.op_cost import OpWork
+from ...ir.text_file import read_text
+from ...lowering.calls.calls import call_of
+from ...lowering.codegen.emit_python import emit_python
+from ...lowering.interpreter.local_compute import signature_of
+from ...lowering.interpreter.local_op import call_text, local_shapes
+from ...lowering.interpreter.random_inputs import batch_ranges
+from ...passes.analysis.compute import op_work, slice_work
+from ...passes.reading import InvalidModuleError, TextError, read_module
+from ...passes.step.step_view import cluster_of_module, step_views
+from ...runtime.profile.rehearsal import Rehearsal
+from ...runtime.profile.samples import OpSample, TensorSpec
+from ..compile import compile_step
+from ..steps import find_step
 
 
 class PlanFileError(ValueError):

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 from xdsl.dialects.builtin import ModuleOp
 
-from ..ir.mesh import Mesh
-from ..lowering.capture.calling import batch_items
-from ..lowering.codegen.load_program import load_text
-from ..runtime.communicator import Communicator
-from ..runtime.executor import Executor, gather
-from ..runtime.plan import Plan, Result, Value
-from ..runtime.stages import Stage, connect
-from ..runtime.transfers import Lines
+from ...ir.mesh import Mesh
+from ...lowering.capture.calling import batch_items
+from ...lowering.codegen.load_program import load_text
+from ...runtime.communicator import Communicator
+from ...runtime.executor import Executor, gather
+from ...runtime.plan import Plan, Result, Value
+from ...runtime.stages import Stage, connect
+from ...runtime.transfers import Lines
 from .check import SEED, CheckCase, compile_case, imported
 from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun

@@ -7,12 +7,12 @@ from torch import nn
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.ir import Attribute
 
-from ..dialects import train
-from ..dialects.compute import python_value
-from ..ir.counter import step_seed
-from ..lowering.capture.calling import Batch, batch_items
-from ..lowering.interpreter.interpreter import argument_attributes, find_function, interpret, result_attributes
-from ..lowering.interpreter.random_inputs import random_inputs
+from ...dialects import train
+from ...dialects.compute import python_value
+from ...ir.counter import step_seed
+from ...lowering.capture.calling import Batch, batch_items
+from ...lowering.interpreter.interpreter import argument_attributes, find_function, interpret, result_attributes
+from ...lowering.interpreter.random_inputs import random_inputs
 from .comparison import StepValues
 
 
