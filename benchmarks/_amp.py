@@ -18,7 +18,8 @@ from shardwright.api.compile import import_training_step
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.op_cost import OpRate, OpWork
+from shardwright.ir.op_cost import OpWork
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster

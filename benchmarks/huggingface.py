@@ -23,7 +23,8 @@ import torch
 from _report import publish
 from xdsl.dialects.builtin import Float32Type, TensorType
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_on_ranks, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, imported
+from shardwright.api.checking.check import check_on_ranks
 from shardwright.dialects.aten import AtenOp, OpaqueOp
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh, parse_mesh

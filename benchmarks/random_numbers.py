@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from _report import interval, plot_intervals, publish
 
-from shardwright.api.checking.check import CheckCase, check_on_ranks
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.check import check_on_ranks
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.counter import step_seed

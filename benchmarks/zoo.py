@@ -25,7 +25,8 @@ import torch
 from _report import publish
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shardwright.api.checking.check import CheckCase, check_on_ranks
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.check import check_on_ranks
 from shardwright.api.compile import import_training_step
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models import MODELS, training_step

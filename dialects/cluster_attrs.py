@@ -27,7 +27,7 @@ from ..ir.cluster_fields import (
     Unit,
     shown,
 )
-from ..ir.op_cost import OpRate
+from ..ir.op_rate import OpRate
 from ..ir.topology import Host, Level, Switch, Topology
 
 

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from .collectives import CollectiveKind
 from .mesh import Mesh
-from .op_cost import OpRate
+from .op_rate import OpRate
 from .time_by_size import TimeBySize
 from .topology import Route, Topology
 from .topology_cost import topology_costs

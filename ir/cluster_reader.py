@@ -24,7 +24,8 @@ from .cluster_fields import (
 )
 from .collectives import CollectiveKind
 from .mesh import Axis, Mesh, axis_name_fault
-from .op_cost import MULTIPLYING, OpRate
+from .op_cost import MULTIPLYING
+from .op_rate import OpRate
 from .topology import Host, Level, Switch, Topology
 
 VERSIONS = (1, 2, 3)

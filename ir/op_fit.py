@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .op_cost import MULTIPLYING, VIEWS, OpRate, OpWork
+from .op_cost import MULTIPLYING, VIEWS, OpWork
+from .op_rate import OpRate
 from .robust_fit import solved
 
 Sample = tuple[float, float, float]

@@ -11,7 +11,8 @@ import torch
 from rich.table import Table
 from xdsl.utils.exceptions import DiagnosticException
 
-from ..api.checking.check import CheckCase, CheckResult, check_interpreted, check_on_ranks
+from ..api.checking.cases import CheckCase, CheckResult
+from ..api.checking.check import check_interpreted, check_on_ranks
 from ..api.checking.rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster

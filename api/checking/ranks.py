@@ -17,7 +17,7 @@ from ...runtime.executor import Executor, gather
 from ...runtime.plan import Plan, Result, Value
 from ...runtime.stages import Stage, connect
 from ...runtime.transfers import Lines
-from .check import SEED, CheckCase, compile_case, imported
+from .cases import SEED, CheckCase, compile_case, imported
 from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
-from ...ir.op_cost import COPY, OpRate, OpWork, op_rate
+from ...ir.op_cost import COPY, OpWork, op_rate
 from ...ir.op_fit import fit_rates
+from ...ir.op_rate import OpRate
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
 from .samples import OpSample

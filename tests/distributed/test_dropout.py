@@ -15,7 +15,8 @@ import pytest
 import torch
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import SEED, CheckCase, check_interpreted, compile_case, imported, plan_case
+from shardwright.api.checking.cases import SEED, CheckCase, compile_case, imported, plan_case
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.checking.interpreted import InterpretedRun
 from shardwright.api.checking.reference import EagerRun
 from shardwright.ir.mesh import parse_mesh

@@ -16,7 +16,7 @@ import torch
 from launches import names_of, results_of
 from split_cluster import hosts_cluster, split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
 from shardwright.ir.mesh import parse_mesh
 
 MODELS = ("mlp-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny", "vgg19-tiny")

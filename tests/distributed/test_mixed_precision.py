@@ -17,7 +17,8 @@ import torch
 from split_cluster import split_cluster
 from torch import nn
 
-from shardwright.api.checking.check import SEED, CheckCase, CheckResult, check_on_ranks, compile_case, imported
+from shardwright.api.checking.cases import SEED, CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.check import check_on_ranks
 from shardwright.api.checking.comparison import Worst, largest, measure
 from shardwright.api.checking.reference import EagerRun
 from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of

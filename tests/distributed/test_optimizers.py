@@ -17,7 +17,7 @@ import torch
 from launches import names_of, results_of
 from split_cluster import launching_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult
+from shardwright.api.checking.cases import CheckCase, CheckResult
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 

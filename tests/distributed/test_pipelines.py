@@ -19,7 +19,8 @@ from launches import names_of, results_of
 from odd_steps import larger_gpt2
 from split_cluster import split_cluster, unequal_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh
 
 MODELS = ("gpt2-tiny", "unet-tiny")

@@ -19,7 +19,8 @@ import torch
 from launches import results_of
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.step import RECOMPUTED
 from shardwright.ir.mesh import parse_mesh

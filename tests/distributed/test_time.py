@@ -17,7 +17,8 @@ import torch
 from launches import names_of, results_of
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_interpreted
+from shardwright.api.checking.cases import CheckCase, CheckResult
+from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.errors import PassError
 

@@ -16,7 +16,8 @@ import torch
 from launches import names_of, results_of
 from split_cluster import mixed_cluster, split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.ir.ratios import rounded
 from shardwright.passes.errors import PassError

@@ -17,7 +17,8 @@ import vocabulary_steps
 from launches import results_of
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_interpreted, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh
 
 FILE = Path(__file__).parents[1] / "support" / "vocabulary_pins.toml"

@@ -14,7 +14,7 @@ import torch
 from launches import results_of
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import CheckCase, CheckResult
+from shardwright.api.checking.cases import CheckCase, CheckResult
 from shardwright.ir.mesh import parse_mesh
 
 MESHES = {

@@ -13,7 +13,8 @@ from random_strategies import RandomStrategies, with_random_signatures
 from torch import nn
 from xdsl.context import Context
 
-from shardwright.api.checking.check import TOLERANCES, CheckCase, check_interpreted
+from shardwright.api.checking.cases import TOLERANCES, CheckCase
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
 from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret

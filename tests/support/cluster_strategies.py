@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Axis, Mesh
-from shardwright.ir.op_cost import OpRate
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Switch, Topology
 
 _POSITIVE = st.floats(1e-12, 1e15)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.checking.check import CheckCase, CheckResult, check_on_ranks
+from shardwright.api.checking.cases import CheckCase, CheckResult
+from shardwright.api.checking.check import check_on_ranks
 from shardwright.runtime.spawn import RankError
 
 

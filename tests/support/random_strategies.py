@@ -7,7 +7,7 @@ import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.checking.check import SEED, CheckCase, imported
+from shardwright.api.checking.cases import SEED, CheckCase, imported
 from shardwright.api.checking.comparison import Worst, measure
 from shardwright.api.checking.interpreted import InterpretedRun
 from shardwright.api.checking.reference import EagerRun

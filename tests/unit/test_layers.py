@@ -1,6 +1,8 @@
 """The house: imports point down, the core knows no torch, the worker no xDSL, opt-tool starts light."""
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,17 +14,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Folder -> the folders of ours that it may import.
-MAY_IMPORT: dict[str, set[str]] = {
-    "ir": set(),
-    "dialects": {"ir"},
-    "passes": {"dialects", "ir"},
-    "lowering": {"dialects", "ir"},
-    "runtime": {"ir"},
-    "models": {"api"},
-    "api": {"dialects", "ir", "lowering", "models", "passes", "runtime"},
-    "tools": {"api", "dialects", "ir", "lowering", "models", "passes", "runtime"},
-}
+
+
+def folder_tables() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """By folder the folders that it may import, as docs/architecture.md says: top-level ones, and subfolders."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tables: list[dict[str, set[str]]] = []
+    for block in text.partition("## The folders")[2].partition("\n## ")[0].split("\n\n"):
+        rows = re.findall(r"^\| `([\w/]+)` \|.*\| (.+) \|$", block, re.MULTILINE)
+        if rows:
+            tables.append({folder: set(re.findall(r"`([\w/]+)`", allowed)) for folder, allowed in rows})
+    top, sub = tables
+    return top, sub
+
+
+MAY_IMPORT, MAY_IMPORT_WITHIN = folder_tables()
+# Modules that all of their top-level folder may import.
+FOR_ALL = {"passes/errors"}
 # Folder -> the libraries that it may not import, not even inside a function.
 MAY_NOT_IMPORT: dict[str, set[str]] = {
     "ir": {"torch", "xdsl"},
@@ -101,6 +109,54 @@ def test_planted_import_is_found(here: tuple[str, ...], source: str):
 )
 def test_good_imports_are_accepted(here: tuple[str, ...], source: str):
     assert complaints(here, source) == []
+
+
+def module_imports() -> dict[str, set[str]]:
+    """By module of ours those that it imports, as paths without a suffix; what only types name counts too."""
+    modules = {name_of(path).removesuffix(".py") for path in FILES}
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        targets = ("/".join(target[1:]) for _, target in imports(path.relative_to(ROOT).parent.parts, path.read_text()))
+        known = {next((each for each in (name, name.rpartition("/")[0]) if each in modules), None) for name in targets}
+        found[name_of(path).removesuffix(".py")] = {each for each in known if each is not None}
+    return found
+
+
+def strays(imported: dict[str, set[str]]) -> list[str]:
+    """The imports between the folders of one top-level folder that the map does not have."""
+    found: list[str] = []
+    for module, targets in imported.items():
+        folder = module.rpartition("/")[0]
+        for target in targets - FOR_ALL:
+            other = target.rpartition("/")[0]
+            allowed = {folder, *MAY_IMPORT_WITHIN.get(folder, ())}
+            if other.split("/")[0] == folder.split("/")[0] and other not in allowed:
+                found.append(f"{module} imports {target}")
+    return found
+
+
+def test_subfolders_import_as_the_map_says():
+    assert not strays(module_imports())
+
+
+def test_a_planted_import_between_subfolders_is_found():
+    planted = {"passes/step/layers": {"passes/search/problem"}, "passes/overlap": {"passes/overlapping/flow"}}
+    assert strays(planted) == ["passes/step/layers imports passes/search/problem"]
+
+
+def test_the_map_has_every_folder_and_nothing_else():
+    folders = {name_of(path).rpartition("/")[0] for path in FILES}
+    subfolders = {folder for folder in folders if "/" in folder and not folder.startswith("models/")}
+    assert set(MAY_IMPORT) == {folder for folder in folders if "/" not in folder}
+    assert {folder for folder in MAY_IMPORT_WITHIN if "/" in folder} == subfolders
+    used = module_imports()
+    for folder, allowed in MAY_IMPORT_WITHIN.items():
+        targets = {target for module, all_ in used.items() if module.rpartition("/")[0] == folder for target in all_}
+        assert allowed <= {target.rpartition("/")[0] for target in targets}, f"{folder} does not import all it may"
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    graphlib.TopologicalSorter(module_imports()).prepare()
 
 
 def loaded_after(program: str) -> set[str]:

@@ -10,7 +10,8 @@ import torch
 from split_cluster import split_cluster
 from torch import nn
 
-from shardwright.api.checking.check import CheckCase, check_interpreted, imported, plan_case
+from shardwright.api.checking.cases import CheckCase, imported, plan_case
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.mesh import parse_mesh

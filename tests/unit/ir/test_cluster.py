@@ -5,7 +5,7 @@ import pytest
 from shardwright.ir.cluster import Cluster, Device, Interference, Link, restricted
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.op_cost import OpRate
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Topology
 
 GATHER, REDUCE = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE

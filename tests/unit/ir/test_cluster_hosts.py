@@ -10,7 +10,7 @@ from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.op_cost import OpRate
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.submesh import subcluster, submesh
 from shardwright.ir.topology import Host, Level, Switch, Topology
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.ir.cluster import Device
-from shardwright.ir.op_cost import OpRate, OpWork, efficiency, op_rate, op_seconds
+from shardwright.ir.op_cost import OpWork, op_rate, op_seconds
+from shardwright.ir.op_rate import OpRate, efficiency
 
 PLAIN = Device("x", (("float32", 1e12), ("float64", 5e11)), 1e11, 1e9, launch=1e-6)
 FITTED = Device(

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.ir.op_cost import OpRate, OpWork
+from shardwright.ir.op_cost import OpWork
 from shardwright.ir.op_fit import Sample, fit_rate, fit_rates
+from shardwright.ir.op_rate import OpRate
 
 Work = tuple[float, float]
 

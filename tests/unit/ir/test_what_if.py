@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.ir.cluster import Cluster, Device, Interference, Link
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.op_cost import OpRate
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.what_if import WhatIfError, changed, fields, number, parse_change, parse_sweep
 

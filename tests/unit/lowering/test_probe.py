@@ -13,7 +13,8 @@ from custom_ops import doubled
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from shardwright.api.checking.check import CheckCase, check_interpreted
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text

@@ -11,7 +11,8 @@ from split_cluster import split_cluster
 from xdsl.context import Context
 
 import shardwright as sw
-from shardwright.api.checking.check import CheckCase, check_interpreted, imported
+from shardwright.api.checking.cases import CheckCase, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.compile import import_training_step
 from shardwright.api.steps import StepError, find_step
 from shardwright.dialects.aten import OpaqueOp

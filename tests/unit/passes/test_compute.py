@@ -8,7 +8,7 @@ from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.cluster import Cluster, restricted
-from shardwright.ir.op_cost import OpRate
+from shardwright.ir.op_rate import OpRate
 from shardwright.ir.ratios import EVEN
 from shardwright.passes.analysis.compute import op_seconds, op_work, rank_seconds
 from shardwright.passes.shares.phases import Computation, PhaseModel

@@ -12,7 +12,8 @@ from split_cluster import launching_cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.checking.check import CheckCase, check_interpreted, imported
+from shardwright.api.checking.cases import CheckCase, imported
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.pin_file import pin_file
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp

@@ -3,7 +3,7 @@
 import pytest
 from ir_files import context, parse
 
-from shardwright.api.checking.check import CheckCase, imported, plan_case
+from shardwright.api.checking.cases import CheckCase, imported, plan_case
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.analysis.simulation.timeline import Timeline, longest, predict_pipeline

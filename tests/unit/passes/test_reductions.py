@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import OpResult, SSAValue
 
-from shardwright.api.checking.check import CheckCase, compile_case, imported
+from shardwright.api.checking.cases import CheckCase, compile_case, imported
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp, dtype_of

@@ -4,7 +4,8 @@ import pytest
 import torch
 from split_cluster import split_cluster
 
-from shardwright.api.checking.check import CheckCase, check_interpreted
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import parse_mesh
 
 PIPELINE = (

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from shardwright.api.checking.check import CheckCase, check_interpreted, imported, plan_case
+from shardwright.api.checking.cases import CheckCase, imported, plan_case
+from shardwright.api.checking.check import check_interpreted
 from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link

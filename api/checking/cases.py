@@ -1,0 +1,160 @@
+"""The plans that are checked: a case, its IR and program, and what a comparison of it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.cluster import Cluster
+from ...ir.cluster_file import find_cluster
+from ...ir.mesh import Mesh
+from ...ir.submesh import on_mesh
+from ...lowering.capture.calling import Batch, build_optimizer
+from ...passes.add_cluster import add_cluster
+from ...passes.pipeline import run_pipeline
+from ...runtime.initialize import drawn_alike
+from ..calibration.local_cluster import GENERIC
+from ..compile import CompiledStep, PlanOptions, import_training_step, lower
+from ..pin_file import is_pin_text, pin_file
+from ..steps import find_step
+from ..training_step import TrainingStep
+from .comparison import Worst
+from .reference import vary_batch, with_optimizer
+
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+SEED = 0
+
+
+@dataclass(frozen=True)
+class CheckCase:
+    """
+    One plan to check.
+
+    Args:
+        step: what `find_step` takes, or a function that makes the training step (and can be pickled).
+        mesh: what the plan is for.
+        pins: a pin file, the name of a preset, or pins as TOML text; None leaves all to the search.
+        dtype: what every floating-point parameter, buffer and batch item becomes.
+        optimizer: ``sgd`` (with momentum) or ``adamw``; None is the step's own.
+        cluster: whose devices and links are put on `mesh`; None is a generic one.
+        algorithm: of the search; None as in `PlanOptions`.
+        pipeline: a pass pipeline in place of the usual one.
+        ratios, keep_activations: as in `PlanOptions`.
+        schedule: by step, what its learning rates are multiplied by; after the last, and where there is none, 1.
+    """
+
+    step: str | Callable[[], TrainingStep]
+    mesh: Mesh
+    pins: Path | str | None = None
+    dtype: torch.dtype = torch.float32
+    optimizer: str | None = None
+    steps: int = 5
+    cluster: Cluster | None = None
+    algorithm: str | None = None
+    pipeline: str | None = None
+    ratios: str = "auto"
+    schedule: tuple[float, ...] = ()
+    keep_activations: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step if isinstance(self.step, str) else getattr(self.step, "__name__", "step")
+
+    def training_step(self) -> TrainingStep:
+        """The step with the optimizer that was asked for."""
+        with drawn_alike():
+            step = find_step(self.step) if isinstance(self.step, str) else self.step()
+        return with_optimizer(step, self.optimizer)
+
+    def factor(self, number: int) -> float:
+        """What the learning rates of step `number`, counted from 1, are multiplied by."""
+        return self.schedule[number - 1] if number <= len(self.schedule) else 1.0
+
+    def batches(self) -> Iterator[Batch]:
+        """The batch of every step."""
+        example = self.training_step().batch
+        return (vary_batch(example, number, self.dtype) for number in range(self.steps))
+
+    def __str__(self) -> str:
+        mesh = "x".join(str(axis.size) for axis in self.mesh.axes)
+        dtype = str(self.dtype).removeprefix("torch.")
+        pins = "searched" if self.pins is None else "pinned" if is_pin_text(self.pins) else self.pins
+        ratios = "" if self.ratios == "auto" else f", ratios {self.ratios}"
+        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}{ratios}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """
+    How far a plan is from one device.
+
+    Args:
+        errors: the largest error of every kind of value that was compared.
+        message: empty, or what went wrong before there was anything to compare.
+    """
+
+    case: CheckCase
+    errors: tuple[Worst, ...] = ()
+    message: str = ""
+    tolerance: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything agrees."""
+        return not self.message and all(worst.error <= self.tolerance for worst in self.errors)
+
+    def __str__(self) -> str:
+        told = self.message or "; ".join(
+            f"{worst.kind} {worst.error:.2g} ({worst.name}, step {worst.step})" for worst in self.errors
+        )
+        return f"{self.case}: {'agrees' if self.passed else 'DIFFERS'}: {told} (tolerance {self.tolerance:g})"
+
+
+def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:
+    """The result of a comparison."""
+    skipped = () if case.dtype is torch.float64 or not _is_adamw(case) else ("parameter", "buffer")
+    errors = tuple(each for kind, each in worst.items() if kind not in skipped)
+    return CheckResult(case, errors, tolerance=TOLERANCES[case.dtype] if tolerance is None else tolerance)
+
+
+def _is_adamw(case: CheckCase) -> bool:
+    parameters = {"weight": torch.nn.Parameter(torch.zeros(1, 1)), "bias": torch.nn.Parameter(torch.zeros(1))}
+    return isinstance(build_optimizer(case.training_step().optimizer, parameters), torch.optim.Adam)
+
+
+def imported(case: CheckCase) -> ModuleOp:
+    """The IR of a case's step, before any cluster."""
+    return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
+
+
+def plan_case(case: CheckCase, module: ModuleOp) -> str:
+    """
+    Run the passes of a case on its imported step, which is changed; what was run.
+
+    By default the batch stays whole, on the very mesh that is to be checked.
+    """
+    cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
+    add_cluster(module, cluster)
+    with pin_file(case.pins) as pins:
+        passes = _options(case, pins).passes(cluster)
+        run_pipeline(Context(), module, passes)
+    return passes
+
+
+def _options(case: CheckCase, pins: str | None) -> PlanOptions:
+    algorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
+    asked = PlanOptions(algorithm, pins, case.dtype, True, case.pipeline, case.ratios)
+    return replace(asked, keep_activations=case.keep_activations)
+
+
+def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
+    """Plan a case on its imported step, which is changed."""
+    cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
+    with pin_file(case.pins) as pins:
+        return lower(module, cluster, _options(case, pins), name=case.name, step_spec=None, seconds={})
