@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.api.training_step import TrainingStep
-from shardwright.lowering.capture.capture.calling import batch_items
+from shardwright.lowering.capture.calling import batch_items
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.stages import Stage, connect

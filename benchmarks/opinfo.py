@@ -44,8 +44,8 @@ from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.signatures import Signature
 from shardwright.lowering.importer.function import ImportedFunction, import_function
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret
-from shardwright.lowering.probe.probe.soundness import spread_signatures
+from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.probe.soundness import spread_signatures
 
 MESHES = (Mesh.of(x=4), Mesh.of(x=2, y=2))
 TOLERANCE = 1e-4

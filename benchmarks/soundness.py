@@ -26,10 +26,10 @@ from op_samples import UNDEFINED, OpSample, op_samples
 from proofs import backward_fault, strides_matter
 
 from shardwright.ir.ops.table import op_table
-from shardwright.lowering.capture.capture.captured import CaptureError
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.probe.probe.soundness import check_op
+from shardwright.lowering.capture.captured import CaptureError
+from shardwright.lowering.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.probe.soundness import check_op
 
 SEEDS = (0, 1)
 DRAWS = 8

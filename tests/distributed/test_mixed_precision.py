@@ -24,7 +24,7 @@ from shardwright.api.checking.reference import EagerRun
 from shardwright.dialects.compute import ComputeOp, dtype_of, shape_of
 from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh
-from shardwright.lowering.capture.capture.calling import ReduceDtype
+from shardwright.lowering.capture.calling import ReduceDtype
 
 STEPS = {"gpt2": recipe_steps.mixed_gpt2, "vit": recipe_steps.mixed_vit}
 PINS = ("dp", "zero3", "tp", None)

@@ -17,9 +17,9 @@ from shardwright.api.checking.cases import TOLERANCES, CheckCase
 from shardwright.api.checking.check import check_interpreted
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.mesh import parse_mesh
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.interpreter.interpreter.verify_numerics import check_pass
+from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.interpreter.verify_numerics import check_pass
 from shardwright.passes.pipeline import run_pipeline
 
 

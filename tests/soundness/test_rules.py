@@ -16,9 +16,9 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.ops.table import op_table
 from shardwright.ir.rules import Rule
 from shardwright.ir.sharding import Reduction
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.probe.probe.soundness import MESHES, Verdict, check_op, spread_signatures
+from shardwright.lowering.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.probe.soundness import MESHES, Verdict, check_op, spread_signatures
 
 _CONTEXT = context()
 _SAMPLES: dict[str, list[str]] = defaultdict(list)

@@ -12,8 +12,8 @@ from torch import nn
 
 from shardwright.api.checking.counter_random import counter_random
 from shardwright.ir.counter import step_seed
-from shardwright.lowering.capture.capture.calling import Batch, batch_items, compute_loss
-from shardwright.lowering.capture.capture.capture import CapturedStep
+from shardwright.lowering.capture.calling import Batch, batch_items, compute_loss
+from shardwright.lowering.capture.capture import CapturedStep
 from shardwright.lowering.fused import attention_ops
 from shardwright.runtime import fused_attention as kernels
 

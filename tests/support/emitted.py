@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.staged import Stages
-from shardwright.lowering.calls.calls.local_calls import FUNCTIONS
+from shardwright.lowering.calls.local_calls import FUNCTIONS
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.fused import attention_ops, update_ops
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
+from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.interpreter.random_inputs import random_inputs
 from shardwright.runtime import parts
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from shardwright.lowering.probe.probe.apart import run_apart
+from shardwright.lowering.probe.apart import run_apart
 from shardwright.runtime.local_job import places
 
 MOST_SECONDS = 60.0

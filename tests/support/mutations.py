@@ -28,9 +28,9 @@ from xdsl.dialects.builtin import ModuleOp
 from shardwright.dialects.compute import ComputeOp, dtype_of
 from shardwright.ir.rules import Rule, Value
 from shardwright.ir.sharding import Reduction
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.probe.probe.soundness import MESHES, check_op, spread_signatures
+from shardwright.lowering.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.probe.soundness import MESHES, check_op, spread_signatures
 
 _OTHER = {Reduction.SUM: Reduction.MAX, Reduction.MAX: Reduction.MIN, Reduction.MIN: Reduction.MAX}
 _CONTEXT = context()

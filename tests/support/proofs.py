@@ -15,12 +15,12 @@ from shardwright.dialects.compute import SIGNATURE, ComputeOp
 from shardwright.dialects.mesh_ops import MeshOp
 from shardwright.dialects.sharding_attrs import SignatureAttr
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.calls.calls.calls import call_of
-from shardwright.lowering.calls.calls.local_calls import make_call
+from shardwright.lowering.calls.calls import call_of
+from shardwright.lowering.calls.local_calls import make_call
 from shardwright.lowering.importer.function import import_function
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function, interpret
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.probe.probe.soundness import MESHES, first_difference, spread_signatures
+from shardwright.lowering.interpreter.interpreter import find_function, interpret
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.probe.soundness import MESHES, first_difference, spread_signatures
 
 _CONTEXT = context()
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwright.api.training_step import LossScaling, TrainingStep
-from shardwright.lowering.capture.capture.calling import ReduceDtype
+from shardwright.lowering.capture.calling import ReduceDtype
 from shardwright.models.registry import training_step
 
 CLIP = 0.1

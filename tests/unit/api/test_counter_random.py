@@ -12,7 +12,7 @@ from torch import nn
 from shardwright import counter_random
 from shardwright.api.checking.reference import vary_batch
 from shardwright.ir.counter import step_seed
-from shardwright.lowering.capture.capture.capture import capture_step
+from shardwright.lowering.capture.capture import capture_step
 from shardwright.runtime.counter_random import random_dropout
 
 X = torch.ones(40, 30)

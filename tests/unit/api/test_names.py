@@ -13,7 +13,7 @@ from shardwright import TrainingStep
 from shardwright.api.calibration.local_cluster import generic_cluster
 from shardwright.api.compile import PlanOptions, compile_step, import_training_step
 from shardwright.dialects.text import module_text, parse_module
-from shardwright.lowering.capture.capture.captured import CaptureError
+from shardwright.lowering.capture.captured import CaptureError
 from shardwright.lowering.codegen.load_program import load_program
 from shardwright.tools.cli import main
 from shardwright.tools.ir_input import full_context, load_module

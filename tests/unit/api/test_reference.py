@@ -5,7 +5,7 @@ import copy
 import torch
 
 from shardwright.api.checking.reference import EagerRun, vary_batch, with_optimizer
-from shardwright.lowering.capture.capture.calling import batch_items
+from shardwright.lowering.capture.calling import batch_items
 from shardwright.models.registry import training_step
 
 

@@ -23,8 +23,8 @@ from shardwright.ir.transfer_plan import (
     units,
 )
 from shardwright.ir.unit_tasks import Grid
-from shardwright.lowering.interpreter.interpreter.local_values import assemble, split
-from shardwright.lowering.interpreter.interpreter.transfers import deliver
+from shardwright.lowering.interpreter.local_values import assemble, split
+from shardwright.lowering.interpreter.transfers import deliver
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "cross_mesh_cases.json").read_text())["cases"]
 METHODS: tuple[Method, ...] = ("broadcast", "send_recv", "local_allgather", "global_allgather")

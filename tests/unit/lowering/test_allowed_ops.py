@@ -9,8 +9,8 @@ from xdsl.utils.exceptions import VerifyException
 import shardwright as sw
 from shardwright.ir.ops.registered import unregister_rule
 from shardwright.ir.ops.table import op_table
-from shardwright.lowering.calls.calls.allowed_ops import vouch_for
-from shardwright.lowering.calls.calls.calls import resolve
+from shardwright.lowering.calls.allowed_ops import vouch_for
+from shardwright.lowering.calls.calls import resolve
 
 REFUSED = {
     "aten.from_file.default": "takes text",

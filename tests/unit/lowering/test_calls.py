@@ -6,7 +6,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.calls.calls.calls import Call, Dtype, Operand, call_of
+from shardwright.lowering.calls.calls import Call, Dtype, Operand, call_of
 
 _X, _Y, _Z = map(Operand, range(3))
 _IN_ORDER = tuple(Operand(i, ordered=True) for i in range(2))

@@ -20,14 +20,14 @@ import torch.utils.checkpoint as checkpointing
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from shardwright.lowering.capture.capture.capture import (
+from shardwright.lowering.capture.capture import (
     CapturedStep,
     CaptureError,
     GroupSpec,
     OptimizerSpec,
     capture_step,
 )
-from shardwright.lowering.capture.capture.captured import ORIGIN, Origin
+from shardwright.lowering.capture.captured import ORIGIN, Origin
 from shardwright.lowering.fused import attention_ops, grouped_ops
 from shardwright.models import MODELS, training_step
 

@@ -9,7 +9,7 @@ import torch
 from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
-from shardwright.lowering.capture.capture.capture import capture_step
+from shardwright.lowering.capture.capture import capture_step
 
 ROWS, COLUMNS = torch.tensor([[0, 2, 1], [3, 1, 1]]), torch.tensor([[1], [0]])
 

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
-from shardwright.lowering.capture.capture.calling import compute_loss
-from shardwright.lowering.capture.capture.capture import CapturedStep, capture_step
-from shardwright.lowering.capture.capture.captured import ORIGIN
+from shardwright.lowering.capture.calling import compute_loss
+from shardwright.lowering.capture.capture import CapturedStep, capture_step
+from shardwright.lowering.capture.captured import ORIGIN
 from shardwright.models import MODELS, training_step
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.gpt2 import GPT2Config, gpt2_step

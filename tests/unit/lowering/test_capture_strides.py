@@ -9,8 +9,8 @@ import torch
 from captured_runs import compare, run_captured, run_eager
 from torch import nn
 
-from shardwright.lowering.capture.capture.capture import capture_step
-from shardwright.lowering.capture.capture.captured import CaptureError
+from shardwright.lowering.capture.capture import capture_step
+from shardwright.lowering.capture.captured import CaptureError
 
 Read = Callable[[torch.Tensor], torch.Tensor]
 

@@ -16,17 +16,17 @@ from xdsl.ir import Operation, SSAValue
 
 from shardwright.dialects import train
 from shardwright.dialects.train import updated_parameter
-from shardwright.lowering.capture.capture.capture import capture_step
-from shardwright.lowering.capture.capture.captured import CaptureError, OptimizerSpec
-from shardwright.lowering.capture.capture.numbers import (
+from shardwright.lowering.capture.capture import capture_step
+from shardwright.lowering.capture.captured import CaptureError, OptimizerSpec
+from shardwright.lowering.capture.numbers import (
     Branches,
     NumberNeededError,
     by_branches,
     number,
     numbers_as_tensors,
 )
-from shardwright.lowering.capture.capture.optimizer import read_optimizer
-from shardwright.lowering.capture.capture.optimizer_run import small_shape
+from shardwright.lowering.capture.optimizer import read_optimizer
+from shardwright.lowering.capture.optimizer_run import small_shape
 from shardwright.lowering.importer.step import import_step
 
 SHAPES = {"weight": (64, 96), "other": (64, 96), "bias": (64,), "scale": ()}

@@ -20,10 +20,10 @@ from shardwright.dialects.step import SHARDING, merge_argument_attributes
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.ir.signatures import signatures
-from shardwright.lowering.capture.capture.calling import batch_items
-from shardwright.lowering.capture.capture.capture import capture_step
+from shardwright.lowering.capture.calling import batch_items
+from shardwright.lowering.capture.capture import capture_step
 from shardwright.lowering.importer.step import import_step
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.interpreter import find_function
 from shardwright.models.registry import training_step
 from shardwright.passes.insert_frees import InsertFreesPass
 from shardwright.passes.insert_resharding import InsertReshardingPass

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shardwright.lowering.capture.capture.captured import CaptureError
+from shardwright.lowering.capture.captured import CaptureError
 from shardwright.lowering.importer.function import import_function
-from shardwright.lowering.interpreter.interpreter.interpreter import interpret
+from shardwright.lowering.interpreter.interpreter import interpret
 
 
 def test_what_a_composite_op_writes_is_in_the_ir():

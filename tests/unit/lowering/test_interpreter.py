@@ -10,9 +10,9 @@ from shardwright.dialects.text import parse_module
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import parse_sharding
 from shardwright.lowering.fused.update_ops import adamw, sgd
-from shardwright.lowering.interpreter.interpreter.errors import InterpreterError
-from shardwright.lowering.interpreter.interpreter.interpreter import interpret
-from shardwright.lowering.interpreter.interpreter.local_values import Spread, assemble, split
+from shardwright.lowering.interpreter.errors import InterpreterError
+from shardwright.lowering.interpreter.interpreter import interpret
+from shardwright.lowering.interpreter.local_values import Spread, assemble, split
 
 _CONTEXT = context()
 _LINE, _SQUARE = '<["x"=4]>', '<["x"=2, "y"=2]>'

@@ -6,7 +6,7 @@ import torch
 from shardwright.ir.collectives import CollectiveKind, single_step
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import parse_sharding
-from shardwright.lowering.interpreter.interpreter.local_values import assemble, split, take_step
+from shardwright.lowering.interpreter.local_values import assemble, split, take_step
 
 MESH = Mesh.of(node=2, gpu=2)
 

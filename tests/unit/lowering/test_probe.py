@@ -19,15 +19,15 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.calls.calls.allowed_ops import vouch_for
-from shardwright.lowering.calls.calls.arguments import attribute_of
+from shardwright.lowering.calls.allowed_ops import vouch_for
+from shardwright.lowering.calls.arguments import attribute_of
 from shardwright.lowering.importer.unknown_ops import UnknownOps
-from shardwright.lowering.probe.probe.apart import DiedError, run_apart
-from shardwright.lowering.probe.probe.cache import ProbeCache
-from shardwright.lowering.probe.probe.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
-from shardwright.lowering.probe.probe.probe import believed, infer_rule, small_use
-from shardwright.lowering.probe.probe.probed_rule import ProbedFactor, ProbedRule
-from shardwright.lowering.probe.probe.shapes import small_sizes
+from shardwright.lowering.probe.apart import DiedError, run_apart
+from shardwright.lowering.probe.cache import ProbeCache
+from shardwright.lowering.probe.one_op import call_on, draw, find_domain, one_op_module, run, spec_of, the_op
+from shardwright.lowering.probe.probe import believed, infer_rule, small_use
+from shardwright.lowering.probe.probed_rule import ProbedFactor, ProbedRule
+from shardwright.lowering.probe.shapes import small_sizes
 from shardwright.passes.analysis.coverage import coverage
 
 FLOAT, INDEX = torch.float32, torch.int64

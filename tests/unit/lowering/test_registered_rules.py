@@ -16,7 +16,7 @@ from shardwright.dialects.aten import OpaqueOp
 from shardwright.dialects.text import module_text
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.ops.registered import unregister_rule
-from shardwright.lowering.capture.capture.captured import CaptureError
+from shardwright.lowering.capture.captured import CaptureError
 from shardwright.passes.analysis.coverage import coverage
 
 MATMUL = "([i, k], [k, j]) -> ([i, j]) reduction={k}"

@@ -7,9 +7,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, VerifyException
 
 from shardwright.dialects.text import parse_module
-from shardwright.lowering.interpreter.interpreter.interpreter import find_function
-from shardwright.lowering.interpreter.interpreter.random_inputs import random_inputs
-from shardwright.lowering.interpreter.interpreter.verify_numerics import NumericsError, check_pass
+from shardwright.lowering.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.lowering.interpreter.verify_numerics import NumericsError, check_pass
 
 _CONTEXT = context()
 

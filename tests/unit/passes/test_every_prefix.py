@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from shardwright.dialects.text import module_text, parse_module
-from shardwright.lowering.interpreter.interpreter.verify_numerics import check_pass
+from shardwright.lowering.interpreter.verify_numerics import check_pass
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.verification import first_fault
 

@@ -21,7 +21,7 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.ir.signatures import signatures
-from shardwright.lowering.interpreter.interpreter.verify_numerics import check_pass
+from shardwright.lowering.interpreter.verify_numerics import check_pass
 from shardwright.models.registry import training_step
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.timeline import predict

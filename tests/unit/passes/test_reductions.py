@@ -18,7 +18,7 @@ from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp, dtype_of
 from shardwright.dialects.spmd import CollectiveOp, WaitOp
 from shardwright.ir.mesh import parse_mesh
-from shardwright.lowering.capture.capture.calling import ReduceDtype
+from shardwright.lowering.capture.calling import ReduceDtype
 from shardwright.passes.analysis.compute import is_cast, spec_of
 from shardwright.passes.errors import OpFailure
 from shardwright.passes.step.step_view import step_functions

@@ -17,9 +17,9 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.placed import argument_attribute, sharding_of
 from shardwright.dialects.ratios import PIECES
 from shardwright.ir.mesh import Mesh
-from shardwright.lowering.capture.capture.capture import capture_forward
+from shardwright.lowering.capture.capture import capture_forward
 from shardwright.lowering.importer.step import import_step
-from shardwright.lowering.interpreter.interpreter.interpreter import interpret
+from shardwright.lowering.interpreter.interpreter import interpret
 from shardwright.passes.errors import PassError
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.homes import Homes
