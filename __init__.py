@@ -55,9 +55,9 @@ _HOMES = {
     "LossScaling": ".api.training_step",
     "ShareSampler": ".runtime.sampler",
     "TrainingStep": ".api.training_step",
-    "check_rule": ".api.check_rule",
+    "check_rule": ".api.checking.rule",
     "from_hf": ".models.hf.step",
-    "counter_random": ".api.counter_random",
+    "counter_random": ".api.checking.counter_random",
     "parallelize": ".api.parallelize",
     "register_rule": ".ir.ops.registered",
 }

@@ -31,3 +31,7 @@ def test_shipped_clusters_are_found():
 def test_pyright_follows_every_folder():
     links = ROOT / ".typings" / "shardwright"
     assert all((links / folder).resolve() == ROOT / folder for folder in FOLDERS)
+
+
+def test_every_public_name_is_at_its_home():
+    assert all(hasattr(shardwright, name) for name in shardwright.__all__)
