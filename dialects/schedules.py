@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ..ir.mesh import AxisKind, Mesh
 from .mesh_ops import MeshOp, meshes_of
-from .pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp, values_read
+from .pipe import SCHEDULE, Action, FragmentOp, Slot, TransferOp, values_read
+from .stage_program import StageProgram, schedule_of, stage_programs
 from .staged import Stages
 
 
@@ -85,10 +84,9 @@ class _Loop:
 
     def __init__(self, func: FuncOp, stages: Stages, meshes: Sequence[MeshOp]) -> None:
         self.func, self.stages = func, stages
-        lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", func.attributes[SCHEDULE]).data
-        if len(lists) != len(stages.names):
-            raise VerifyException(f"{SCHEDULE} is of {len(lists)} stages, the function has {len(stages.names)}")
-        self.slots = [[entry.data for entry in listed] for listed in lists]
+        self.slots = schedule_of(func)
+        if len(self.slots) != len(stages.names):
+            raise VerifyException(f"{SCHEDULE} is of {len(self.slots)} stages, the function has {len(stages.names)}")
         ops = tuple(func.body.block.ops)
         self.fragments = {op.label.data: op for op in ops if isinstance(op, FragmentOp)}
         named = {slot.label for slots in self.slots for slot in slots if slot.action is not Action.RUN}
@@ -104,7 +102,9 @@ class _Loop:
         self._known: dict[int, dict[Slot, None]] = {}
 
     def verify(self) -> None:
-        """Go through the slots of each stage."""
+        """Go through the slots of each stage, and what its loop needs of the ops around it."""
+        for program in stage_programs(self.func):
+            self._verify_place(program)
         for stage, slots in enumerate(self.slots):
             done: set[Slot] = set()
             for slot in slots:
@@ -120,6 +120,17 @@ class _Loop:
                 done.add(slot)
             if left := next((each for each in self._of_stage(stage) if each not in done), None):
                 raise VerifyException(f'{SCHEDULE} of stage {stage} lacks {left.action} "{left.label}" {left.part}')
+
+    def _verify_place(self, program: StageProgram) -> None:
+        """Whatever a loop reads of a stage's other ops is made before the loop."""
+        begin = next((index for index, each in enumerate(program.entries) if each.part is not None), 0)
+        late = {each.op for each in program.entries[begin:] if each.part is None}
+        for op in program.loop if late else ():
+            if value := next((value for value in values_read(op) if value.owner in late), None):
+                raise VerifyException(
+                    f"{SCHEDULE} of stage {program.stage}: its loop needs %{value.name_hint or '?'}, made after it;"
+                    " put what makes it before the stage's first fragment"
+                )
 
     def _of_stage(self, stage: int) -> dict[Slot, None]:
         """All that a stage has to do."""

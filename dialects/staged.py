@@ -86,6 +86,10 @@ class Stages:
     def verify(self) -> None:
         """Raise VerifyException unless what an op uses is on its own stage, but for transfers."""
         if not self.names:
+            staged = (value for value in self.func.body.block.args if self.of_value(value) is not None)
+            if value := next(staged, None):
+                name = value.name_hint or value.index
+                raise VerifyException(f"argument %{name} has a stage, the function has no {STAGES}")
             return
         if len(set(self.names)) != len(self.names):
             raise VerifyException(f"{STAGES} names a mesh twice: {', '.join(self.names)}")

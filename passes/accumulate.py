@@ -9,7 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
+from ..dialects.pipe import STAGES
 from ..dialects.spmd import FreeOp
+from .errors import fail
 from .step.loop import find_loop, fragment_of, temporal_axis
 from .step.requirements import require_no_fragments
 from .step.step_view import mesh_of_module, step_functions
@@ -68,6 +70,8 @@ class AccumulatePass(ModulePass):
         """Run on every step function of the module."""
         for func in step_functions(op):
             require_no_fragments(func, self.name)
+            if STAGES in func.attributes:
+                fail(func, "has stages, each with parts of its own; run schedule-pipeline in the place of accumulate")
             accumulate(func, temporal_axis(func, mesh_of_module(op), self.axis))
 
 

@@ -1,26 +1,27 @@
 """
 Programs of several stages: one file, of which each rank runs the stage that it is a rank of.
 
-Every stage has a plan, the functions of its fragments, and a step that runs what comes before the loop over the parts
-of the batch, then the slots of its schedule one by one, then what comes after. What a fragment hands on is a variable
-per part, dropped after its last use; what is summed over the parts is summed as they come. A value that goes to
-another stage is sent where the schedule says so, and otherwise as soon as it is there.
+Every stage has a plan, the functions of its fragments, and a step that runs the stage's program entry by entry: what
+comes before the loop over the parts of the batch, the slots of its schedule, what comes after. What a fragment hands on
+is a variable per part, dropped after its last use; what is summed over the parts is summed as they come. A value that
+goes to another stage is sent where the program says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.compute import dtype_of, python_value, shape_of
-from ...dialects.pipe import Action, FragmentOp, Slot, TransferOp
+from ...dialects.pipe import Action, FragmentOp, TransferOp
 from ...dialects.placed import parts_of
 from ...dialects.spmd import FreeOp
+from ...dialects.stage_program import ScheduledOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...dialects.train import FORWARD, UPDATES
@@ -38,10 +39,6 @@ from .stage_ops import StageOps
 from .where import Where
 
 _UNUSED = "_"
-
-_Event: TypeAlias = "Operation | Slot"
-"""What a stage does at a time: an op around its loop, or a slot of its schedule."""
-
 
 def staged(
     stages: Sequence[StageOps], about: Mapping[str, Any], ticks: dict[Operation, int] | None = None
@@ -140,14 +137,14 @@ class _Step:
     def __init__(self, stage: StageOps, program: Program) -> None:
         self.stage, self.program = stage, program
         self.func = stage.func
-        ops = (*stage.before, *stage.loop, *stage.after)
+        ops, self.entries, self.loop = stage.program.ops, stage.program.entries, stage.program.loop
         overwritten = overwritten_operands(ops, [self._effect(op) for op in ops], *self._arguments(), self._handed_out)
         self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten, frees=True)
         self.names = self.body.names
-        self.loop = set(stage.loop)
-        self.by_part = {value for op in stage.loop for value in op.results if self._is_read_by_part(value)}
-        self.axis = next((op.axis.data for op in stage.loop if isinstance(op, FragmentOp)), None)
-        self.events: list[_Event] = [*stage.before, *stage.slots, *stage.after]
+        looped = [index for index, entry in enumerate(self.entries) if entry.part is not None]
+        self.first, self.last = (looped[0], looped[-1]) if looped else (None, None)
+        self.by_part = {value for op in self.loop for value in op.results if self._is_read_by_part(value)}
+        self.axis = next((op.axis.data for op in ops if isinstance(op, FragmentOp)), None)
         self.fragments: dict[FragmentOp, _Fragment] = {}
         self.ends = self._ends()
 
@@ -177,8 +174,7 @@ class _Step:
     @cached_property
     def _handed_out(self) -> list[SSAValue]:
         """What is returned, and what is sent: that must not change while it is under way."""
-        ops = (*self.stage.before, *self.stage.loop, *self.stage.after)
-        sent = [op.operand for op in ops if isinstance(op, TransferOp) and self.stage.sends(op)]
+        sent = [op.operand for op in self.stage.program.ops if isinstance(op, TransferOp) and self.stage.sends(op)]
         return [*self._returned, *sent]
 
     def _is_read_by_part(self, value: SSAValue) -> bool:
@@ -195,36 +191,25 @@ class _Step:
         users = (use.operation for use in value.uses)
         return any(not self._is_looped(user) and not isinstance(user, FreeOp) for user in users)
 
-    def _at(self, value: SSAValue, part: int) -> Named:
+    def _at(self, value: SSAValue, part: int | None) -> Named:
         """What stands for a value at a part."""
-        return PartOf(value, part) if value in self.by_part else value
+        return PartOf(value, part) if part is not None and value in self.by_part else value
 
-    def _reads(self, event: _Event) -> Iterator[Named]:
-        """What an event reads."""
-        if not isinstance(event, Slot):
-            yield from self._operands(event)
-            return
-        op = self.stage.labelled[event.label]
-        if isinstance(op, FragmentOp):
-            if event.action is Action.RUN:
-                yield from (self._at(value, event.part) for value in op.captured)
-        elif self.stage.sends(op):
-            if event.action is Action.START:
-                yield self._at(op.operand, event.part)
-        elif event.action is Action.WAIT:
-            yield PartOf(op.result, event.part)
-
-    def _operands(self, op: Operation) -> Iterable[SSAValue]:
-        if isinstance(op, TransferOp):
-            return (op.operand,) if self.stage.sends(op) else ()
-        return read_by(op)
+    def _reads(self, entry: ScheduledOp) -> Iterator[Named]:
+        """What an entry of the program reads."""
+        if not isinstance(entry.op, TransferOp):
+            yield from (self._at(value, entry.part) for value in read_by(entry.op))
+        elif self.stage.sends(entry.op):
+            yield self._at(entry.op.operand, entry.part)
+        elif entry.action is Action.WAIT and entry.part is not None:
+            yield PartOf(entry.op.result, entry.part)
 
     def _ends(self) -> Mapping[int, list[Named]]:
-        """By event, what nothing reads after it; arguments are the caller's."""
+        """By entry, what nothing reads after it; arguments are the caller's."""
         lasting = {*self.stage.arguments, *self._returned}
         last: dict[Named, int] = {}
-        for index, event in enumerate(self.events):
-            last |= dict.fromkeys(self._reads(event), index)
+        for index, entry in enumerate(self.entries):
+            last |= dict.fromkeys(self._reads(entry), index)
         ends: dict[int, list[Named]] = {}
         for value, index in last.items():
             if value not in lasting:
@@ -236,50 +221,46 @@ class _Step:
         """The text of the function."""
         roles = roles_of_arguments(self.func)
         names = [self.names.new(each, argument_name(roles[each.index])) for each in self.stage.arguments]
-        text = [line for index, event in enumerate(self.events) for line in self._event(index, event)]
-        if len(self.stage.slots) == len(self.events) - len(self.stage.before):
-            text += self._sums()
+        text = [line for index in range(len(self.entries)) for line in self._entry(index)]
         text += self.program.tick()
         yield from self.body.head(f"step{self.stage.index}", names)
         yield from text
         yield ""
         yield from self.body.returned([self.names[value] for value in self._returned])
 
-    def _event(self, index: int, event: _Event) -> Iterator[str]:
-        first_slot, first_after = len(self.stage.before), len(self.stage.before) + len(self.stage.slots)
-        if isinstance(event, Slot | TransferOp):
+    def _entry(self, index: int) -> Iterator[str]:
+        entry, op = self.entries[index], self.entries[index].op
+        if isinstance(op, TransferOp | FragmentOp):
             yield from self.program.tick()
-        if isinstance(event, Slot):
-            if index == first_slot:
-                yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
-            yield from self._slot(event)
+        if index == self.first:
+            yield from ("", f"{INDENT}# The parts of the batch, as the schedule has them.")
+        if isinstance(op, TransferOp):
+            yield from self._transfer(op, entry)
+        elif isinstance(op, FragmentOp):
+            assert entry.part is not None, "looked for before"
+            yield from self._run(op, entry.part)
         else:
-            if index == first_after:
-                yield from self._sums()
-            yield from self._transfer(event) if isinstance(event, TransferOp) else self.body.statement(event)
+            yield from self.body.statement(op)
         yield from self.body.free(self.ends.get(index, ()))
+        if index == self.last:
+            yield from self._sums()
 
-    def _slot(self, slot: Slot) -> Iterator[str]:
-        op = self.stage.labelled[slot.label]
-        if isinstance(op, FragmentOp):
-            yield from self._run(op, slot.part)
-        elif self.stage.sends(op):
-            if slot.action is Action.START:
-                yield from self._send(op, self.names[self._at(op.operand, slot.part)], slot.part)
-        elif slot.action is Action.START:
-            name = self.names.new(PartOf(op.result, slot.part))
-            yield from assignment([name], self._receive(op, slot.part), INDENT)
-        else:
-            name = self.names[PartOf(op.result, slot.part)]
-            yield from assignment([name], call("comm.arrived", [name]), INDENT)
-
-    def _transfer(self, op: TransferOp) -> Iterator[str]:
-        """A transfer outside of the loop."""
-        yield from self.body.comment(op)
+    def _transfer(self, op: TransferOp, entry: ScheduledOp) -> Iterator[str]:
+        """An end of a transfer; outside of the loop what is received is awaited at once."""
+        if entry.part is None and entry.action is Action.START:
+            yield from self.body.comment(op)
         if self.stage.sends(op):
-            yield from self._send(op, self.names[op.operand], None)
+            yield from self._send(op, self.names[self._at(op.operand, entry.part)], entry.part)
+        elif entry.part is None:
+            if entry.action is Action.WAIT:
+                arrived = call("comm.arrived", [self._receive(op, None)])
+                yield from assignment([self.names.new(op.result)], arrived, INDENT)
+        elif entry.action is Action.START:
+            name = self.names.new(PartOf(op.result, entry.part))
+            yield from assignment([name], self._receive(op, entry.part), INDENT)
         else:
-            yield from assignment([self.names.new(op.result)], call("comm.arrived", [self._receive(op, None)]), INDENT)
+            name = self.names[PartOf(op.result, entry.part)]
+            yield from assignment([name], call("comm.arrived", [name]), INDENT)
 
     def _send(self, op: TransferOp, name: str, part: int | None) -> Iterator[str]:
         number = self._number(op, op.operand, part)

@@ -8,7 +8,8 @@ Collectives work on what the ranks of a group hold (`local_values`), so wrong on
 
 Every value lives on the mesh that its sharding speaks of, those of which nothing is decided on a mesh of one
 device. A temporal axis runs as if its parts were devices beside one another: the mathematics is the same. So a
-fragment runs once, for all parts, and an op at one part of an unrolled axis on the devices of that part.
+fragment runs once, for all parts, and an op at one part of an unrolled axis on the devices of that part. Of a step
+with a schedule the order in which stages run it is followed before, without numbers (`stage_order`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of
 from ...dialects.mesh_ops import MeshOp
-from ...dialects.pipe import FragmentOp, TransferOp, YieldOp
+from ...dialects.pipe import SCHEDULE, FragmentOp, TransferOp, YieldOp
 from ...dialects.placed import parts_of
 from ...dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, ReshardOp, StartOp, WaitOp
@@ -36,6 +37,7 @@ from ..calls.local_calls import working_dtype
 from .errors import InterpreterError, value_text
 from .local_compute import run_op, signature_of
 from .local_values import Spread, accumulate, assemble, convert, filled, masked, split, take_step
+from .stage_order import check_stage_order
 from .transfers import deliver
 
 SHARDING = "spmd.sharding"
@@ -64,6 +66,8 @@ def interpret(
         InterpreterError: an op that cannot be run, a use of a freed value, or copies that do not agree.
     """
     func = find_function(module, function)
+    if SCHEDULE in func.attributes:
+        check_stage_order(func)
     grids = {op.sym_name.data: Grid.of(op.mesh, op.ranks) for op in module.ops if isinstance(op, MeshOp)}
     return _Run(_Settings(grids, check_replicas, explicit, precision)).function(func, inputs)
 

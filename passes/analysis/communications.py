@@ -7,20 +7,21 @@ not wait; being waited for does, and a collective that is not in two halves is w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 
 from ...dialects.mesh_ops import MeshOp
-from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from ...dialects.pipe import Action, FragmentOp, TransferOp
 from ...dialects.sharding_attrs import ShardingAttr
 from ...dialects.spmd import CollectiveOp, StartOp, WaitOp
+from ...dialects.stage_program import StageProgram, stage_programs
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...ir.collectives import find_step
@@ -62,10 +63,10 @@ def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
     """By rank of the job, what it communicates in its order."""
     ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
     found: dict[int, list[Moment]] = {}
-    for stage, mesh in stage_meshes(module, func):
-        walk = list(_Walk(func, stage, mesh).steps())
+    for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
+        steps = list(_steps(program, mesh))
         for place, rank in enumerate(ranks[mesh.name]):
-            found[rank] = [m for each in walk if (m := _moment(each, place, rank, mesh, ranks)) is not None]
+            found[rank] = [m for each in steps if (m := _moment(each, place, rank, mesh, ranks)) is not None]
     return found
 
 
@@ -78,62 +79,31 @@ class _Step:
     part: int | None
 
 
-class _Walk:
+def _steps(program: StageProgram, mesh: Mesh) -> Iterator[_Step]:
     """The communications of one stage, or of a step without stages, in order."""
-
-    def __init__(self, func: FuncOp, stage: int | None, mesh: Mesh) -> None:
-        self.func, self.stage, self.mesh, self.stages = func, stage, mesh, Stages(func)
-        self.fragments = {op.label.data: op for op in func.body.block.ops if isinstance(op, FragmentOp)}
-        self.transfers = {op.label.data: op for op in func.body.block.ops if isinstance(op, TransferOp)}
-        listed = func.attributes.get(SCHEDULE)
-        self.slots: list[Slot] = []
-        if isinstance(listed, ArrayAttr) and stage is not None:
-            slots = cast("ArrayAttr[ArrayAttr[Attribute]]", listed).data[stage]
-            self.slots = [slot.data for slot in slots if isinstance(slot, SlotAttr)]
-
-    def steps(self) -> Iterator[_Step]:
-        """All of them; the schedule, where there is one, stands in the place of the first fragment."""
-        pending = list(self.slots)
-        labels = {slot.label for slot in self.slots}
-        for op in self.func.body.block.ops:
-            if isinstance(op, FragmentOp | TransferOp) and op.label.data in labels:
-                for slot in pending:
-                    yield from self._slot(slot.action, slot.label, slot.part)
-                pending = []
-            elif isinstance(op, TransferOp):
-                yield from self._transfer(op)
-            elif self.stage is None or self.stages.of_op(op) == self.stage:
-                yield from self._op(op, 0)
-
-    def _slot(self, action: Action, label: str, part: int) -> Iterator[_Step]:
-        if action is Action.RUN:
-            for op in self.fragments[label].body.block.ops:
-                yield from self._op(op, part)
+    for each in program.entries:
+        op = each.op
+        if isinstance(op, TransferOp):
+            yield _Step(Half.ISSUE if each.action is Action.START else Half.WAIT, op, each.part)
+        elif isinstance(op, FragmentOp):
+            parts = range(mesh.axis(op.axis.data).size) if each.part is None else (each.part,)
+            for part, inner in itertools.product(parts, op.body.block.ops):
+                yield from _of_op(inner, part, mesh)
         else:
-            half = Half.ISSUE if action is Action.START else Half.WAIT
-            yield _Step(half, self.transfers[label], part)
+            yield from _of_op(op, 0, mesh)
 
-    def _transfer(self, op: TransferOp) -> Iterator[_Step]:
-        if self.stage in (self.stages.of_value(op.operand), self.stages.of_value(op.result)):
-            yield _Step(Half.ISSUE, op, None)
-        if self.stage == self.stages.of_value(op.result):
-            yield _Step(Half.WAIT, op, None)
 
-    def _op(self, op: Operation, part: int) -> Iterator[_Step]:
-        match op:
-            case FragmentOp():
-                for each in range(self.mesh.axis(op.axis.data).size):
-                    for inner in op.body.block.ops:
-                        yield from self._op(inner, each)
-            case StartOp():
-                yield _Step(Half.ISSUE, op, part)
-            case WaitOp():
-                yield _Step(Half.WAIT, op.start, part)
-            case CollectiveOp() if communicates(op, self.mesh):
-                yield _Step(Half.ISSUE, op, part)
-                yield _Step(Half.WAIT, op, part)
-            case _:
-                pass
+def _of_op(op: Operation, part: int, mesh: Mesh) -> Iterator[_Step]:
+    match op:
+        case StartOp():
+            yield _Step(Half.ISSUE, op, part)
+        case WaitOp():
+            yield _Step(Half.WAIT, op.start, part)
+        case CollectiveOp() if communicates(op, mesh):
+            yield _Step(Half.ISSUE, op, part)
+            yield _Step(Half.WAIT, op, part)
+        case _:
+            pass
 
 
 def _moment(

@@ -2,27 +2,26 @@
 What the ops of a step function do with memory, in the order in which a rank runs them: the events of `liveness`.
 
 A function without stages runs in program order, each fragment once, as the last of its parts does: what it yields is
-added to its results, sums so far. A stage of a pipeline runs what comes before its loop, its schedule slot by slot,
-and what comes after; a value of the loop is there once for every part that is under way.
+added to its results, sums so far. A stage of a pipeline runs its program entry by entry (`dialects.stage_program`); a
+value of the loop is there once for every part that is under way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.mesh_ops import find_mesh
-from ...dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp, YieldOp
+from ...dialects.pipe import SCHEDULE, Action, FragmentOp, TransferOp, YieldOp
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
+from ...dialects.stage_program import ScheduledOp, StageProgram, stage_programs
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
 from ...dialects.train import ForeachOp, overwritten_by_update
@@ -63,8 +62,8 @@ class Run:
 
 def run_of(func: FuncOp, stage: int | None = None) -> Run:
     """The run of the ranks of a function, or of one stage of it."""
-    if stage is not None and (schedule := _schedule(func)):
-        return _StageRun(func, stage, schedule[stage]).run
+    if stage is not None and SCHEDULE in func.attributes:
+        return _StageRun(func, stage_programs(func)[stage]).run
     stages = Stages(func)
     ops = [op for op in in_order(func.body.block) if stage is None or _concerns(op, stage, stages)]
     run, order = Run(), {op: index for index, op in enumerate(ops)}
@@ -210,63 +209,46 @@ def _alike(op: AtenOp) -> bool:
 class _StageRun:
     """Collects the run of one stage that has a schedule; one use."""
 
-    def __init__(self, func: FuncOp, stage: int, slots: Sequence[Slot]) -> None:
-        self.func, self.stage, self.stages = func, stage, Stages(func)
+    def __init__(self, func: FuncOp, program: StageProgram) -> None:
+        self.stage, self.stages, self.loop = program.stage, Stages(func), program.loop
         self.run, self.begun = Run(), set[SSAValue]()
-        labels = {slot.label for slot in slots}
-        self.looped = {
-            op.label.data: op
-            for op in func.body.block.ops
-            if isinstance(op, FragmentOp | TransferOp) and op.label.data in labels and _concerns(op, stage, self.stages)
-        }
-        late = self._late()
-        self._around([op for op in self._outside if op not in late])
-        for slot in slots:
-            self._slot(self.looped[slot.label], slot)
-        self._around([op for op in self._outside if op in late])
+        done = func.body.block.last_op
+        assert isinstance(done, ReturnOp), "a step returns"
+        self.outside = {*(op for op in program.ops if op not in self.loop), done}
+        self.order = dict[Operation, int]()
+        index = 0
+        for each in program.entries:
+            self.order[each.op] = index
+            index += len(each.op.body.block.ops) if isinstance(each.op, FragmentOp) else 1
+        self.order[done] = index
+        for each in program.entries:
+            self._add(each)
+        self.run.add(done, _event(done, self.order, self.stage, self.stages))
 
-    @cached_property
-    def _outside(self) -> list[Operation]:
-        """The stage's ops around its loop."""
-        looped = set(self.looped.values())
-        return [op for op in self.func.body.block.ops if op not in looped and _concerns(op, self.stage, self.stages)]
+    def _add(self, entry: ScheduledOp) -> None:
+        match entry.op:
+            case FragmentOp() if entry.part is not None:
+                self._fragment(entry.op, entry.part)
+            case TransferOp():
+                self.run.add(entry.op, self._transfer(entry.op, entry.action, entry.part))
+            case op:
+                self.run.add(op, _event(op, self.order, self.stage, self.stages))
 
-    def _late(self) -> set[Operation]:
-        """The ops around the loop that need something of it."""
-        late = set[Operation]()
-        made = {result for op in self.looped.values() for result in op.results}
-        for op in self._outside:
-            if isinstance(op, ReturnOp) or any(value in made for value in op.operands):
-                late.add(op)
-                made.update(op.results)
-        return late
-
-    def _around(self, ops: Sequence[Operation]) -> None:
-        order = {op: len(self.run.ops) + index for index, op in enumerate(ops)}
-        for op in ops:
-            self.run.add(op, _event(op, order, self.stage, self.stages))
-
-    def _slot(self, op: FragmentOp | TransferOp, slot: Slot) -> None:
-        if isinstance(op, FragmentOp):
-            self._fragment(op, slot.part)
-            return
-        sends = self.stages.of_value(op.operand) == self.stage
-        arrived = PartOf(op.result, slot.part)
-        if sends:
-            reads = ((PartOf(op.operand, slot.part), None),) if slot.action is Action.START else ()
-            self.run.add(op, Event(reads, ()))
-        elif slot.action is Action.START:
-            self.run.add(op, Event((), (Made(arrived),)))
-        else:
-            self.run.add(op, Event(((arrived, None),), ()))
+    def _transfer(self, op: TransferOp, action: Action, part: int | None) -> Event:
+        """What one end of a transfer does: the sender reads the value, the receiver has memory from its start on."""
+        if self.stages.of_value(op.operand) == self.stage:
+            sent = op.operand if part is None else PartOf(op.operand, part)
+            return Event(((sent, None),) if action is Action.START else (), ())
+        arrived = op.result if part is None else PartOf(op.result, part)
+        return Event((), (Made(arrived),)) if action is Action.START else Event(((arrived, None),), ())
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
         """One part: the body on values of this part, and then what it hands on and what it adds to."""
         body = list(op.body.block.ops)
         order = {each: len(self.run.ops) + index for index, each in enumerate(body)}
-        end = order[op.terminator]
+        end = order[op] = order[op.terminator]
         inside: set[SSAValue | None] = {result for each in body for result in each.results}
-        looped: set[SSAValue | None] = {result for each in self.looped.values() for result in each.results}
+        looped: set[SSAValue | None] = {result for each in self.loop for result in each.results}
 
         def of_part(value: Hashable | None) -> Hashable | None:
             found = cast("SSAValue[Attribute] | None", value)
@@ -276,7 +258,7 @@ class _StageRun:
             return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
 
         for each in body[:-1]:
-            event = _event(each, {**order, op: end}, None, self.stages)
+            event = _event(each, order, None, self.stages)
             reads = tuple((of_part(value), until if value in inside else end) for value, until in event.reads)
             makes = (
                 Made(staged(m.value), m.begin, m.end, of_part(m.view_of), of_part(m.over)) for m in event.makes
@@ -303,11 +285,4 @@ class _StageRun:
     def _is_summed(self, out: SSAValue) -> bool:
         """Whether a result of a fragment is read, as the sum of its parts, outside of the loop."""
         users = (use.operation for use in out.uses)
-        return any(user in self._outside and not isinstance(user, FreeOp) for user in users)
-
-
-def _schedule(func: FuncOp) -> list[list[Slot]]:
-    """The schedule of a function, by stage; empty where it has none."""
-    given = func.attributes.get(SCHEDULE)
-    stages = cast("ArrayAttr[ArrayAttr[Attribute]]", given).data if isinstance(given, ArrayAttr) else ()
-    return [[slot.data for slot in stage if isinstance(slot, SlotAttr)] for stage in stages]
+        return any(user in self.outside for user in users)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-from xdsl.dialects.builtin import ArrayAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
 
-from ....dialects.pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from ....dialects.pipe import Action, FragmentOp, TransferOp
 from ....dialects.spmd import CollectiveOp, PartialOp, SliceOp, StartOp, WaitOp
+from ....dialects.stage_program import ScheduledOp, stage_programs
 from ....dialects.staged import Stages, transfers
 from ....ir.cluster import sent_bytes
 from ..durations import communication_of
@@ -70,16 +70,13 @@ Instruction: TypeAlias = Span | Issue | Await | End
 Program: TypeAlias = list[tuple[Instruction, int]]
 """Instructions, each with the part of the loop that it is for (0 outside of loops)."""
 
-_Item: TypeAlias = Operation | Slot
-"""What a stage does next: an op of its own, or an entry of its schedule."""
-
 
 def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
     """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
     known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
-    items = _items(func, known, [division.place.stage for division in divisions], _schedule(func))
-    return [_Writer(func, each, crossing).program(items[each.place.stage]) for each in divisions]
+    by_stage = {program.stage: program.entries for program in stage_programs(func)}
+    return [_Writer(func, each, crossing).program(by_stage[each.place.stage]) for each in divisions]
 
 
 class _Writer:
@@ -89,37 +86,36 @@ class _Writer:
         self.division, self.crossing = division, crossing
         self.cluster = division.place.cluster
         self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes])
-        self.fragments = {op.label.data: op for op in func.body.block.ops if isinstance(op, FragmentOp)}
-        self.bodies: dict[str, list[Instruction]] = {}
+        self.end = func.body.block.last_op
+        self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}
 
-    def program(self, items: Iterable[_Item]) -> Program:
-        """What the items come to."""
+    def program(self, entries: Iterable[ScheduledOp]) -> Program:
+        """What a stage's program comes to."""
         found: Program = []
         pending: list[Operation] = []
-        for item in items:
-            if isinstance(item, Operation) and not isinstance(item, FragmentOp):
-                pending.append(item)
+        for each in entries:
+            op = each.op
+            if not isinstance(op, FragmentOp | TransferOp):
+                pending.append(op)
                 continue
-            found += ((each, 0) for each in self.instructions(pending))
+            found += ((begun, 0) for begun in self.instructions(pending))
             pending = []
-            if isinstance(item, FragmentOp):
-                for part in range(self.cluster.mesh.axis(item.axis.data).size):
-                    found += ((each, part) for each in self.body(item.label.data))
-            elif item.action is Action.RUN:
-                found += ((each, item.part) for each in self.body(item.label))
+            if isinstance(op, FragmentOp):
+                parts = range(self.cluster.mesh.axis(op.axis.data).size) if each.part is None else (each.part,)
+                found += ((inner, part) for part in parts for inner in self.body(op))
             else:
-                kind = Issue if item.action is Action.START else Await
-                found.append((kind(self.crossing[item.label]), item.part))
-        found += ((each, 0) for each in self.instructions(pending))
-        overhead = tuple(device.overhead for device in self.costs.devices)
-        return [*found, *((End(last, overhead), 0) for last in pending[-1:])]
+                kind = Issue if each.action is Action.START else Await
+                found.append((kind(self.crossing[op.label.data]), each.part or 0))
+        found += ((begun, 0) for begun in self.instructions(pending))
+        assert self.end is not None, "a step returns"
+        return [*found, (End(self.end, tuple(device.overhead for device in self.costs.devices)), 0)]
 
-    def body(self, label: str) -> list[Instruction]:
+    def body(self, op: FragmentOp) -> list[Instruction]:
         """The instructions of a fragment."""
-        if label not in self.bodies:
-            self.bodies[label] = self.instructions(self.fragments[label].body.block.ops)
-        return self.bodies[label]
+        if op not in self.bodies:
+            self.bodies[op] = self.instructions(op.body.block.ops)
+        return self.bodies[op]
 
     def instructions(self, ops: Iterable[Operation]) -> list[Instruction]:
         """The instructions of ops in a row."""
@@ -167,35 +163,3 @@ def _span(timed: Sequence[tuple[Operation, Seconds]]) -> Iterator[Span]:
     if timed:
         ops = tuple(op for op, _ in timed)
         yield Span(ops, tuple(tuple(accumulate(mine)) for mine in zip(*(seconds for _, seconds in timed), strict=True)))
-
-
-def _items(
-    func: FuncOp, known: Stages, stages: Sequence[int | None], schedule: Sequence[Sequence[Slot]]
-) -> dict[int | None, list[_Item]]:
-    """By stage, what it does, in order, and the return; its schedule stands where its first fragment does."""
-    found: dict[int | None, list[_Item]] = {stage: [] for stage in stages}
-    scheduled = {slot.label for slots in schedule for slot in slots}
-    begun: set[int] = set()
-    for op in func.body.block.ops:
-        if isinstance(op, TransferOp):
-            if op.label.data not in scheduled:
-                for stage in (known.of_value(op.operand), known.of_value(op.result)):
-                    found[stage].append(Slot(Action.START, op.label.data, 0))
-                found[known.of_value(op.result)].append(Slot(Action.WAIT, op.label.data, 0))
-        elif isinstance(op, ReturnOp):
-            for items in found.values():
-                items.append(op)
-        elif isinstance(op, FragmentOp) and op.label.data in scheduled:
-            if (stage := known.of_op(op)) is not None and stage not in begun:
-                begun.add(stage)
-                found[stage] += schedule[stage]
-        elif (stage := known.of_op(op) if known.names else None) in found:
-            found[stage].append(op)
-    return found
-
-
-def _schedule(func: FuncOp) -> list[list[Slot]]:
-    """The schedule of a function, by stage; empty where it has none."""
-    given = func.attributes.get(SCHEDULE)
-    stages = cast("ArrayAttr[ArrayAttr[Attribute]]", given).data if isinstance(given, ArrayAttr) else ()
-    return [[slot.data for slot in stage if isinstance(slot, SlotAttr)] for stage in stages]

@@ -69,6 +69,16 @@ REFUSED = {
     "an axis beyond words": (f'spmd.mesh @m = <["gpu"=0x{"f" * 5000}]>', "", "more than 10**30 devices"),
     "an axis of time beyond lists": ('spmd.mesh @m = <["t"=9999 temporal]>', "", "9999 parts of time"),
     "an axis that is no name": ('spmd.mesh @m = <["a b"=2]>', "", "axis 'a b'"),
+    "a stage where there are none": (
+        PIPELINE.replace(' attributes {pipe.stages = ["s0", "s1"]}', "").replace("TASK", "part 0, [0:4], 0 to [2, 3]"),
+        "",
+        "has a stage, the function has no pipe.stages",
+    ),
+    "a loop for all stages": (
+        PIPELINE.replace("tasks = [#pipe.task<TASK>] ", "").replace('"gpu"=2]', '"gpu"=2, "micro"=2 temporal]'),
+        "accumulate",
+        "run schedule-pipeline in the place of accumulate",
+    ),
     "a bandwidth of 0": (
         device("flops = {float32 = 1.0}, bandwidth = 0.0, memory = 1.0, launch = 0.0"),
         "",

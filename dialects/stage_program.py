@@ -1,0 +1,130 @@
+"""
+What each stage of a step runs, in the order in which its ranks issue it: the one reading of a scheduled step.
+
+A stage runs its ops in the order of the block. In the place of its first fragment stands its whole schedule, with the
+transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator and the emitter
+all go through these entries, so that what is proved of a program is proved of the one that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation
+
+from .pipe import SCHEDULE, Action, FragmentOp, Slot, SlotAttr, TransferOp
+from .spmd import FreeOp
+from .staged import Stages
+
+
+@dataclass(frozen=True)
+class ScheduledOp:
+    """
+    One thing that a stage does.
+
+    Args:
+        action: run an op or a fragment; begin a transfer, or wait for what it brings.
+        part: of the loop; None outside of it, where a fragment is run for all of its parts and a transfer brings what
+            is there once.
+    """
+
+    action: Action
+    op: Operation
+    part: int | None = None
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """
+    The program of one stage, in order; frees and the return are not among them.
+
+    Args:
+        stage: its number; None where the step has no stages.
+    """
+
+    stage: int | None
+    entries: tuple[ScheduledOp, ...]
+
+    @cached_property
+    def ops(self) -> tuple[Operation, ...]:
+        """The ops of the entries, each once, in the order of the block."""
+        found = {each.op for each in self.entries}
+        block = next(iter(found)).parent_block() if found else None
+        return tuple(op for op in block.ops if op in found) if block is not None else ()
+
+    @cached_property
+    def loop(self) -> frozenset[Operation]:
+        """The fragments and transfers that are run part by part."""
+        return frozenset(each.op for each in self.entries if each.part is not None)
+
+
+def schedule_of(func: FuncOp) -> Sequence[Sequence[Slot]]:
+    """By stage the slots of the schedule of a function; empty where it has none."""
+    given = func.attributes.get(SCHEDULE)
+    lists = cast("ArrayAttr[ArrayAttr[SlotAttr]]", given).data if isinstance(given, ArrayAttr) else ()
+    return [[slot.data for slot in listed] for listed in lists]
+
+
+def stage_programs(func: FuncOp) -> list[StageProgram]:
+    """What every stage of a function runs; of one without stages, what all ranks run."""
+    stages, schedule = Stages(func), schedule_of(func)
+    if not stages.names:
+        ops = (op for op in func.body.block.ops if not isinstance(op, FreeOp | ReturnOp))
+        return [StageProgram(None, tuple(ScheduledOp(Action.RUN, op) for op in ops))]
+    listed = {_listed_as(slot) for slots in schedule for slot in slots}
+    looped = {key: op for op in func.body.block.ops if (key := _key(op)) in listed}
+    places = _places_of_loops(looped.values(), stages)
+    by_stage: dict[int | None, list[ScheduledOp]] = {number: [] for number in range(len(stages.names))}
+    for op in func.body.block.ops:
+        if isinstance(op, FreeOp | ReturnOp):
+            continue
+        for stage in dict.fromkeys(_stages_of(op, stages)):
+            if stage is None or stage not in by_stage:
+                continue
+            if _key(op) not in looped:
+                by_stage[stage] += _once(op, stage, stages)
+            elif places[stage] is op:
+                by_stage[stage] += (ScheduledOp(s.action, looped[_listed_as(s)], s.part) for s in schedule[stage])
+    return [StageProgram(stage, tuple(found)) for stage, found in by_stage.items()]
+
+
+def _places_of_loops(looped: Iterable[Operation], stages: Stages) -> dict[int | None, Operation]:
+    """By stage, the op in whose place its schedule stands: its first fragment, or a transfer where it has none."""
+    found: dict[int | None, Operation] = {}
+    for op in sorted(looped, key=lambda op: not isinstance(op, FragmentOp)):
+        for stage in _stages_of(op, stages):
+            found.setdefault(stage, op)
+    return found
+
+
+def _key(op: Operation) -> tuple[type[Operation], str] | None:
+    """What tells a fragment or transfer from others: labels are of one kind of op."""
+    return (type(op), op.label.data) if isinstance(op, FragmentOp | TransferOp) else None
+
+
+def _listed_as(slot: Slot) -> tuple[type[Operation], str]:
+    """The key of what a slot is about."""
+    return FragmentOp if slot.action is Action.RUN else TransferOp, slot.label
+
+
+def _stages_of(op: Operation, stages: Stages) -> Iterator[int | None]:
+    """The stages that have to do with an op: of a transfer both ends."""
+    if isinstance(op, TransferOp):
+        yield from (stages.of_value(op.operand), stages.of_value(op.result))
+    else:
+        yield stages.of_op(op)
+
+
+def _once(op: Operation, stage: int | None, stages: Stages) -> Iterator[ScheduledOp]:
+    """What a stage does about an op outside of its loop."""
+    if not isinstance(op, TransferOp):
+        yield ScheduledOp(Action.RUN, op)
+        return
+    yield ScheduledOp(Action.START, op)
+    if stages.of_value(op.result) == stage:
+        yield ScheduledOp(Action.WAIT, op)

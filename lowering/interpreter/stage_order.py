@@ -1,0 +1,78 @@
+"""Whether the stages of a step, each running its program entry by entry, come to their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.pipe import Action, TransferOp, values_read
+from ...dialects.stage_program import ScheduledOp, StageProgram, stage_programs
+from ...dialects.staged import Stages
+from .errors import InterpreterError
+
+
+def check_stage_order(func: FuncOp) -> None:
+    """
+    Run the programs of all stages side by side, without numbers.
+
+    Raises:
+        InterpreterError: a stage reads what it has not made yet, or waits for what no stage sends.
+    """
+    _StageOrder(func).run()
+
+
+class _StageOrder:
+    """What has been made and sent so far; one use."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.programs, self.stages = stage_programs(func), Stages(func)
+        self.done: dict[int | None, set[tuple[SSAValue, int | None]]] = {each.stage: set() for each in self.programs}
+        for value in func.body.block.args:
+            self.done.setdefault(self.stages.of_value(value), set()).add((value, None))
+        self.sent: set[tuple[Operation, int | None]] = set()
+
+    def run(self) -> None:
+        pending = {each.stage: iter(each.entries) for each in self.programs}
+        waiting: dict[int | None, ScheduledOp] = {}
+        while pending:
+            before = len(self.sent), len(pending)
+            for program in self.programs:
+                if program.stage in pending and not self._proceed(program, pending[program.stage], waiting):
+                    del pending[program.stage]
+            if before == (len(self.sent), len(pending)):
+                stage, entry = next(iter(waiting.items()))
+                what = "it" if entry.part is None else f"part {entry.part}"
+                raise InterpreterError(
+                    entry.op, f"stage {stage} waits for {what}, which is not sent: the stages wait for one another"
+                )
+
+    def _proceed(
+        self, program: StageProgram, entries: Iterator[ScheduledOp], waiting: dict[int | None, ScheduledOp]
+    ) -> bool:
+        """Run a stage until it waits for another; whether there is something left of it."""
+        entry = waiting.pop(program.stage, None) or next(entries, None)
+        while entry is not None:
+            if entry.action is Action.WAIT and (entry.op, entry.part) not in self.sent:
+                waiting[program.stage] = entry
+                return True
+            self._run(program, entry)
+            entry = next(entries, None)
+        return False
+
+    def _run(self, program: StageProgram, entry: ScheduledOp) -> None:
+        op, done = entry.op, self.done[program.stage]
+        sends = isinstance(op, TransferOp) and self.stages.of_value(op.operand) == program.stage
+        for value in values_read(op) if sends or not isinstance(op, TransferOp) else ():
+            if not {(value, None), (value, entry.part)} & done and not self._is_summed(program, value, entry):
+                raise InterpreterError(op, f"stage {program.stage} reads %{value.name_hint} before it is made")
+        if sends:
+            self.sent.add((op, entry.part))
+        elif not isinstance(op, TransferOp) or entry.action is Action.WAIT:
+            done.update((value, entry.part) for value in op.results)
+
+    def _is_summed(self, program: StageProgram, value: SSAValue, entry: ScheduledOp) -> bool:
+        """Whether all parts of a value are there, for what reads them outside of the loop."""
+        parts = {each.part for each in program.entries if each.op is value.owner}
+        return bool(parts) and entry.part is None and {(value, part) for part in parts} <= self.done[program.stage]

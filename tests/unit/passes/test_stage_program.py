@@ -1,0 +1,129 @@
+"""One reading of a scheduled step: what is proved, counted, simulated and emitted is in the order of one program."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from emitted import emit
+from ir_files import context, parse
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.dialects.pipe import TransferOp
+from shardwright.dialects.spmd import CollectiveOp
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
+from shardwright.lowering.interpreter.errors import InterpreterError
+from shardwright.lowering.interpreter.interpreter import interpret
+from shardwright.passes.analysis.communications import Half, moments_by_rank
+from shardwright.passes.analysis.memory_events import run_of
+from shardwright.passes.analysis.simulation.simulate import simulate_module
+from shardwright.passes.errors import OpFailure, PassError
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.step.step_view import step_functions
+
+STEP = (Path(__file__).parents[1] / "lowering" / "golden" / "stages.mlir").read_text()
+GATHER = '  %all = spmd.all_gather [{}, {"gpu"}] %w out_sharding = <@stage1, [{}, {}]> : tensor<3x3xf32>\n'
+"""Of a weight of the second stage: it depends on nothing in the loop, and nothing in the loop on it."""
+
+LINKS = 'links [#spmd.link<"gpu", alpha = 1.0, beta = 1.0e-3>]'
+CLUSTERS = f"""
+#cpu = #spmd.device<"cpu", flops = {{float32 = 1.0e9}}, bandwidth = 1.0e3, memory = 1.0e9, launch = 0.0>
+spmd.cluster @c0 on @stage0 devices [#cpu] placement [0] {LINKS}
+spmd.cluster @c1 on @stage1 devices [#cpu] placement [0, 0] {LINKS}
+"""
+
+PLACES = {"before": "  %x.part, %h =", "after": "  %loss.sum ="}
+EXPECTED = {"before": ["tied", "all", "h", "g"], "after": ["tied", "h", "g", "all"]}
+"""What the second stage communicates first, by name, in order; the sums at its end are left out."""
+
+
+THREE = on_mesh(find_cluster("local-4"), Mesh.of(gpu=3))
+
+
+def module(text: str) -> ModuleOp:
+    """A step with clusters for its stages."""
+    return parse(text.replace("func.func", CLUSTERS + "func.func", 1), context())
+
+
+def module_with(place: str) -> ModuleOp:
+    """The golden pipeline with a gather before or after the loop."""
+    return module(STEP.replace(PLACES[place], GATHER + PLACES[place]))
+
+
+def names(ops: list[object]) -> list[str]:
+    """What the ops are called, each once, of those that EXPECTED is about."""
+    found = [op.label.data if isinstance(op, TransferOp) else op.results[0].name_hint
+             for op in ops if isinstance(op, TransferOp | CollectiveOp)]  # fmt: skip
+    return [name for name in dict.fromkeys(found) if name in EXPECTED["before"]]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_proof_of_order_follows_the_program(place: str):
+    step = module_with(place)
+    (func,) = step_functions(step)
+    moments = moments_by_rank(step, func)[1]
+    assert names([each.what.op for each in moments if each.half is Half.ISSUE]) == EXPECTED[place]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_memory_follows_the_program(place: str):
+    (func,) = step_functions(module_with(place))
+    assert names(list(run_of(func, 1).ops)) == EXPECTED[place]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_emitted_program_follows_the_program(place: str):
+    text = emit(module_with(place)).partition("def step1(")[2]
+    calls = re.findall(r'comm\.(?:(?:receive|send)\("(\w+)"|(all)_gather)', text)
+    called = dict.fromkeys(label or name for label, name in calls)
+    assert [name for name in called if name in EXPECTED[place]] == EXPECTED[place]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_simulator_follows_the_program(place: str):
+    step = module_with(place)
+    (simulation,) = simulate_module(step, THREE)
+    (number,) = (each.number for each in simulation.classes if each.stage == 1)
+    runs = sorted(simulation.traffic(number), key=lambda run: run.issued[number])
+    assert names([run.traffic.op for run in runs]) == EXPECTED[place]
+
+
+WAIT = '#pipe.slot<wait "g" 0>, '
+
+
+RUN = '#pipe.slot<run "forward0" 0>, '
+
+
+def deadlocked() -> ModuleOp:
+    """The first stage waits for a gradient before it sends what that is made of."""
+    assert STEP.count(WAIT) == STEP.count(RUN) == 1
+    return module(STEP.replace(WAIT, "").replace(RUN, WAIT + RUN))
+
+
+def test_an_order_that_blocks_is_seen_by_the_proof_the_simulator_and_the_interpreter():
+    step = deadlocked()
+    with pytest.raises(PassError, match="deadlock"):
+        run_pipeline(context(), step, "check-order")
+    inputs = [torch.randn(3, 3), torch.randn(4, 3), torch.randn(3, 3)]
+    with pytest.raises(InterpreterError, match="the stages wait for one another"):
+        interpret(step, inputs)
+    assert len(interpret(module(STEP), inputs)) == 4
+    with pytest.raises(OpFailure, match="not all who take part begin it"):
+        simulate_module(step, THREE)
+    assert emit(deadlocked()).index('receive("g", 0)') < emit(deadlocked()).index('send("h", 0')
+
+
+EXP = next(line + "\n" for line in STEP.splitlines() if line.startswith("  %e = aten.exp"))
+READ = "  %u = aten.exp %e" + EXP.partition("%tied")[2]
+"""What the loop of the second stage needs, made once; and an op that reads it."""
+
+
+@pytest.mark.parametrize("reader", ["    %m = aten.mm", "    %t = aten.t"])
+def test_what_the_loop_needs_cannot_stand_after_it(reader: str):
+    text = STEP.replace(EXP, "").replace("%h.at1, %e {", "%h.at1, %tied {").replace(reader, READ + reader)
+    module(text.replace("  %y, %loss =", EXP + "  %y, %loss =")).verify()
+    if reader.strip().startswith("%t"):
+        with pytest.raises(AssertionError, match="its loop needs %e, made after it"):
+            module(text.replace("  %g.w, %g =", EXP + "  %g.w, %g =")).verify()
