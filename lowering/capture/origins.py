@@ -30,7 +30,8 @@ from .checkpoints import Regions, checkpoints_numbered
 from .rewrites import rewritten
 
 _TORCH = os.path.dirname(torch.__file__)
-_PLUMBING = (_TORCH, os.path.dirname(__file__), contextlib.__file__, functools.__file__, "<frozen", "<eval")
+_LOWERING = os.path.dirname(os.path.dirname(__file__))
+_PLUMBING = (_TORCH, _LOWERING, contextlib.__file__, functools.__file__, "<frozen", "<eval")
 
 
 @dataclass(frozen=True)

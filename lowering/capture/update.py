@@ -254,6 +254,6 @@ def _place(error: BaseException) -> str:
 
 _NOT_OF_OPTIMIZERS = (
     *WRAPPERS,
-    os.path.dirname(__file__),
+    os.path.dirname(os.path.dirname(__file__)),
     *("torch/_", "torch/fx/", "torch/overrides.py", "torch/utils/", "<eval_with_key>"),
 )

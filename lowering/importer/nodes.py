@@ -30,6 +30,7 @@ from ...ir.not_supported import STRIDES
 from ..calls.allowed_ops import vouch_for
 from ..calls.arguments import Arguments, bind_arguments, element_type
 from ..capture.captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
+from .source_path import source_path
 from .unknown_ops import UnknownOps
 
 aten = torch.ops.aten
@@ -117,7 +118,7 @@ def _refuse_memory(node: Node, origin: Origin) -> None:
 
 
 def _location(origin: Origin) -> NameLoc:
-    place = FileLineColLoc(StringAttr(origin.file), IntAttr(origin.line), IntAttr(0))
+    place = FileLineColLoc(StringAttr(source_path(origin.file)), IntAttr(origin.line), IntAttr(0))
     return NameLoc(StringAttr(origin.layer), place)
 
 
