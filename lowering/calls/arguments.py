@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +28,7 @@ from ...ir.not_supported import COMPLEX_NUMBER
 from ...ir.ops.registered import registered_rules
 from ...ir.ops.table import op_table
 from ..capture.captured import CaptureError, Origin
-from ..fused import grouped_ops, random_ops
-from ..fused.attention_ops import attention, attention_backward
+from ..fused.table import BY_DEFINITION
 
 _ELEMENTS: dict[torch.dtype, Attribute] = {
     torch.float64: Float64Type(),
@@ -122,15 +120,10 @@ def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
         yield name, default, is_tensor, value
 
 
-_FUSED = (attention, attention_backward, *grouped_ops.FUNCTIONS.values(), *random_ops.FUNCTIONS.values())
-_DEFAULTS = {"is_causal": False, "start": 0, "first": 0, "independent": False}
-
-
 @lru_cache(maxsize=1024)
 def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
-    if target in _FUSED:
-        listed = inspect.signature(target).parameters.values()
-        return tuple((p.name, _DEFAULTS.get(p.name), "Tensor" in str(p.annotation)) for p in listed)
+    if (fused := BY_DEFINITION.get(target)) is not None:
+        return tuple((p.name, p.default, p.is_tensor) for p in fused.parameters)
     schema = target._schema.arguments
     return tuple(
         (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema

@@ -27,7 +27,8 @@ from ...ir.mesh import Mesh
 from ...ir.ops.foreach import FOREACH
 from ...ir.sharding import local_slices
 from ...ir.signatures import rank_sizes
-from ..fused import attention_ops, cross_entropy_ops, grouped_ops, random_ops, update_ops
+from ..fused import update_ops
+from ..fused.table import FUSED_OPS
 from .allowed_ops import check_allowed
 
 
@@ -99,24 +100,6 @@ a squeeze would take out a dim of which a rank happens to have one element.
 
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
-_FUSED = {
-    "attention": attention_ops.attention,
-    "attention_backward": attention_ops.attention_backward,
-    **cross_entropy_ops.FUNCTIONS,
-    **grouped_ops.FUNCTIONS,
-    **random_ops.FUNCTIONS,
-}
-_FUSED_DEFAULTS = {
-    "attn_mask": None,
-    "is_causal": False,
-    "scale": None,
-    "start": 0,
-    "first": 0,
-    "like": None,
-    "independent": False,
-    "part": None,
-}
-
 
 @dataclass(frozen=True)
 class _Parameter:
@@ -138,7 +121,7 @@ class _Parameter:
 
 def _target(overload: str) -> str:
     """The full name of an overload: `mm` is `aten.mm.default`, `ns::op.overload` is `ns.op.overload`."""
-    if overload in _FUSED:
+    if overload in FUSED_OPS:
         return overload
     space, _, name = overload.rpartition("::")
     return f"{space or 'aten'}.{name}" + ("" if "." in name else ".default")
@@ -160,15 +143,10 @@ def resolve(target: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _parameters(target: str) -> tuple[_Parameter, ...]:
-    if target in _FUSED:
-        return tuple(map(_fused_parameter, inspect.signature(_FUSED[target]).parameters.values()))
+    if target in FUSED_OPS:
+        of_fused = FUSED_OPS[target].parameters
+        return tuple(_Parameter(p.name, "", p.default, p.required, keyword_only=p.keyword_only) for p in of_fused)
     return tuple(map(_parameter, resolve(target)._schema.arguments))
-
-
-def _fused_parameter(parameter: inspect.Parameter) -> _Parameter:
-    name, keyword_only = parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    required = name not in _FUSED_DEFAULTS
-    return _Parameter(name, "", _FUSED_DEFAULTS.get(name), required, keyword_only=keyword_only)
 
 
 def _parameter(argument: Any) -> _Parameter:
@@ -284,7 +262,7 @@ def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
 
 def _on_part(target: str) -> str:
     """The runtime's function for an op of which the indexed factor is split."""
-    if target in _FUSED:
+    if target in FUSED_OPS:
         return target
     name = target.removeprefix("aten.").removesuffix(".default").removeprefix("_unsafe_")
     return f"{name.replace('.', '_').lower()}_part"

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..fused import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, random_ops, update_ops
+from ..fused.table import FUNCTIONS
 from .calls import Arg, Call, Dtype, Operand, resolve
 from .dtypes import torch_dtype
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "attention": attention_ops.attention,
-    "attention_backward": attention_ops.attention_backward,
-    **cross_entropy_ops.FUNCTIONS,
-    **grouped_ops.FUNCTIONS,
-    **indexed_ops.FUNCTIONS,
-    **random_ops.FUNCTIONS,
-    "adam_": update_ops.adam,
-    "joined_adam_": update_ops.joined(update_ops.adam),
-    "joined_adamw_": update_ops.joined(update_ops.adamw),
-    "joined_sgd_": update_ops.joined(update_ops.sgd),
-    "foreach": update_ops.foreach,
-    "foreach_": update_ops.foreach,
-    "sum_of_squares": update_ops.sum_of_squares,
-    "adamw_": update_ops.adamw,
-    "sgd_": update_ops.sgd,
-    "increment": update_ops.increment,
-    "assign_": update_ops.assign,
-}
-"""What stands for the functions of the runtime."""
 
 
 def make_call(

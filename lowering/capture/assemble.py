@@ -19,13 +19,12 @@ from .indexing import index_first_dims
 from .normalize import (
     add_nodes,
     check_ops,
-    normalise_attention,
-    normalise_grouped_products,
     order_placeholders,
     remove_dead_nodes,
     remove_identities,
     rename_nodes,
     replace_tangent,
+    use_fused_ops,
 )
 from .random import SEED, draw_by_place
 from .strides import forget_strides
@@ -85,8 +84,7 @@ def assemble(
     forget_strides(graph)
     index_first_dims(graph)
     remove_identities(graph)
-    normalise_attention(graph)
-    normalise_grouped_products(graph)
+    use_fused_ops(graph)
     remove_dead_nodes(graph)
     inputs += _seed_input(graph, seed)
     if is_forward:

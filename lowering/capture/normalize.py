@@ -7,18 +7,17 @@ Each function rewrites the graph in place and keeps ``meta["val"]`` of what it l
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.fx
 from torch._prims_common import get_computation_dtype
 
 from ...ir.not_supported import CONTROL_FLOW, RANDOM_OP, SPARSE_GRADIENT
-from ..fused import grouped_ops, random_ops
-from ..fused.attention_ops import attention, attention_backward
+from ..fused.attention_ops import attention
 from ..fused.random_draws import DRAWS, arguments_by_name
+from ..fused.table import BY_DEFINITION, STANDING_FOR
 from .captured import LOSS_GRADIENT, ORIGIN, CaptureError, Origin
 
 aten = torch.ops.aten
@@ -54,29 +53,6 @@ SPELLED = {
     aten._conj.default: aten._conj_physical.default,
 }
 """Ops that differ only in what autograd may assume, or in when they are carried out."""
-
-_ATTENTION: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: (
-        attention,
-        ("query", "key", "value", "attn_mask", "is_causal", "scale"),
-    ),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (
-        attention_backward,
-        ("grad_out", "query", "key", "value", "out", "logsumexp", "attn_mask", "is_causal", "scale"),
-    ),
-}
-"""Torch's attention to ours, with the names under which torch's schema has our arguments."""
-
-
-_FUNCTIONS = (
-    operator.getitem,
-    attention,
-    attention_backward,
-    *grouped_ops.FUNCTIONS.values(),
-    *random_ops.FUNCTIONS.values(),
-)
-"""What a captured graph may call beside operators."""
-
 
 def remove_identities(graph: torch.fx.Graph) -> None:
     """Replace ops that return their first operand by it, respell the rest, and join views of views."""
@@ -152,17 +128,16 @@ def remove_dead_nodes(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def normalise_attention(graph: torch.fx.Graph) -> None:
-    """Replace torch's fused attention by `attention_ops`, which name no device."""
+def use_fused_ops(graph: torch.fx.Graph) -> None:
+    """Replace ops of torch and other libraries by the fused ops in their place, which name no device or library."""
     for node in graph.nodes:
-        if node.op != "call_function" or node.target not in _ATTENTION:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.name() not in STANDING_FOR:
             continue
-        function, names = _ATTENTION[node.target]
+        op, names = STANDING_FOR[node.target.name()]
         arguments = arguments_by_name(node.target, node.args, node.kwargs)
-        node.target = function
-        node.args = tuple(arguments[name] for name in names)
-        node.kwargs = {}
-        if function is attention:
+        node.target, node.kwargs = op.definition, {}
+        node.args = tuple(arguments[name] for name in names or arguments)
+        if op.definition is attention:
             _correct_sums(node)
 
 
@@ -175,14 +150,6 @@ def _correct_sums(node: torch.fx.Node) -> None:
     for user in node.users:
         if user.target is operator.getitem and user.args[1] == 1:
             user.meta["val"] = node.meta["val"][1]
-
-
-def normalise_grouped_products(graph: torch.fx.Graph) -> None:
-    """Replace every library's product of grouped rows by that of `grouped_ops`, which names no library."""
-    for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and (same := grouped_ops.SAME.get(node.target.name())):
-            arguments = arguments_by_name(node.target, node.args, node.kwargs)
-            node.target, node.args, node.kwargs = same, tuple(arguments.values()), {}
 
 
 def replace_tangent(graph: torch.fx.Graph, tangent: torch.fx.Node, number: float) -> None:
@@ -255,7 +222,7 @@ def check_ops(graph: torch.fx.Graph) -> None:
         CaptureError: a random op, an op that writes in place or gives a sparse tensor, or a call of no operator.
     """
     for node in graph.nodes:
-        if node.op in ("placeholder", "output") or node.target in _FUNCTIONS:
+        if node.op in ("placeholder", "output") or node.target is operator.getitem or node.target in BY_DEFINITION:
             continue
         origin = node.meta[ORIGIN]
         where = f"{origin.file}:{origin.line}" + (f" (module {origin.layer!r})" if origin.layer else "")

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from ..fused.random_draws import DRAWS, Draw, arguments_by_name, aten, draw_arguments, draws_nothing
-from ..fused.random_ops import FUNCTIONS
+from ..fused.table import FUSED_OPS
 
 SEED = "seed"
 """The name of the input."""
@@ -52,7 +52,7 @@ def _redirect(
         arguments["like"] = _source_of_shape(arguments["like"])
         node.args = ()
         arguments[SEED] = seed
-    node.target = FUNCTIONS[draw.function]
+    node.target = FUSED_OPS[draw.function].definition
     node.kwargs = {**arguments, "stream": stream}
 
 

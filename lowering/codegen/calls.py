@@ -11,7 +11,7 @@ from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.train import ForeachOp, overwritten_by_update
 from ...ir.mesh import Mesh
 from ..calls.calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
-from ..fused import random_ops
+from ..fused.table import FUSED_OPS
 from .effects import IN_PLACE
 from .errors import EmitError
 from .layout import Doc, Group, call, keyword, tuple_of
@@ -21,7 +21,7 @@ from .sizes import Sizes
 from .where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
-MADE_ON_DEVICE = frozenset(random_ops.FUNCTIONS) - {"random_dropout"}
+MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.told_device)
 """Functions that need not have a tensor of the rank's device: the seed is in the memory of the host."""
 
 

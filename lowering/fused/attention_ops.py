@@ -17,14 +17,16 @@ import math
 
 import torch
 
+from .fused_op import FusedOp
+
 
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    is_causal: bool,
-    scale: float | None,
+    attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Softmax attention and the logsumexp of its scores, from which backward recomputes the weights.
@@ -49,9 +51,9 @@ def attention_backward(
     value: torch.Tensor,
     out: torch.Tensor,
     logsumexp: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    is_causal: bool,
-    scale: float | None,
+    attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     The gradients of `attention` with respect to query, key and value.
@@ -76,6 +78,15 @@ def attention_backward(
     )
     grad_query, grad_key, grad_value = (grad.to(query.dtype) for grad in grads)
     return grad_query, grad_key, grad_value
+
+
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "is_causal", "scale")
+_BACKWARD = ("grad_out", "query", "key", "value", "out", "logsumexp", "attn_mask", "is_causal", "scale")
+
+OPS = (
+    FusedOp(attention, {"aten::_scaled_dot_product_flash_attention_for_cpu": _ARGUMENTS}),
+    FusedOp(attention_backward, {"aten::_scaled_dot_product_flash_attention_for_cpu_backward": _BACKWARD}),
+)
 
 
 def _for_heads(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import torch
 
+from .fused_op import FusedOp
+
 
 def sum_exp(scores: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """The sum over classes of ``exp(scores - shift)``."""
@@ -38,4 +40,4 @@ def cross_entropy_backward(
     return ((scores - logsumexp.unsqueeze(1)).exp() - picked) * grad.unsqueeze(1)
 
 
-FUNCTIONS = {"sum_exp": sum_exp, "cross_entropy_backward": cross_entropy_backward}
+OPS = (FusedOp(sum_exp), FusedOp(cross_entropy_backward))

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import torch
 
+from .fused_op import FusedOp
+
 
 def grouped_mm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
@@ -43,15 +45,13 @@ def grouped_mm_backward(
     return grad_rows, torch.zeros_like(matrices).index_add(0, group, outer)
 
 
-FUNCTIONS = {"grouped_mm": grouped_mm, "grouped_mm_backward": grouped_mm_backward}
-
-SAME = {
-    "transformers::grouped_mm_fallback": grouped_mm,
-    "transformers::grouped_mm_fallback_backward": grouped_mm_backward,
-    "shardwright::grouped_mm": grouped_mm,
-    "shardwright::grouped_mm_backward": grouped_mm_backward,
-}
-"""Registered ops by name, to the function of the same arguments in the same order."""
+OPS = (
+    FusedOp(grouped_mm, {"transformers::grouped_mm_fallback": (), "shardwright::grouped_mm": ()}),
+    FusedOp(
+        grouped_mm_backward,
+        {"transformers::grouped_mm_fallback_backward": (), "shardwright::grouped_mm_backward": ()},
+    ),
+)
 
 
 def _groups(

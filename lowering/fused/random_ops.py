@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import torch
 
 from ...ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signed
+from .fused_op import FusedOp
 
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
@@ -155,18 +156,14 @@ def random_integers(
     return (torch.remainder(_numbers(seed, stream, size, start, whole, 1), high - low) + low).to(dtype)
 
 
-FUNCTIONS = {
-    function.__name__: function
-    for function in (
-        random_dropout,
-        random_bernoulli,
-        random_uniform,
-        random_normal,
-        random_exponential,
-        random_integers,
-    )
-}
-"""All of them by name, which is that of their op and of the runtime's function too."""
+OPS = (
+    FusedOp(random_dropout),
+    *(
+        FusedOp(drawn, told_device=True)
+        for drawn in (random_bernoulli, random_uniform, random_normal, random_exponential, random_integers)
+    ),
+)
+"""Capture finds them by a table of their own (`random_draws`): they take a seed, which the model's call does not."""
 
 
 def _unit(

@@ -157,3 +157,19 @@ def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
         return [value for kind in zip(*found, strict=True) for value in kind]
 
     return of_all
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "adam_": adam,
+    "adamw_": adamw,
+    "sgd_": sgd,
+    "joined_adam_": joined(adam),
+    "joined_adamw_": joined(adamw),
+    "joined_sgd_": joined(sgd),
+    "foreach": foreach,
+    "foreach_": foreach,
+    "sum_of_squares": sum_of_squares,
+    "increment": increment,
+    "assign_": assign,
+}
+"""By the name of the runtime's function: those with a trailing underscore write into their first operands there."""

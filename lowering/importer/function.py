@@ -17,7 +17,7 @@ from xdsl.ir import Block, Region, SSAValue
 from ..calls.arguments import element_type
 from ..capture.captured import ORIGIN, CaptureError, Origin
 from ..capture.indexing import index_first_dims
-from ..capture.normalize import SPELLED, normalise_attention, remove_dead_nodes
+from ..capture.normalize import SPELLED, remove_dead_nodes, use_fused_ops
 from ..capture.random import draw_by_place
 from .nodes import NodeImporter
 from .unknown_ops import UnknownOps
@@ -69,7 +69,7 @@ def import_function(
         node.meta[ORIGIN] = Origin("", "", 0, "forward", node.name)
         node.target = SPELLED.get(node.target, node.target)
     index_first_dims(graph)
-    normalise_attention(graph)
+    use_fused_ops(graph)
     remove_dead_nodes(graph)
     rules = UnknownOps(probe)
     block = Block()

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.staged import Stages
-from shardwright.lowering.calls.local_calls import FUNCTIONS
+from shardwright.lowering.fused.table import FUNCTIONS
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.fused import attention_ops, update_ops

@@ -28,7 +28,7 @@ from shardwright.lowering.capture.capture import (
     capture_step,
 )
 from shardwright.lowering.capture.captured import ORIGIN, Origin
-from shardwright.lowering.fused import attention_ops, grouped_ops
+from shardwright.lowering.fused.table import BY_DEFINITION
 from shardwright.models import MODELS, training_step
 
 TINY = sorted(name for name in MODELS if name.endswith("-tiny"))
@@ -55,8 +55,7 @@ def calls(step: CapturedStep) -> list[tuple[torch.fx.Node, Origin]]:
 @pytest.mark.parametrize("name", TINY)
 def test_form(name: str) -> None:
     step = captured(name)
-    ours = (attention_ops.attention, attention_ops.attention_backward, *grouped_ops.FUNCTIONS.values())
-    allowed = (operator.getitem, *ours)
+    allowed = (operator.getitem, *BY_DEFINITION)
     for node, _ in calls(step):
         assert node.op == "call_function"
         assert isinstance(node.target, torch._ops.OpOverload) or node.target in allowed

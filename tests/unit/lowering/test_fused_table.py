@@ -1,0 +1,37 @@
+"""Every fused op has all that belongs to it: a row, a fast function that takes the same, and ops that it stands for."""
+
+import inspect
+
+import pytest
+import torch
+
+from shardwright import runtime
+from shardwright.ir.ops.table import op_table
+from shardwright.lowering.fused.table import FUNCTIONS, FUSED_OPS, STANDING_FOR
+
+
+@pytest.mark.parametrize("name", FUSED_OPS)
+def test_a_fused_op_has_a_row_with_its_tensors(name: str):
+    op = FUSED_OPS[name]
+    row = [operand.lstrip("*") for operand in op_table()[name].operands]
+    assert row == [parameter.name for parameter in op.parameters if parameter.is_tensor]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_runtime_has_a_function_of_that_name(name: str):
+    assert callable(getattr(runtime, name))
+
+
+@pytest.mark.parametrize("name", FUSED_OPS)
+def test_the_runtime_takes_the_same_and_the_device_where_it_is_told_that(name: str):
+    fast = list(inspect.signature(getattr(runtime, name)).parameters)
+    told = ["device"] if FUSED_OPS[name].told_device else []
+    assert sorted(fast) == sorted([*(parameter.name for parameter in FUSED_OPS[name].parameters), *told])
+
+
+@pytest.mark.parametrize("theirs", [name for name in STANDING_FOR if name.startswith("aten::")])
+def test_what_is_replaced_has_the_arguments_that_are_read(theirs: str):
+    op, names = STANDING_FOR[theirs]
+    schema = getattr(torch.ops.aten, theirs.removeprefix("aten::")).default._schema
+    assert set(names) <= {argument.name for argument in schema.arguments}
+    assert len(names) == len(op.parameters)
