@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -68,6 +69,9 @@ AXIS = "micro"
 LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
+
+SCHEDULES_DIFFER = 1.2
+"""How many times the fastest step one schedule of a pipeline may take before no other schedule of it is tried."""
 
 _GOOD_ENOUGH = 0.03
 """How far, relative to its compute at best, the strategy of a candidate may be from the optimum of its problem."""
@@ -303,9 +307,14 @@ class Workbench:
             return solved.step.written(strategies)
         return self._lay_out(solved.candidate.layout.without_time).written(strategies, solved.step, self._counterparts)
 
-    def finish(self, solved: Solved) -> list[Finished]:
-        """The programs of a solved candidate, one of each schedule."""
-        return self._finished(solved.candidate, self.written(solved))
+    def finish(self, solved: Solved, worth: float = inf) -> list[Finished]:
+        """
+        The programs of a solved candidate, one of each schedule.
+
+        Args:
+            worth: seconds of a step; where a schedule takes far longer, those after it are not tried.
+        """
+        return self._finished(solved.candidate, self.written(solved), worth)
 
     def adapted(self, candidate: Candidate) -> list[Finished]:
         """
@@ -332,13 +341,18 @@ class Workbench:
             respread(view, ratios)
         return self._finished(candidate, module)
 
-    def _finished(self, candidate: Candidate, module: ModuleOp) -> list[Finished]:
+    def _finished(self, candidate: Candidate, module: ModuleOp, worth: float = inf) -> list[Finished]:
         """The programs that the passes make of a module with signatures."""
+        found: list[Finished] = []
         layout = candidate.layout
         try:
             for each in _shared_passes(layout):
                 each.apply(self.ctx, module)
-            return [self._judged(candidate, variant, made) for variant, made in self._variants(layout, module)]
+            for variant, made in self._variants(layout, module):
+                found.append(self._judged(candidate, variant, made))
+                if found[-1].seconds > SCHEDULES_DIFFER * worth:
+                    break
+            return found
         except PassFailedException as error:
             raise Refused(str(error)) from error
 
