@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
 from ...ir.op_cost import COPY, OpWork, op_rate
-from ...ir.op_fit import fit_rates
 from ...ir.op_rate import OpRate
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
+from .op_fit import fit_rates
 from .samples import OpSample
 from .tasks import OVERHEAD, TRANSFER, Exchange, exchanges, groups_of
 
