@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -51,6 +50,9 @@ def robust_fit(
         enough: the part of the loss that a step must gain to be followed by others.
         steps: the most evaluations, but for those that estimate derivatives.
     """
+    # Only who fits a profile waits for scipy to load.
+    from scipy.optimize import least_squares
+
     # Residuals that are not finite take a step back.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         found = least_squares(
