@@ -15,7 +15,7 @@ _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] 
 
 
 @dataclass(frozen=True)
-class Options:
+class OptToolOptions:
     """What the command line asks for; each field is the option of that name."""
 
     input: str
@@ -69,7 +69,7 @@ _SHOW_FLAGS = {
 }
 
 
-def parse_arguments(arguments: Sequence[str]) -> Options:
+def parse_arguments(arguments: Sequence[str]) -> OptToolOptions:
     """Return what a command line asks for. DiagnosticError says what is wrong with it."""
     parser = _parser()
     given, unknown = parser.parse_known_args(_with_values(arguments))
@@ -78,7 +78,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     values = vars(given)
     for name in ("print_ir_before", "print_ir_after"):
         values[name] = tuple(each for text in values[name] for each in text.split(","))
-    return Options(**values)
+    return OptToolOptions(**values)
 
 
 def options_text() -> str:
