@@ -31,7 +31,7 @@ from ...ir.sharding import Sharding
 from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
 from .memory_events import PartOf, Run, Staging, run_of
-from .memory_roles import Role, Roles
+from .memory_roles import MemoryRole, Roles
 
 _LISTED = 8
 """How many of the largest values a peak names."""
@@ -57,7 +57,7 @@ class MemoryPeak:
     rank: int
     op: Operation
     alive: tuple[AliveValue, ...]
-    by_role: Mapping[Role, int]
+    by_role: Mapping[MemoryRole, int]
 
     @property
     def bytes(self) -> int:
@@ -131,9 +131,9 @@ def peak_memory(
     index = int(np.argmax(use.held[:, rank]))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
     listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
-    roles, by_role = Roles(func), dict.fromkeys(Role, 0)
+    roles, by_role = Roles(func), dict.fromkeys(MemoryRole, 0)
     for held, size in alive:
-        by_role[Role.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
+        by_role[MemoryRole.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
     return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed, by_role)
 
 
@@ -183,7 +183,7 @@ def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
     return np.array([[part(rank, at) for at in moments] for rank in range(mesh.device_count)], np.int64)
 
 
-def roles_text(by_role: Mapping[Role, int]) -> str:
+def roles_text(by_role: Mapping[MemoryRole, int]) -> str:
     """What a peak is made of, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
     return ", ".join(f"{role} {size_text(size)}" for role, size in by_role.items() if size)
 

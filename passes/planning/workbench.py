@@ -40,7 +40,7 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
-from ..search.objective import Loop, Weights
+from ..search.objective import BatchLoop, Weights
 from ..search.pins import Constraints, Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
@@ -398,7 +398,7 @@ class Workbench:
         view: StepView,
         cluster: Cluster,
         factors: Factors,
-        loop: Loop | None,
+        loop: BatchLoop | None,
         narrow: Narrow | None,
     ) -> Callable[..., StrategyProblem]:
         """What makes the problem of a stage, at prices of memory."""
@@ -431,7 +431,7 @@ class Workbench:
             return self._problems[key][0]
         return repriced(*self._problems[key], weights, tables)
 
-    def _loop(self, layout: Layout, step: LaidOut) -> Loop | None:
+    def _loop(self, layout: Layout, step: LaidOut) -> BatchLoop | None:
         if layout.parts == 1:
             return None
         return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))

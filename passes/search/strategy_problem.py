@@ -12,7 +12,7 @@ from ...dialects.compute import ComputeOp
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
-from .objective import Move, Price, Weights
+from .objective import Price, ShardingChange, Weights
 from .problem import Costs, Edge, Problem, States
 from .shared_tables import Port, Tables
 
@@ -44,7 +44,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class EdgeTraffic:
     """
     What an edge stands for: a value changes its sharding.
 
@@ -54,7 +54,7 @@ class Traffic:
             None where that is nothing.
     """
 
-    move: Move
+    move: ShardingChange
     price: Price
     splits: Splits
     sources: Port
@@ -76,7 +76,7 @@ class StrategyProblem:
     problem: Problem
     decisions: list[Decision]
     seconds: list[Costs | None]
-    traffic: list[Traffic]
+    traffic: list[EdgeTraffic]
     ends: dict[int, Costs]
 
     def sums(

@@ -12,7 +12,7 @@ from ...dialects.spmd import WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
-from ..step.loop import Loop, fragment_of
+from ..step.loop import LoopOps, fragment_of
 from .schedules import Delivery, Kind, Work
 
 
@@ -24,7 +24,7 @@ class Fragments:
     another stage, all count as those of what forward works on, for there is nothing to hurry for.
     """
 
-    def __init__(self, func: FuncOp, loop: Loop) -> None:
+    def __init__(self, func: FuncOp, loop: LoopOps) -> None:
         self.func, self.stages, self.loop = func, Stages(func), loop
         self.inside = set(loop.inside)
         self.transfers = [op for op in loop.inside if isinstance(op, TransferOp)]
