@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from ..passes.errors import nearest
-from .diagnostics import Diagnostic, DiagnosticError
+from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "opt-tool"
 _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] [OPTION ...]"
@@ -86,13 +85,8 @@ def options_text() -> str:
     return _parser().format_help()
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise DiagnosticError(Diagnostic(message, TOOL, hint=f"{TOOL} --help lists the options"))
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=TOOL,
         usage=_USAGE,
         description="Run passes on IR and print what they make of it. A switch alone means =true.",

@@ -23,7 +23,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from ...dialects.compute import ComputeOp
 from ..search.decided import Counterparts
 from ..search.problem import Costs, Edge, Problem, States
-from ..search.strategy_problem import StrategyProblem, Sums
+from ..search.strategy_problem import StrategyProblem, StrategySums
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
 from .shrink import LayerRun, longest_run, shrunk
@@ -177,7 +177,7 @@ class FoldedProblem:
         """A solution as one of the short step's problem."""
         return np.array([assignment[node] for node in self.of], dtype=np.int64)
 
-    def sums(self, assignment: States) -> Sums:
+    def sums(self, assignment: States) -> StrategySums:
         """What the whole step comes to, by an expanded solution."""
         return self.given.sums(assignment, self.node_factors, self.edge_factors)
 

@@ -16,7 +16,7 @@ from ..analysis.simulation.results import Simulation
 from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
 from ..search.memory import Strategy
 from ..search.objective import BatchLoop
-from ..search.strategy_problem import Sums
+from ..search.strategy_problem import StrategySums
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.step_view import StepView, step_views
@@ -81,11 +81,11 @@ class Solved:
 
     candidate: Candidate
     step: LaidOut
-    found: tuple[tuple[Strategy, Sums], ...]
+    found: tuple[tuple[Strategy, StrategySums], ...]
     is_folded: bool = False
 
     @property
-    def sums(self) -> tuple[Sums, ...]:
+    def sums(self) -> tuple[StrategySums, ...]:
         """By stage, what the strategy comes to."""
         return tuple(sums for _, sums in self.found)
 
@@ -133,7 +133,7 @@ class PackedSolved:
 
     candidate: Candidate
     strategies: tuple[PackedStrategy, ...]
-    sums: tuple[Sums, ...]
+    sums: tuple[StrategySums, ...]
     ratios: tuple[dict[int, Ratios], ...]
     is_folded: bool
 

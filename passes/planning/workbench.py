@@ -45,7 +45,7 @@ from ..search.pins import Constraints, Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
-from ..search.strategy_problem import StrategyProblem, Sums, repriced
+from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -386,7 +386,7 @@ class Workbench:
 
     def _strategies(
         self, candidate: Candidate, step: LaidOut, narrow: Narrow | None
-    ) -> list[tuple[Strategy, Sums]]:
+    ) -> list[tuple[Strategy, StrategySums]]:
         loop = self._loop(candidate.layout, step)
         builders = [self._builder(candidate, *stage, loop, narrow) for stage in step.stages]
         stages = zip(step.stages, builders, strict=True)
@@ -439,7 +439,7 @@ class Workbench:
 
 def _strategy(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], *, fits: bool
-) -> tuple[Strategy, Sums]:
+) -> tuple[Strategy, StrategySums]:
     """The strategy of a stage, and what it comes to."""
     if fits:
         found = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)

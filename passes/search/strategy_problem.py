@@ -29,7 +29,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Sums:
+class StrategySums:
     """
     What a strategy comes to, in seconds, each as if nothing ran beside it.
 
@@ -84,7 +84,7 @@ class StrategyProblem:
         assignment: States,
         node_factors: Sequence[float] | None = None,
         edge_factors: Sequence[float] | None = None,
-    ) -> Sums:
+    ) -> StrategySums:
         """What an assignment comes to, where each node and edge counts as often as its factor says."""
         nodes = node_factors if node_factors is not None else [1.0] * len(self.seconds)
         edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
@@ -99,7 +99,7 @@ class StrategyProblem:
                 known[key] = traffic.seconds()
             if (seconds := known[key]) is not None:
                 found[traffic.price.beside] += factor * float(seconds[assignment[edge.u], assignment[edge.v]])
-        return Sums(compute, found[True], found[False])
+        return StrategySums(compute, found[True], found[False])
 
 
 def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:
