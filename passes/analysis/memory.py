@@ -30,7 +30,7 @@ from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
-from .memory_events import PartOf, Run, Staging, run_of
+from .memory_events import Run, Staging, ValueInPart, run_of
 from .memory_roles import MemoryRole, Roles
 
 _LISTED = 8
@@ -148,7 +148,7 @@ def value_of(held: Hashable) -> SSAValue[Attribute]:
     """The value in the IR that a buffer holds, one part of it or all, or that a collective moves."""
     if isinstance(held, Staging):
         return value_of(held.value)
-    return held.value if isinstance(held, PartOf) else cast("SSAValue[Attribute]", held)
+    return held.value if isinstance(held, ValueInPart) else cast("SSAValue[Attribute]", held)
 
 
 def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
@@ -156,7 +156,7 @@ def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
         return (_local_bytes(held.value, mesh) * held.share).astype(np.int64)
     value = value_of(held)
     parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
-    if isinstance(held, PartOf) and held.part < parts.shape[1]:
+    if isinstance(held, ValueInPart) and held.part < parts.shape[1]:
         return parts[:, held.part]
     return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
 

@@ -33,7 +33,7 @@ from .liveness import Event, Made
 
 
 @dataclass(frozen=True)
-class PartOf:
+class ValueInPart:
     """A value of a loop, for one part."""
 
     value: SSAValue[Attribute]
@@ -251,9 +251,9 @@ class _StageRun:
             self._fragment(op, slot.part)
             return
         sends = self.stages.of_value(op.operand) == self.stage
-        arrived = PartOf(op.result, slot.part)
+        arrived = ValueInPart(op.result, slot.part)
         if sends:
-            reads = ((PartOf(op.operand, slot.part), None),) if slot.action is Action.START else ()
+            reads = ((ValueInPart(op.operand, slot.part), None),) if slot.action is Action.START else ()
             self.run.add(op, Event(reads, ()))
         elif slot.action is Action.START:
             self.run.add(op, Event((), (Made(arrived),)))
@@ -270,7 +270,7 @@ class _StageRun:
 
         def of_part(value: Hashable | None) -> Hashable | None:
             found = cast("SSAValue[Attribute] | None", value)
-            return PartOf(found, part) if found is not None and (found in inside or found in looped) else found
+            return ValueInPart(found, part) if found is not None and (found in inside or found in looped) else found
 
         def staged(value: Hashable) -> Hashable:
             return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
@@ -290,7 +290,7 @@ class _StageRun:
         for value, out in zip(op.terminator.args, op.outs, strict=True):
             given = of_part(value)
             reads.append((given, None))
-            makes.append(Made(PartOf(out, part), view_of=given))
+            makes.append(Made(ValueInPart(out, part), view_of=given))
             if not self._is_summed(out):
                 continue
             if out in self.begun:
