@@ -32,7 +32,7 @@ from .errors import EmitError
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
 from .ownership import Effect
-from .plan import Signature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
+from .plan import ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
 from .sizes import Table
 from .stage_ops import StageOps
 from .where import Where
@@ -62,7 +62,7 @@ def staged(
     if transfers:
         yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
     for stage, program in zip(stages, programs, strict=True):
-        given = Signature(stage.func, stage.arguments, stage.results)
+        given = ProgramSignature(stage.func, stage.arguments, stage.results)
         more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
         yield ""
         yield from lines(plan_doc(given, tuple(program.groups), **about, suffix=str(stage.index), more=more))
