@@ -70,7 +70,7 @@ def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _StageStep:
     """A step of a stage; without a part what is there for all of them crosses at once."""
 
     half: Half
@@ -91,7 +91,7 @@ class _Walk:
             slots = cast("ArrayAttr[ArrayAttr[Attribute]]", listed).data[stage]
             self.slots = [slot.data for slot in slots if isinstance(slot, SlotAttr)]
 
-    def steps(self) -> Iterator[_Step]:
+    def steps(self) -> Iterator[_StageStep]:
         """All of them; the schedule, where there is one, stands in the place of the first fragment."""
         pending = list(self.slots)
         labels = {slot.label for slot in self.slots}
@@ -105,39 +105,39 @@ class _Walk:
             elif self.stage is None or self.stages.of_op(op) == self.stage:
                 yield from self._op(op, 0)
 
-    def _slot(self, action: Action, label: str, part: int) -> Iterator[_Step]:
+    def _slot(self, action: Action, label: str, part: int) -> Iterator[_StageStep]:
         if action is Action.RUN:
             for op in self.fragments[label].body.block.ops:
                 yield from self._op(op, part)
         else:
             half = Half.ISSUE if action is Action.START else Half.WAIT
-            yield _Step(half, self.transfers[label], part)
+            yield _StageStep(half, self.transfers[label], part)
 
-    def _transfer(self, op: TransferOp) -> Iterator[_Step]:
+    def _transfer(self, op: TransferOp) -> Iterator[_StageStep]:
         if self.stage in (self.stages.of_value(op.operand), self.stages.of_value(op.result)):
-            yield _Step(Half.ISSUE, op, None)
+            yield _StageStep(Half.ISSUE, op, None)
         if self.stage == self.stages.of_value(op.result):
-            yield _Step(Half.WAIT, op, None)
+            yield _StageStep(Half.WAIT, op, None)
 
-    def _op(self, op: Operation, part: int) -> Iterator[_Step]:
+    def _op(self, op: Operation, part: int) -> Iterator[_StageStep]:
         match op:
             case FragmentOp():
                 for each in range(self.mesh.axis(op.axis.data).size):
                     for inner in op.body.block.ops:
                         yield from self._op(inner, each)
             case StartOp():
-                yield _Step(Half.ISSUE, op, part)
+                yield _StageStep(Half.ISSUE, op, part)
             case WaitOp():
-                yield _Step(Half.WAIT, op.start, part)
+                yield _StageStep(Half.WAIT, op.start, part)
             case CollectiveOp() if communicates(op, self.mesh):
-                yield _Step(Half.ISSUE, op, part)
-                yield _Step(Half.WAIT, op, part)
+                yield _StageStep(Half.ISSUE, op, part)
+                yield _StageStep(Half.WAIT, op, part)
             case _:
                 pass
 
 
 def _moment(
-    step: _Step, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
+    step: _StageStep, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
 ) -> Moment | None:
     """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
     what = Communication(step.op, step.part or 0)
