@@ -55,7 +55,7 @@ def staged(
     """
     table, functions = Table(), dict[str, list[str]]()
     programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
-    steps = [list(_Step(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
+    steps = [list(_StepWriter(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
     for stage in stages:
         yield from _mesh(stage)
     transfers = list(_transfers(stages))
@@ -134,7 +134,7 @@ class _Fragment:
     sums: _Sums | None
 
 
-class _Step:
+class _StepWriter:
     """The step function of one stage while it is written."""
 
     def __init__(self, stage: StageOps, program: Program) -> None:
