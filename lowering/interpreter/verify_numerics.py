@@ -106,7 +106,9 @@ def _widened(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.float64) if value.is_floating_point() else value
 
 
-def _results(module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool) -> list[_ComparedResult]:
+def _results(
+    module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool
+) -> list[_ComparedResult]:
     values = interpret(
         module, inputs, function=func.sym_name.data, check_replicas=check_replicas, precision=torch.float64
     )

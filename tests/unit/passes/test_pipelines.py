@@ -98,9 +98,9 @@ def test_gpipe_runs_all_forwards_first():
 
 
 def test_gradients_of_weights_are_delayed_by_eager_alone():
-    delayed = [(FragmentKind.BACKWARD, 0), (FragmentKind.FORWARD, 3), (FragmentKind.WEIGHTS, 0), (FragmentKind.BACKWARD, 1)]
-    assert order_of_runs("eager-1f1b", 0, 2, 4)[3:7] == delayed
-    assert order_of_runs("1f1b", 0, 2, 4)[2:5] == [(FragmentKind.BACKWARD, 0), (FragmentKind.WEIGHTS, 0), (FragmentKind.FORWARD, 2)]
+    forward, backward, weights = FragmentKind.FORWARD, FragmentKind.BACKWARD, FragmentKind.WEIGHTS
+    assert order_of_runs("eager-1f1b", 0, 2, 4)[3:7] == [(backward, 0), (forward, 3), (weights, 0), (backward, 1)]
+    assert order_of_runs("1f1b", 0, 2, 4)[2:5] == [(backward, 0), (weights, 0), (forward, 2)]
 
 
 def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
