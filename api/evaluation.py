@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ..lowering.capture.calling import Batch
 from ..runtime.batches import LocalRows
-from ..runtime.executor import Program, gather
+from ..runtime.executor import RankProgram, gather
 from ..runtime.faults import HERE
 from ..runtime.plan import Plan, PlanError, Result
 from .variants import Variants
@@ -61,7 +61,7 @@ def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole",
     mine = variants.executor.forward(batch, program)
     made = dict(zip([result.name for result in program.plan.outputs], mine, strict=True))
     owners = {result.name: (plan, result) for plan in program.plans for result in plan.outputs}
-    given = [_Output(program, *owners[str(number)], made.get(str(number))) for number in range(len(owners))]
+    given = [_ModelOutput(program, *owners[str(number)], made.get(str(number))) for number in range(len(owners))]
     if part == "whole":
         return form.filled([each.whole() for each in given])
     with_rows = [each for each in given if each.result.shape]
@@ -73,7 +73,7 @@ def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole",
 
 
 @dataclass(frozen=True)
-class _Output:
+class _ModelOutput:
     """
     One tensor that the model returns.
 
@@ -82,7 +82,7 @@ class _Output:
         mine: what this rank has of it; None where its stage does not make it.
     """
 
-    program: Program
+    program: RankProgram
     owner: Plan
     result: Result
     mine: torch.Tensor | None
@@ -105,7 +105,7 @@ class _Output:
             HERE.wait(f"output {self.result.name!r}", lambda: dist.broadcast(whole, self.owner.ranks[0]))
         return whole
 
-    def part(self, like: _Output) -> torch.Tensor:
+    def part(self, like: _ModelOutput) -> torch.Tensor:
         """
         The rows that this rank has of another output, whole along all other dims; all of it where it has no rows. Every
         rank must call this.

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..lowering.capture.calling import batch_items
 from ..runtime.batches import LocalRows, batch_rows, items_of, no_rows
-from ..runtime.executor import Executor, Program
+from ..runtime.executor import Executor, RankProgram
 from ..runtime.plan import Plan, PlanError
 from ..runtime.sampler import ShareSampler
 from .variants import Variants
@@ -38,7 +38,7 @@ def share_loader(
     return ShareLoader(dataset, batches, collate, own_last, given)
 
 
-def _own_rows(program: Program) -> range | None:
+def _own_rows(program: RankProgram) -> range | None:
     """The rows that this rank computes on; None where the items of a batch are split differently."""
     try:
         return batch_rows(program.plan, program.comm.rank, program.plans)[1]

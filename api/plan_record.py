@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import cluster_toml, parse_cluster
-from ..ir.state_moves import Box, Spread
+from ..ir.state_moves import Box, SpreadState
 from ..ir.text_file import read_text
 from ..passes.planning.records import Chosen
 from ..passes.step.step_view import cluster_of_module
@@ -42,7 +42,7 @@ class PlanRecord:
     step: str | None
     candidate: Mapping[str, Any] | None
     cluster: Cluster
-    state: Sequence[Spread]
+    state: Sequence[SpreadState]
     adapted: bool = False
 
     @staticmethod
@@ -93,10 +93,10 @@ class PlanRecord:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _spreads(group: Mapping[str, Any]) -> list[Spread]:
+def _spreads(group: Mapping[str, Any]) -> list[SpreadState]:
     boxes: dict[int, Box] = {
         int(rank): tuple((int(begin), int(end)) for begin, end in box) for rank, box in group["boxes"].items()
     }
     if not boxes or len({len(box) for box in boxes.values()}) > 1:
         raise ValueError("a value is on no rank, or has another number of dims on some")
-    return [Spread(str(name), boxes, int(group["element"])) for name in group["values"]]
+    return [SpreadState(str(name), boxes, int(group["element"])) for name in group["values"]]

@@ -9,7 +9,7 @@ import torch
 
 from ..lowering.codegen.layer_ranges import with_ranges
 from ..lowering.codegen.load_program import load_text
-from ..runtime.executor import Executor, Program
+from ..runtime.executor import Executor, RankProgram
 from ..runtime.stages import Stage, my_stage
 
 
@@ -33,7 +33,7 @@ class ProfiledLayers:
             self._executor.main, self._is_on = (self._ranged if is_on else self._plain), is_on
 
     @cached_property
-    def _ranged(self) -> Program:
+    def _ranged(self) -> RankProgram:
         """The program with ranges; made when a profiler is first seen."""
         name = f"<the program of {self._executor.plan.name}, by layer>"
         with torch.profiler.record_function("shardwright: load the program with ranges"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.cluster import Cluster
-from ..ir.state_moves import Box, Spread
+from ..ir.state_moves import Box, SpreadState
 
 Bytes = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ _NEVER = 2**50
 """What a pair costs that cannot be: more than the state of any step, in bytes."""
 
 
-def kept_bytes(old: Sequence[Spread], new: Sequence[Spread], count: int, joined: int) -> Bytes:
+def kept_bytes(old: Sequence[SpreadState], new: Sequence[SpreadState], count: int, joined: int) -> Bytes:
     """By new rank (of `joined`) and old rank (of `count`), the bytes that the one needs and the other has."""
     sources = {value.name: value for value in old}
     found = np.zeros((joined, count), np.int64)

@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import PassFailedException
 from ..dialects.pipe import FragmentOp, TransferOp
 from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
-from ..ir.state_moves import Moves, Spread, kept_ranks, state_moves
+from ..ir.state_moves import Moves, SpreadState, kept_ranks, state_moves
 from ..passes.add_cluster import add_cluster
 from ..passes.errors import describe
 from ..passes.pipeline import run_pipeline
@@ -185,8 +185,8 @@ def _text(values: _Shapes, name: str) -> str:
 
 
 def _renumbered(
-    old: Sequence[Spread],
-    new: Sequence[Spread],
+    old: Sequence[SpreadState],
+    new: Sequence[SpreadState],
     was: Cluster,
     cluster: Cluster,
     given: dict[int, int],

@@ -20,13 +20,13 @@ from ..ir.mesh import Mesh
 from ..runtime.agreement import SAMPLED, digest, of_all_ranks
 from ..runtime.executor import Executor
 from ..runtime.local_shard import LocalShard
-from ..runtime.plan import Plan, PlanError, Spread, Value
+from ..runtime.plan import Plan, PlanError, SpreadTensor, Value
 
 Sharded: TypeAlias = "torch.Tensor | LocalShard"
 """A `DTensor` or a `LocalShard`; in a job without a process group the tensor itself."""
 
 
-def placements_of(value: Spread, mesh: Mesh) -> tuple[Placement, ...] | None:
+def placements_of(value: SpreadTensor, mesh: Mesh) -> tuple[Placement, ...] | None:
     """What a DTensor says of a value, by axis of the mesh; None where it cannot say it."""
     found: dict[str, Placement] = {}
     for dim, (size, spread) in enumerate(zip(value.shape, value.spread.dims, strict=True)):

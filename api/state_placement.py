@@ -11,7 +11,7 @@ from ..dialects.compute import element_bytes, shape_of
 from ..dialects.step import sharding_of
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, local_slices
-from ..ir.state_moves import Box, Spread
+from ..ir.state_moves import Box, SpreadState
 from ..passes.step.step_view import Input, StepView, step_functions, step_views
 
 LASTING = (train.PARAM, train.STATE, train.BUFFER)
@@ -26,9 +26,9 @@ def lasting_values(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], int
             yield _name(given), shape_of(given.argument), element_bytes(given.argument)
 
 
-def state_placement(module: ModuleOp) -> list[Spread]:
+def state_placement(module: ModuleOp) -> list[SpreadState]:
     """The parameters, states of the optimizer and buffers of a planned module, with the box of each rank."""
-    found: list[Spread] = []
+    found: list[SpreadState] = []
     first = 0
     views = step_views(module)
     for view, cluster in views:
@@ -43,7 +43,7 @@ def state_placement(module: ModuleOp) -> list[Spread]:
                     first + rank: tuple((part.start, part.stop) for part in local_slices(shape, sharding, mesh, rank))
                     for rank in range(mesh.device_count)
                 }
-            found.append(Spread(_name(given), boxes, element_bytes(given.argument)))
+            found.append(SpreadState(_name(given), boxes, element_bytes(given.argument)))
         if view.stage is not None:
             first += mesh.device_count
     return found

@@ -24,7 +24,7 @@ from ..passes.planning.homes import Homes
 from ..passes.verification import first_fault
 from ..runtime.agreement import from_rank_0, verify_alike
 from ..runtime.batches import LocalRows
-from ..runtime.executor import Executor, Program
+from ..runtime.executor import Executor, RankProgram
 from ..runtime.groups import Handles
 from ..runtime.plan import PlanError
 from ..runtime.stages import Stage, connect
@@ -129,8 +129,8 @@ class Variants:
     planner: Planner | None
     most: int = MOST
     opened: Callable[[], AbstractContextManager[Any]] = nullcontext
-    declared: dict[Shapes, Program] = field(default_factory=dict[Any, Program], init=False)
-    _forward: dict[Any, tuple[Program, OutputForm | None]] = field(default_factory=dict[Any, Any], init=False)
+    declared: dict[Shapes, RankProgram] = field(default_factory=dict[Any, RankProgram], init=False)
+    _forward: dict[Any, tuple[RankProgram, OutputForm | None]] = field(default_factory=dict[Any, Any], init=False)
 
     def declare(self, batch: Batch) -> None:
         """Plan the step for a batch of another shape."""
@@ -142,7 +142,7 @@ class Variants:
         program, _ = self._made(f"the step for {told(shapes)}", lambda planner: planner.training(like))
         self.declared[shapes] = program
 
-    def training(self, batch: Batch | LocalRows) -> Program | None:
+    def training(self, batch: Batch | LocalRows) -> RankProgram | None:
         """
         The program that trains on a batch; None for that of the example.
 
@@ -158,7 +158,7 @@ class Variants:
             raise PlanError(self._undeclared(told(shapes)))
         return program
 
-    def _of_rows(self, batch: LocalRows) -> Program | None:
+    def _of_rows(self, batch: LocalRows) -> RankProgram | None:
         if batch.count is None or batch.count == self.form.rows:
             return None
         found = self.with_rows(batch.count)
@@ -167,7 +167,7 @@ class Variants:
             raise PlanError(several if found else self._undeclared(f"{batch.count} rows"))
         return found[0]
 
-    def with_rows(self, count: int) -> list[Program]:
+    def with_rows(self, count: int) -> list[RankProgram]:
         """The programs of declared shapes that have as many rows."""
         return [program for shapes, program in self.declared.items() if shapes[0][1][:1] == (count,)]
 
@@ -179,7 +179,7 @@ class Variants:
     def _example(self) -> Shapes:
         return tuple((name, tuple(each.shape)) for name, each in self.form.tensors.items())
 
-    def forward(self, returns: Returns, batch: Batch | LocalRows) -> tuple[Program, OutputForm | None]:
+    def forward(self, returns: Returns, batch: Batch | LocalRows) -> tuple[RankProgram, OutputForm | None]:
         """
         The program of the forward pass for a batch.
 
@@ -205,7 +205,7 @@ class Variants:
             self._forward[key] = self._made(what, lambda planner: planner.forward(returns, like))
         return self._forward[key]
 
-    def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[Program, OutputForm | None]:
+    def _made(self, what: str, plan: Callable[[Planner], Made]) -> tuple[RankProgram, OutputForm | None]:
         """The program that rank 0 plans, on every rank."""
         shared: list[Any] = [None]
         if self.planner is not None:

@@ -23,7 +23,7 @@ from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.durations import Communication
+from shardwright.passes.analysis.durations import CollectiveWork
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.step.step_view import step_functions
 
@@ -158,13 +158,13 @@ def as_run(outline: Outline) -> Outline:
 def _as_run(stretch: Stretch) -> Stretch:
     works = tuple((work if work.family == "update" else _halved(work), count) for work, count in stretch.works)
     buckets: dict[tuple[str, ...], float] = {}
-    others: list[tuple[Communication, int]] = []
+    others: list[tuple[CollectiveWork, int]] = []
     for each, count in stretch.communications:
         if each.kind is CollectiveKind.ALL_REDUCE and "data" in each.axes:
             buckets[each.axes] = buckets.get(each.axes, 0.0) + count * each.whole_bytes / 2
         else:
             others.append((replace(each, whole_bytes=each.whole_bytes / 2), count))
-    reduced = ((Communication(CollectiveKind.ALL_REDUCE, axes, size), 1) for axes, size in buckets.items())
+    reduced = ((CollectiveWork(CollectiveKind.ALL_REDUCE, axes, size), 1) for axes, size in buckets.items())
     return Stretch(works, (*others, *reduced))
 
 

@@ -22,7 +22,7 @@ from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpWork, op_seconds
 from shardwright.ir.submesh import subcluster
-from shardwright.passes.analysis.durations import Communication, communication_of
+from shardwright.passes.analysis.durations import CollectiveWork, communication_of
 from shardwright.passes.analysis.simulation.costs import OpCosts
 from shardwright.passes.analysis.simulation.network import TRANSFER, Traffic
 from shardwright.passes.analysis.simulation.places import Place, divided
@@ -36,7 +36,7 @@ class Stretch:
     """Ops and collectives one after the other, with how often each is there."""
 
     works: tuple[tuple[OpWork, int], ...] = ()
-    communications: tuple[tuple[Communication, int], ...] = ()
+    communications: tuple[tuple[CollectiveWork, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Writer:
 
     def _stretch(self, instructions: Sequence[Instruction]) -> Stretch:
         works: Counter[OpWork] = Counter()
-        communications: Counter[Communication] = Counter()
+        communications: Counter[CollectiveWork] = Counter()
         sent = {each.traffic.op for each in instructions if isinstance(each, Issue)}
         for each in instructions:
             if isinstance(each, Span):

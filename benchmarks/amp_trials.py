@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from _amp import Constants, Testbed, Trial, as_run, outlines, read_trials
+from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
 from _report import plot_scatter, publish
-
-from shardwright.ir.robust_fit import Constant, fit_constants
 
 EXPECTED = (
     Constant("flops", 30e12, 2.0),

@@ -23,10 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from _fit_constants import Constant, fit_constants
 from _report import plot_scatter, publish
 
 from shardwright.ir.cluster_file import find_cluster
-from shardwright.ir.robust_fit import Constant, fit_constants
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.topology_cost import topology_costs
 

@@ -6,8 +6,9 @@ rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
@@ -17,7 +18,7 @@ from xdsl.printer import Printer
 from ..ir.mesh import Axis, AxisKind, Mesh, axis_name_fault
 from ..ir.ratios import Ratios
 from ..ir.rules import Notation, parse_rule
-from ..ir.sharding import DimSharding, Offsets, Reduction, Sharding
+from ..ir.sharding import Sharding, read_dims, read_shardings
 from ..ir.signatures import Signature
 from .cluster_attrs import float_text, quoted
 
@@ -181,7 +182,7 @@ class AxesAttr(Data[tuple[tuple[str, ...], ...]]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[str, ...], ...]:
-        return parse_dims(parser)
+        return tuple(read_dims(_AttributeTokens(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(str(Sharding.of(self.data)))
@@ -236,70 +237,53 @@ def parse_axis_name(parser: AttrParser) -> str:
     return name
 
 
-def parse_dims(parser: AttrParser) -> tuple[tuple[str, ...], ...]:
-    """Read `[{"dp"}, {}]`."""
+_Item = TypeVar("_Item")
 
-    def dim() -> tuple[str, ...]:
-        return tuple(parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: parse_axis_name(parser)))
 
-    return tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, dim))
+@dataclass(frozen=True)
+class _AttributeTokens:
+    """The tokens of an attribute, for the grammar of shardings (`ir.sharding`)."""
+
+    parser: AttrParser
+
+    def accept(self, mark: str) -> bool:
+        return self.parser.parse_optional_characters(mark) is not None
+
+    def keyword(self, words: Iterable[str]) -> str | None:
+        return next((word for word in words if self.parser.parse_optional_keyword(word) is not None), None)
+
+    def expect(self, mark: str) -> None:
+        self.parser.parse_characters(mark)
+
+    def listed(self, brackets: str, item: Callable[[], _Item]) -> list[_Item]:
+        return self.parser.parse_comma_separated_list(_DELIMITERS[brackets], item)
+
+    def axis(self) -> str:
+        return parse_axis_name(self.parser)
+
+    def number(self) -> int:
+        return self.parser.parse_integer(allow_boolean=False, allow_negative=False)
+
+    def fail(self, message: str) -> NoReturn:
+        self.parser.raise_error(message)
+
+
+_DELIMITERS = {"[]": AttrParser.Delimiter.SQUARE, "{}": AttrParser.Delimiter.BRACES}
 
 
 def parse_sharding(parser: AttrParser) -> Sharding:
     """Read `[{"dp"}, {}], unreduced={"tp"}, offsets={0: [0, 1, 4]}`."""
     at = parser.pos
-    shardings = parse_sharding_sequence(parser)
+    shardings = read_shardings(_AttributeTokens(parser))
     if len(shardings) != 1:
         parser.raise_error(f"found {len(shardings)} shardings, expected one", at)
     return shardings[0]
-
-
-def parse_sharding_sequence(parser: AttrParser) -> list[Sharding]:
-    """Read shardings separated by commas; a comma before `unreduced` or `offsets` belongs to the sharding."""
-    found: list[Sharding] = []
-    more = True
-    while more:
-        dims, more = parse_dims(parser), False
-        partial: Sequence[tuple[str, Reduction]] = ()
-        offsets: dict[int, Offsets] = {}
-        while parser.parse_optional_punctuation(",") is not None:
-            if parser.parse_optional_keyword("unreduced") is not None:
-                parser.parse_punctuation("=")
-                partial = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_partial(parser))
-            elif parser.parse_optional_keyword("offsets") is not None:
-                parser.parse_punctuation("=")
-                pairs = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: _parse_offsets(parser))
-                offsets = dict(pairs)
-            else:
-                more = True
-                break
-        if (stray := max(offsets, default=0)) >= max(len(dims), 1):
-            parser.raise_error(f"offsets are of dim {stray}, the sharding has {len(dims)} dims")
-        spread = tuple(DimSharding(axes, offsets.get(i)) for i, axes in enumerate(dims))
-        found.append(Sharding(spread, tuple(partial)))
-    return found
-
-
-def _parse_partial(parser: AttrParser) -> tuple[str, Reduction]:
-    axis = parse_axis_name(parser)
-    kinds: list[Reduction] = [r for r in Reduction if parser.parse_optional_keyword(r.value) is not None]
-    return axis, kinds[0] if kinds else Reduction.SUM
-
-
-def _parse_offsets(parser: AttrParser) -> tuple[int, Offsets]:
-    dim = parser.parse_integer(allow_boolean=False, allow_negative=False)
-    parser.parse_punctuation(":")
-    return dim, tuple(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, _number(parser)))
-
-
-def _number(parser: AttrParser) -> Callable[[], int]:
-    return lambda: parser.parse_integer(allow_boolean=False, allow_negative=False)
 
 
 def _parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
     parser.parse_punctuation("(")
     if parser.parse_optional_punctuation(")") is not None:
         return ()
-    shardings = parse_sharding_sequence(parser)
+    shardings = read_shardings(_AttributeTokens(parser))
     parser.parse_punctuation(")")
     return tuple(shardings)

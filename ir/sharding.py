@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import NoReturn, Protocol, TypeVar
 
-from .mesh import Mesh
+from .mesh import Mesh, axis_name_fault
 
 
 class Reduction(StrEnum):
@@ -195,81 +196,148 @@ def largest_part(size: int, dim: DimSharding, mesh: Mesh) -> int:
     return max(b - a for a, b in zip(dim.offsets, dim.offsets[1:], strict=False))
 
 
+_Item = TypeVar("_Item")
+
+
+class ShardingTokens(Protocol):
+    """What the grammar of shardings reads: the tokens of a text, or of an attribute in a file of IR."""
+
+    def accept(self, mark: str) -> bool:
+        """Whether a punctuation mark comes next; it is taken."""
+        ...
+
+    def keyword(self, words: Iterable[str]) -> str | None:
+        """The one of `words` that comes next, which is taken, if one does."""
+        ...
+
+    def expect(self, mark: str) -> None:
+        """Take a punctuation mark."""
+        ...
+
+    def listed(self, brackets: str, item: Callable[[], _Item]) -> list[_Item]:
+        """Take items between a pair of brackets, separated by commas."""
+        ...
+
+    def axis(self) -> str:
+        """Take the name of an axis, in quotes."""
+        ...
+
+    def number(self) -> int:
+        """Take a number, 0 or above."""
+        ...
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise the error of this kind of tokens, at the place that was reached."""
+        ...
+
+
+def read_dims(tokens: ShardingTokens) -> list[tuple[str, ...]]:
+    """Read `[{"dp"}, {}]`: by dim, the axes that split it."""
+    return tokens.listed("[]", lambda: tuple(tokens.listed("{}", tokens.axis)))
+
+
+def read_shardings(tokens: ShardingTokens) -> list[Sharding]:
+    """
+    Read shardings separated by commas.
+
+        sharding  ::= dims ("," (unreduced | offsets))*
+        unreduced ::= "unreduced" "=" "{" (axis reduction?)* "}"
+        offsets   ::= "offsets" "=" "{" (dim ":" "[" number* "]")* "}"
+    """
+    found: list[Sharding] = []
+    more = True
+    while more:
+        dims, more = read_dims(tokens), False
+        partial: list[tuple[str, Reduction]] = []
+        offsets: dict[int, Offsets] = {}
+        while not more and tokens.accept(","):
+            keyword = tokens.keyword(("unreduced", "offsets"))
+            if keyword == "unreduced":
+                tokens.expect("=")
+                partial = tokens.listed("{}", lambda: (tokens.axis(), _read_reduction(tokens)))
+            elif keyword == "offsets":
+                tokens.expect("=")
+                offsets = dict(tokens.listed("{}", lambda: _read_offsets(tokens)))
+            else:
+                more = True
+        if (stray := max(offsets, default=0)) >= max(len(dims), 1):
+            tokens.fail(f"offsets are of dim {stray}, the sharding has {len(dims)} dims")
+        spread = tuple(DimSharding(axes, offsets.get(i)) for i, axes in enumerate(dims))
+        found.append(Sharding(spread, tuple(partial)))
+    return found
+
+
+def _read_reduction(tokens: ShardingTokens) -> Reduction:
+    return Reduction(tokens.keyword(Reduction) or Reduction.SUM)
+
+
+def _read_offsets(tokens: ShardingTokens) -> tuple[int, Offsets]:
+    dim = tokens.number()
+    tokens.expect(":")
+    return dim, tuple(tokens.listed("[]", tokens.number))
+
+
 _TOKEN = re.compile(r'\s*(?:(?P<string>"[^"\n]*")|(?P<number>\d+)|(?P<word>[a-z]+)|(?P<mark>[\[\]{},:=]))')
 
 
-class _Reader:
-    """A cursor over the tokens of a sharding's text form."""
+class _TextTokens:
+    """The tokens of a sharding's text form."""
 
     def __init__(self, text: str) -> None:
         self.text, self.tokens, at = text, list[str](), 0
         text = text.rstrip()
         while at < len(text):
             if (match := _TOKEN.match(text, at)) is None:
-                raise self.error(f"unexpected {text[at:].strip()[:10]!r}")
+                self.fail(f"unexpected {text[at:].strip()[:10]!r}")
             self.tokens.append(match.group().strip())
             at = match.end()
         self.tokens.append("")
 
-    def error(self, message: str) -> ValueError:
-        return ValueError(f"sharding '{self.text}': {message}; expected a form like [{{\"dp\"}}, {{}}]")
+    def fail(self, message: str) -> NoReturn:
+        raise ValueError(f"sharding '{self.text}': {message}; expected a form like [{{\"dp\"}}, {{}}]")
 
     def take(self) -> str:
         return self.tokens.pop(0)
 
-    def accept(self, token: str) -> bool:
-        return self.tokens[0] == token and bool(self.take())
+    def accept(self, mark: str) -> bool:
+        return self.tokens[0] == mark and bool(self.take())
 
-    def expect(self, token: str) -> None:
-        if (found := self.take()) != token:
-            raise self.error(f"found {found or 'the end'!r}, expected {token!r}")
+    def keyword(self, words: Iterable[str]) -> str | None:
+        return self.take() if self.tokens[0] in tuple(words) else None
 
-    def listed(self, opening: str, item: Callable[[], None], closing: str) -> None:
+    def expect(self, mark: str) -> None:
+        if (found := self.take()) != mark:
+            self.fail(f"found {found or 'the end'!r}, expected {mark!r}")
+
+    def listed(self, brackets: str, item: Callable[[], _Item]) -> list[_Item]:
+        opening, closing = brackets
         self.expect(opening)
-        while not self.accept(closing):
-            item()
-            if self.tokens[0] != closing:
-                self.expect(",")
+        if self.accept(closing):
+            return []
+        items = [item()]
+        while self.accept(","):
+            items.append(item())
+        self.expect(closing)
+        return items
 
-    def name(self) -> str:
+    def axis(self) -> str:
         if not (token := self.take()).startswith('"'):
-            raise self.error(f"found {token or 'the end'!r}, expected an axis name in quotes")
+            self.fail(f"found {token or 'the end'!r}, expected an axis name in quotes")
+        if (fault := axis_name_fault(token[1:-1])) is not None:
+            self.fail(fault)
         return token[1:-1]
 
     def number(self) -> int:
         if not (token := self.take()).isdigit():
-            raise self.error(f"found {token or 'the end'!r}, expected a number")
+            self.fail(f"found {token or 'the end'!r}, expected a number")
         return int(token)
 
 
 def parse_sharding(text: str) -> Sharding:
     """Read the text form; ValueError says what was found and what was expected."""
-    reader = _Reader(text)
-    dims: list[tuple[str, ...]] = []
-    partial: list[tuple[str, Reduction]] = []
-    offsets: dict[int, Offsets] = {}
-
-    def dim() -> None:
-        axes: list[str] = []
-        reader.listed("{", lambda: axes.append(reader.name()), "}")
-        dims.append(tuple(axes))
-
-    def unreduced() -> None:
-        axis, kinds = reader.name(), [r for r in Reduction if reader.accept(r.value)]
-        partial.append((axis, kinds[0] if kinds else Reduction.SUM))
-
-    def boundaries() -> None:
-        index, numbers = reader.number(), list[int]()
-        reader.expect(":")
-        reader.listed("[", lambda: numbers.append(reader.number()), "]")
-        offsets[index] = tuple(numbers)
-
-    reader.listed("[", dim, "]")
-    while reader.accept(","):
-        keyword = reader.take()
-        if keyword not in ("unreduced", "offsets"):
-            raise reader.error(f"found {keyword or 'the end'!r}, expected unreduced or offsets")
-        reader.expect("=")
-        reader.listed("{", unreduced if keyword == "unreduced" else boundaries, "}")
-    reader.expect("")
-    return Sharding(tuple(DimSharding(a, offsets.get(i)) for i, a in enumerate(dims)), tuple(partial))
+    tokens = _TextTokens(text)
+    sharding, *others = read_shardings(tokens)
+    if others:
+        tokens.fail(f"found {len(others) + 1} shardings, expected one")
+    tokens.expect("")
+    return sharding

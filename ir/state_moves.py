@@ -18,7 +18,7 @@ Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadState:
     """
     A value that lives from step to step, and the part of it that each rank has.
 
@@ -72,7 +72,7 @@ class Moves:
         return sum(move.bytes for move in self.moves)
 
 
-def state_moves(old: Iterable[Spread], new: Iterable[Spread], before: Mapping[int, int]) -> Moves:
+def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: Mapping[int, int]) -> Moves:
     """
     How the state of one plan becomes that of another.
 
@@ -115,7 +115,7 @@ def state_moves(old: Iterable[Spread], new: Iterable[Spread], before: Mapping[in
     return Moves(tuple(moves), bound, kept, tuple(lost))
 
 
-def _holders(source: Spread, remaining: frozenset[int]) -> dict[Box, list[int]]:
+def _holders(source: SpreadState, remaining: frozenset[int]) -> dict[Box, list[int]]:
     """The distinct parts that there are, which do not overlap, with the remaining ranks that have each."""
     found: dict[Box, list[int]] = {}
     for rank, box in source.boxes.items():

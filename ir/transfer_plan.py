@@ -64,7 +64,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Unit:
+class WantedSlice:
     """A slice that `holders` have and all of `receivers` want, in one part of time."""
 
     part: int
@@ -80,7 +80,7 @@ class Unit:
 
 def units(
     shape: Sequence[int], source: Placed, target: Placed, at: Mapping[str, int] = MappingProxyType({})
-) -> list[Unit]:
+) -> list[WantedSlice]:
     """
     The units of a transfer.
 
@@ -112,17 +112,17 @@ def _check(source: Placed, target: Placed) -> None:
             raise ValueError(f'the value is partial over "{min(spatial)}"; reduce it before it is sent')
 
 
-def _units(shape: Sequence[int], part: int, source: Placed, target: Placed) -> Iterator[Unit]:
+def _units(shape: Sequence[int], part: int, source: Placed, target: Placed) -> Iterator[WantedSlice]:
     wanted = target.boxes(shape, part)
     for held, holders in source.boxes(shape, part).items():
         for box, receivers in wanted.items():
             common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, box, strict=True))
             if all(begin < end for begin, end in common):
-                yield Unit(part, common, tuple(holders), tuple(receivers))
+                yield WantedSlice(part, common, tuple(holders), tuple(receivers))
 
 
 def plan(
-    given: Iterable[Unit],
+    given: Iterable[WantedSlice],
     hosts: Mapping[int, int],
     method: Method = "broadcast",
     order: Order = "greedy",
@@ -135,7 +135,7 @@ def plan(
         hosts: by rank, its host.
         seed: of the random orders.
     """
-    by_part: dict[int, list[Unit]] = {}
+    by_part: dict[int, list[WantedSlice]] = {}
     for unit in given if order == "naive" else itertools.chain.from_iterable(_kept_inside(u, hosts) for u in given):
         by_part.setdefault(unit.part, []).append(unit)
     arrange = _ORDERS[order]
@@ -143,7 +143,7 @@ def plan(
     return [task for unit, sender in arranged for task in _METHODS[method](unit, sender, hosts)]
 
 
-def _kept_inside(unit: Unit, hosts: Mapping[int, int]) -> Iterator[Unit]:
+def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[WantedSlice]:
     """The unit as one for each host that both holds and wants it, and one for all other receivers."""
     held = {hosts[rank] for rank in unit.holders}
     for host in sorted(held & {hosts[rank] for rank in unit.receivers}):
@@ -159,14 +159,14 @@ def crossings(tasks: Iterable[Task], hosts: Mapping[int, int]) -> int:
     return sum(n for n, chain in chains for a, b in itertools.pairwise(chain) if hosts[a] != hosts[b])
 
 
-def least_crossings(given: Iterable[Unit], hosts: Mapping[int, int]) -> int:
+def least_crossings(given: Iterable[WantedSlice], hosts: Mapping[int, int]) -> int:
     """The elements that must go from one host to another: a copy for each receiving host that holds none."""
     return sum(
         unit.elements * len({hosts[r] for r in unit.receivers} - {hosts[r] for r in unit.holders}) for unit in given
     )
 
 
-def seconds(arranged: Iterable[tuple[Unit, int]], hosts: Mapping[int, int]) -> float:
+def seconds(arranged: Iterable[tuple[WantedSlice, int]], hosts: Mapping[int, int]) -> float:
     """
     When the last unit has arrived (equation 1), an element taking a second to leave or to reach a host.
 
@@ -180,21 +180,21 @@ def seconds(arranged: Iterable[tuple[Unit, int]], hosts: Mapping[int, int]) -> f
     return max(free.values(), default=0.0)
 
 
-def _taken(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[tuple[str, int]]:
+def _taken(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[tuple[str, int]]:
     """The sides of hosts that a unit occupies; none where it stays inside of one."""
     into = {hosts[rank] for rank in unit.receivers} - {hosts[sender]}
     return [("out", hosts[sender]), *(("in", host) for host in sorted(into))] if into else []
 
 
-Arranged: TypeAlias = list[tuple[Unit, int]]
+Arranged: TypeAlias = list[tuple[WantedSlice, int]]
 """Units in order, each with its sender."""
 
 
-def _naive(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
+def _naive(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
     return [(unit, min(unit.holders)) for unit in given]
 
 
-def _greedy(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
+def _greedy(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
     of_host: defaultdict[int, int] = defaultdict(int)
     of_rank: defaultdict[int, int] = defaultdict(int)
     found: Arranged = []
@@ -206,7 +206,7 @@ def _greedy(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> 
     return found
 
 
-def _randomized(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
+def _randomized(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
     left: Arranged = _greedy(given, hosts, random)
     found: Arranged = []
     while left:
@@ -222,7 +222,7 @@ def _devices(pairs: Arranged) -> int:
     return sum(len(unit.receivers) + 1 for unit, _ in pairs)
 
 
-def _disjoint(pairs: Iterable[tuple[Unit, int]], hosts: Mapping[int, int]) -> Arranged:
+def _disjoint(pairs: Iterable[tuple[WantedSlice, int]], hosts: Mapping[int, int]) -> Arranged:
     """Those pairs that share no side of a host with one before them."""
     busy = set[tuple[str, int]]()
     found: Arranged = []
@@ -234,11 +234,11 @@ def _disjoint(pairs: Iterable[tuple[Unit, int]], hosts: Mapping[int, int]) -> Ar
     return found
 
 
-def _dfs(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arranged:
+def _dfs(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
     """Begin with the best that the others find, and look for better ones."""
     first = min((_greedy(given, hosts, random), _randomized(given, hosts, random)), key=lambda p: seconds(p, hosts))
     best, least, steps = first, seconds(first, hosts), 0
-    pending: list[tuple[Arranged, tuple[Unit, ...]]] = [([], tuple(given))]
+    pending: list[tuple[Arranged, tuple[WantedSlice, ...]]] = [([], tuple(given))]
     while pending and steps < _STEPS:
         steps += 1
         done, left = pending.pop()
@@ -254,20 +254,20 @@ def _dfs(given: Sequence[Unit], hosts: Mapping[int, int], random: Random) -> Arr
     return best
 
 
-def _one_of_each_host(unit: Unit, hosts: Mapping[int, int]) -> list[int]:
+def _one_of_each_host(unit: WantedSlice, hosts: Mapping[int, int]) -> list[int]:
     return list({hosts[rank]: rank for rank in reversed(unit.holders)}.values())
 
 
-def _broadcast(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _broadcast(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
     chain = sorted(unit.receivers, key=lambda rank: (hosts[rank] != hosts[sender], hosts[rank], rank))
     return [Task(unit.part, unit.box, sender, tuple(chain))]
 
 
-def _send_recv(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _send_recv(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
     return [Task(unit.part, unit.box, sender, (rank,)) for rank in unit.receivers]
 
 
-def _local_allgather(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _local_allgather(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
     by_host: dict[int, list[int]] = {}
     for rank in unit.receivers:
         by_host.setdefault(hosts[rank], []).append(rank)
@@ -275,12 +275,12 @@ def _local_allgather(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[
     return [task for ring in rings for task in _passed_round(ring, sender)]
 
 
-def _global_allgather(unit: Unit, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _global_allgather(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
     ring = tuple(sorted(unit.receivers, key=lambda rank: (hosts[rank], rank)))
     return _passed_round(replace(unit, receivers=ring), sender)
 
 
-def _passed_round(unit: Unit, sender: int) -> list[Task]:
+def _passed_round(unit: WantedSlice, sender: int) -> list[Task]:
     """A piece to each receiver, which passes it on to the next, round to the one before it."""
     ring, pieces = unit.receivers, _pieces(unit.box, len(unit.receivers))
     chains = (ring[i:] + ring[:i] for i in range(len(ring)))
@@ -298,13 +298,13 @@ def _pieces(box: Box, count: int) -> list[Box]:
     return [(*box[:dim], pair, *box[dim + 1 :]) for pair in pairs]
 
 
-_ORDERS: dict[Order, Callable[[Sequence[Unit], Mapping[int, int], Random], Arranged]] = {
+_ORDERS: dict[Order, Callable[[Sequence[WantedSlice], Mapping[int, int], Random], Arranged]] = {
     "naive": _naive,
     "greedy": _greedy,
     "randomized": _randomized,
     "dfs": _dfs,
 }
-_METHODS: dict[Method, Callable[[Unit, int, Mapping[int, int]], list[Task]]] = {
+_METHODS: dict[Method, Callable[[WantedSlice, int, Mapping[int, int]], list[Task]]] = {
     "broadcast": _broadcast,
     "send_recv": _send_recv,
     "local_allgather": _local_allgather,

@@ -80,7 +80,7 @@ def grown(x: torch.Tensor, how: Growth) -> torch.Tensor:
     return x.permute(0, 2, 3, 1)
 
 
-class Stage(nn.Module):
+class GridStage(nn.Module):
     """Blocks on a grid ``[batch, side, side, width]`` with learned positions."""
 
     def __init__(self, config: TransGANConfig, side: int, width: int, depth: int) -> None:
@@ -108,7 +108,7 @@ class TransGANGenerator(nn.Module):
         self.config = config
         self.enter = nn.Linear(config.latent, config.bottom**2 * config.width)
         self.stages = nn.ModuleList(
-            Stage(config, config.bottom * 2**number, width, depth)
+            GridStage(config, config.bottom * 2**number, width, depth)
             for number, (width, depth) in enumerate(zip(config.widths(), config.depths, strict=True))
         )
         self.leave = nn.Linear(config.widths()[-1], config.channels)

@@ -23,7 +23,7 @@ from .errors import fail
 from .search_strategy import HEADROOM
 from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
-from .shares.ratios import Limit, NoShares, RatioProblem, solve_ratios
+from .shares.ratios import MemoryLimit, NoShares, RatioProblem, solve_ratios
 from .shares.respread import respread
 from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
@@ -220,7 +220,7 @@ class _Balancer:
         return min(tried, key=model.seconds)
 
     def _on_axis(
-        self, model: PhaseModel, ratios: dict[int, Ratios], axis: str, limits: tuple[Limit, ...]
+        self, model: PhaseModel, ratios: dict[int, Ratios], axis: str, limits: tuple[MemoryLimit, ...]
     ) -> dict[int, Ratios]:
         parts = self.cluster.mesh.axis(axis).size
         problem = RatioProblem(parts, len(ratios), model.phases(axis, ratios), limits, self._least(axis))

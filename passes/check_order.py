@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -88,19 +89,11 @@ def _compare(
 
 def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
     """Look for a cycle in the order of all ranks together."""
-    after = _edges(by_rank)
-    waiting: dict[Hashable, int] = dict.fromkeys(after, 0)
-    for followers in after.values():
-        for node in followers:
-            waiting[node] += 1
-    ready = [node for node, count in waiting.items() if not count]
-    while ready:
-        for node in after[ready.pop()]:
-            waiting[node] -= 1
-            if not waiting[node]:
-                ready.append(node)
-    if stuck := [node for node, count in waiting.items() if count]:
-        cycle = [node for node in _cycle(after, stuck) if isinstance(node, Communication)]
+    try:
+        _order(by_rank).prepare()
+    except CycleError as error:
+        # Each node of a cycle directly precedes the next.
+        cycle = list(dict.fromkeys(node for node in error.args[1] if isinstance(node, Communication)))
         first, second = cycle[0], cycle[-1]
         fail(
             first.op,
@@ -109,33 +102,21 @@ def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
         )
 
 
-def _cycle(after: Mapping[Hashable, Sequence[Hashable]], stuck: Sequence[Hashable]) -> list[Hashable]:
-    """The nodes of a cycle, each right after the one behind it, among nodes that all have one of these before them."""
-    before = {node: source for source in stuck for node in after[source]}
-    node, place = stuck[0], dict[Hashable, int]()
-    while node not in place:
-        place[node] = len(place)
-        node = before[node]
-    return list(place)[place[node] :]
-
-
-def _edges(by_rank: Mapping[int, Sequence[Moment]]) -> dict[Hashable, list[Hashable]]:
+def _order(by_rank: Mapping[int, Sequence[Moment]]) -> TopologicalSorter[Hashable]:
     """
-    What comes right after what: the moments of a rank one after the other; a communication after all have issued it
+    What comes directly before what: the moments of a rank one after the other; a communication after all have issued it
     and before any waits for it.
     """
-    after: dict[Hashable, list[Hashable]] = {}
+    order = TopologicalSorter[Hashable]()
     for rank, moments in by_rank.items():
-        before: Hashable = None
         for index, moment in enumerate(moments):
             node = (rank, index)
-            ends = (node, moment.what) if moment.half is Half.ISSUE else (moment.what, node)
-            after.setdefault(ends[0], []).append(ends[1])
-            after.setdefault(ends[1], [])
-            if before is not None:
-                after[before].append(node)
-            before = node
-    return after
+            order.add(node, *([(rank, index - 1)] if index else []))
+            if moment.half is Half.ISSUE:
+                order.add(moment.what, node)
+            else:
+                order.add(node, moment.what)
+    return order
 
 
 def _text(what: Communication | None) -> str:

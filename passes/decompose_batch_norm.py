@@ -100,7 +100,7 @@ class DecomposeBatchNormPass(ModulePass):
 
 
 @dataclass
-class _Maker:
+class _BatchNormMaker:
     """Makes ops in the place of a batch-norm, on its input [n, c, ...] and vectors [c]."""
 
     op: AtenOp
@@ -161,7 +161,7 @@ class BatchNormToSums(RewritePattern):
         """Match the forward op in training."""
         if not isinstance(op, AtenOp) or op.overload != _FORWARD or not op.arguments().get("training"):
             return
-        maker, arguments = _Maker(op), op.arguments()
+        maker, arguments = _BatchNormMaker(op), op.arguments()
         mean = maker.mean(maker.sum(maker.input, "sum"), "mean")
         centred = maker.make("sub.Tensor", [maker.input, maker.broad(mean)], "centred")
         squares = maker.make("mul.Tensor", [centred, centred], "squares")
@@ -185,7 +185,7 @@ class BatchNormToSums(RewritePattern):
 
 
 def _running(
-    maker: _Maker, before: SSAValue, found: SSAValue, momentum: float, share: float, name: str
+    maker: _BatchNormMaker, before: SSAValue, found: SSAValue, momentum: float, share: float, name: str
 ) -> SSAValue:
     """A running statistic: some of what it was, and a share of what the batch has."""
     kept, added = maker.scaled(before, 1 - momentum, f"{name}.kept"), maker.scaled(found, share, f"{name}.added")
@@ -202,7 +202,7 @@ class BatchNormGradient(RewritePattern):
         """Match the backward op in training."""
         if not isinstance(op, AtenOp) or op.overload != _BACKWARD or not op.arguments().get("train"):
             return
-        maker = _Maker(op)
+        maker = _BatchNormMaker(op)
         grad, invstd = maker.operands["grad_out"], maker.broad(maker.operands["save_invstd"])
         centred = maker.make("sub.Tensor", [maker.input, maker.broad(maker.operands["save_mean"])], "centred")
         normal = maker.make("mul.Tensor", [centred, invstd], "normal")

@@ -122,7 +122,7 @@ class SplitClasses(RewritePattern):
         """Match a log-softmax that losses alone use."""
         if not isinstance(op, AtenOp) or op.overload != "_log_softmax" or (users := _users(op)) is None:
             return
-        scores, maker = op.args[0], _Maker(op, op.args[0])
+        scores, maker = op.args[0], _CrossEntropyMaker(op, op.args[0])
         largest = maker.per_row("amax", [scores], "max", dim=_integers(1))
         total = maker.per_row("sum_exp", [scores, largest], "sum")
         log = maker.per_row("log", [total], "log")
@@ -136,7 +136,7 @@ class SplitClasses(RewritePattern):
         rewriter.erase(op)
 
 
-class _Maker:
+class _CrossEntropyMaker:
     """Makes ops in the place of `op`, most of which give a number per row of scores [rows, classes]."""
 
     def __init__(self, op: AtenOp, scores: SSAValue) -> None:
@@ -187,7 +187,7 @@ def _loss(
     loss: AtenOp, scores: SSAValue, logsumexp: SSAValue
 ) -> tuple[Sequence[Operation], Sequence[SSAValue | None]]:
     """The ops in the place of a loss, and what they give for its two results."""
-    maker = _Maker(loss, scores)
+    maker = _CrossEntropyMaker(loss, scores)
     kept = maker.counted(logsumexp, loss, "kept")
     given = {name: value for name, value in loss.attributes.items() if "." not in name}
     given["reduction"] = IntegerAttr(_NONE, i64)
@@ -209,7 +209,7 @@ def _loss(
 
 def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> Sequence[Operation]:
     """The ops in the place of the gradient with respect to the scores."""
-    maker = _Maker(of_softmax, scores)
+    maker = _CrossEntropyMaker(of_softmax, scores)
     grad, target = of_loss.args[0], of_loss.args[2]
     if not shape_of(grad):
         grad = maker.per_row("expand", [grad], "expanded", size=_integers(maker.rows))

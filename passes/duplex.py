@@ -225,7 +225,7 @@ class _Unroller:
 
 
 @dataclass(frozen=True)
-class _Phase:
+class _DuplexPhase:
     """A communication step and the computation that follows it, each in program order."""
 
     communications: Sequence[Operation]
@@ -234,7 +234,7 @@ class _Phase:
 
 def _phases(
     ops: Iterable[Operation], within: set[Operation], communicates: Callable[[Operation], bool]
-) -> list[_Phase]:
+) -> list[_DuplexPhase]:
     """
     The phases of a loop.
 
@@ -255,14 +255,14 @@ def _phases(
     for op in ops:
         if op in within:
             phases[number[op]][0 if communicates(op) else 1].append(op)
-    return [_Phase(*phase) for phase in phases]
+    return [_DuplexPhase(*phase) for phase in phases]
 
 
 _Turn: TypeAlias = tuple[int, str, Operation]
 """A part, and what it does with an op: start, wait or compute."""
 
 
-def _turns(phases: Sequence[_Phase]) -> Iterator[_Turn]:
+def _turns(phases: Sequence[_DuplexPhase]) -> Iterator[_Turn]:
     """The order in which both parts go through the phases: while one communicates the other computes."""
     a, b = 0, 1
     previous: Sequence[Operation] = ()

@@ -13,9 +13,9 @@ from xdsl.passes import ModulePass
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pipe import FragmentOp
 from ..ir.cluster import Cluster
-from .overlapping.buckets import Bucket, Traffic, plan_arguments, plan_inner
+from .overlapping.buckets import Bucket, BucketTraffic, plan_arguments, plan_inner
 from .overlapping.copies import reuse_copies
-from .overlapping.flow import Flow
+from .overlapping.flow import OpFlow
 from .overlapping.memory_limit import keep_within
 from .overlapping.order import write_schedule
 from .overlapping.results import plan_results
@@ -129,9 +129,9 @@ class OverlapPass(ModulePass):
                 view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if known else None
                 fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]
                 for fragment in (*fragments, None):
-                    flow = Flow(view, fragment)
+                    flow = OpFlow(view, fragment)
                     if flow.roles:
-                        self._schedule(Traffic(flow, cluster, self._bucket_bytes))
+                        self._schedule(BucketTraffic(flow, cluster, self._bucket_bytes))
                 if cluster is None or keep_within(view, cluster, self._limits(cluster)):
                     for block in (*(fragment.body.block for fragment in fragments), func.body.block):
                         reuse_copies(block)
@@ -145,7 +145,7 @@ class OverlapPass(ModulePass):
         devices = (cluster.device(rank) for rank in range(cluster.mesh.device_count))
         return [self.memory if self.memory is not None else (1 - HEADROOM) * device.memory for device in devices]
 
-    def _schedule(self, traffic: Traffic) -> None:
+    def _schedule(self, traffic: BucketTraffic) -> None:
         buckets: list[Bucket] = []
         if self.gathers:
             buckets += plan_arguments(traffic, self.prefetch)

@@ -129,16 +129,16 @@ def _type_text(hint: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PassSpan:
     """Where a pipeline names one pass and its options; spans are half-open."""
 
     span: tuple[int, int]
     options: dict[str, tuple[int, int]]
 
 
-def _places(text: str) -> list[_Place]:
+def _places(text: str) -> list[_PassSpan]:
     """Return the place of every pass in `text`, which xDSL has parsed. PipelineError at a repeated option."""
-    places: list[_Place] = []
+    places: list[_PassSpan] = []
     lexer = PipelineLexer(text)
     before, in_options = SpecTokenKind.COMMA, False
     while (token := lexer.lex()).kind is not SpecTokenKind.EOF:
@@ -146,7 +146,7 @@ def _places(text: str) -> list[_Place]:
         if token.kind in (SpecTokenKind.L_BRACE, SpecTokenKind.R_BRACE):
             in_options = token.kind is SpecTokenKind.L_BRACE
         elif token.kind is SpecTokenKind.IDENT and not in_options:
-            places.append(_Place(span, {}))
+            places.append(_PassSpan(span, {}))
         elif token.kind is SpecTokenKind.IDENT and before in (SpecTokenKind.L_BRACE, SpecTokenKind.SPACE):
             if token.text in places[-1].options:
                 raise PipelineError(f"option '{token.text}' is given twice", text, *span)
@@ -178,7 +178,7 @@ _SYNTAX_HINTS = {
 }
 
 
-def _build(spec: ArgSpec, place: _Place, text: str, known: Mapping[str, PassFactory]) -> ModulePass:
+def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass:
     """Return one pass with its options set, or raise the PipelineError that points at its name or option."""
     if spec.name not in known:
         raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))

@@ -173,7 +173,7 @@ class SearchPlanPass(ModulePass):
         for func in step_functions(op):
             func.attributes |= found.attributes(pins, cluster.mesh)
 
-    def _found(self, bench: Workbench, given: Chosen | None, fixed: Fixed) -> _Found | str:
+    def _found(self, bench: Workbench, given: Chosen | None, fixed: Fixed) -> _FoundPlan | str:
         if given is None:
             return self._searched(bench, fixed)
         if not self.adapt:
@@ -188,7 +188,7 @@ class SearchPlanPass(ModulePass):
                 return found
         return self._searched(bench, fixed)
 
-    def _searched(self, bench: Workbench, fixed: Fixed) -> _Found | str:
+    def _searched(self, bench: Workbench, fixed: Fixed) -> _FoundPlan | str:
         """What a search finds, or why it finds nothing."""
         work = float("inf") if self.budget is not None else float(self.work)
         allowance, shares = Allowance(work, self.budget), self.ratios == "auto"
@@ -196,9 +196,9 @@ class SearchPlanPass(ModulePass):
         best = explorer.run()
         if best is None:
             return _why_none(explorer.notes, fixed, bench.cluster.mesh.device_count)
-        return _Found(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
+        return _FoundPlan(best, explorer.notes, explorer.runners_up(best.candidate), self._bound(bench, best))
 
-    def _made_again(self, step: Workbench, candidate: Candidate) -> _Found | str:
+    def _made_again(self, step: Workbench, candidate: Candidate) -> _FoundPlan | str:
         """The plan of a candidate that is given, or why there is none."""
         bench = step.keeping(candidate.layout.keep)
         try:
@@ -208,7 +208,7 @@ class SearchPlanPass(ModulePass):
             return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
         peak, memory = best.tightest
         note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, peak, memory)
-        return _Found(best, [note])
+        return _FoundPlan(best, [note])
 
     def _given(self, cluster: Cluster) -> Chosen:
         """The candidate of the file; ValueError where it has none, or one for another number of devices."""
@@ -262,7 +262,7 @@ class SearchPlanPass(ModulePass):
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundPlan:
     """
     A plan, and what became of the others.
 

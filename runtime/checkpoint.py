@@ -127,7 +127,7 @@ def write(
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[Any]]:
-        writer, is_alone = _Writer(unfinished, ranks.turn), ranks.group is None
+        writer, is_alone = _CheckpointWriter(unfinished, ranks.turn), ranks.group is None
         options: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
         with _alone_without_warning():
             ranks.wait(lambda: save_tensors(_boxes(parts), **options))
@@ -213,7 +213,7 @@ def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
 
     def tensors() -> None:
         with _alone_without_warning():
-            reader, is_alone = _Reader(whole.path, ranks.turn), ranks.group is None
+            reader, is_alone = _CheckpointReader(whole.path, ranks.turn), ranks.group is None
             given: dict[str, Any] = {"storage_reader": reader, "process_group": ranks.group, "no_dist": is_alone}
             ranks.wait(lambda: load_tensors(_boxes(parts), **given))
 
@@ -225,7 +225,7 @@ def _whole(path: Path) -> Whole:
     notes = Notes(
         manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"])
     )
-    described = _Reader(path, Turn()).read_metadata().state_dict_metadata
+    described = _CheckpointReader(path, Turn()).read_metadata().state_dict_metadata
     tensors = {
         name: (tuple(each.size), each.properties.dtype)
         for name, each in described.items()
@@ -346,7 +346,7 @@ def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, Any]:
     return boxes
 
 
-class _Writer(FileSystemWriter):
+class _CheckpointWriter(FileSystemWriter):
     """Says when this rank is at work."""
 
     def __init__(self, path: Path, turn: Turn) -> None:
@@ -359,7 +359,7 @@ class _Writer(FileSystemWriter):
             return super().write_data(*args, **kwargs)
 
 
-class _Reader(FileSystemReader):
+class _CheckpointReader(FileSystemReader):
     """Says when this rank is at work; reads the description of the files without what a pickle can do besides."""
 
     def __init__(self, path: Path, turn: Turn) -> None:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
-from .groups import Group
+from .groups import RankGroup
 from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
 from .requests import Pending, Request
 
@@ -46,7 +46,7 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def _all_reduce(group: Group, request: Request) -> Pending:
+def _all_reduce(group: RankGroup, request: Request) -> Pending:
     messages, results = _to_reduce(request.tensors, donated=request.donate)
     op = _REDUCE[request.reduction]
     works = [dist.all_reduce(each, op, group.handle, async_op=True) for each in messages]
@@ -71,7 +71,7 @@ def _to_reduce(
     return messages, results
 
 
-def _assemblies(group: Group, request: Request) -> list[Assembly]:
+def _assemblies(group: RankGroup, request: Request) -> list[Assembly]:
     """What an all-gather makes, with this rank's parts in place."""
     made: list[Assembly] = []
     for tensor, dim, sizes in zip(request.tensors, request.dims(), request.gathered_sizes(group), strict=True):
@@ -80,7 +80,7 @@ def _assemblies(group: Group, request: Request) -> list[Assembly]:
     return made
 
 
-def _all_gather_direct(group: Group, request: Request) -> Pending:
+def _all_gather_direct(group: RankGroup, request: Request) -> Pending:
     whole = _assemblies(group, request)
     mine = [tensor.contiguous() for tensor in request.tensors]
     incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
@@ -88,7 +88,7 @@ def _all_gather_direct(group: Group, request: Request) -> Pending:
     return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
 
 
-def _all_gather_broadcast(group: Group, request: Request) -> Pending:
+def _all_gather_broadcast(group: RankGroup, request: Request) -> Pending:
     whole = _assemblies(group, request)
     mail, works = Mail(), list[dist.Work | None]()
     for part, root in enumerate(group.ranks):
@@ -103,7 +103,7 @@ def _all_gather_broadcast(group: Group, request: Request) -> Pending:
     return Pending(works, finish)
 
 
-def _all_gather_padded(group: Group, request: Request) -> Pending:
+def _all_gather_padded(group: RankGroup, request: Request) -> Pending:
     dims, sizes = request.dims(), request.gathered_sizes(group)
     shapes = [
         [piece_shape(t.shape, d, s[part]) for t, d, s in zip(request.tensors, dims, sizes, strict=True)]
@@ -126,7 +126,7 @@ def _all_gather_padded(group: Group, request: Request) -> Pending:
     return Pending([work], finish)
 
 
-def _outgoing(group: Group, request: Request) -> list[list[torch.Tensor]]:
+def _outgoing(group: RankGroup, request: Request) -> list[list[torch.Tensor]]:
     """For each part, the pieces of the operands that are its."""
     split = [
         tensor.split(sizes, dim)
@@ -135,7 +135,7 @@ def _outgoing(group: Group, request: Request) -> list[list[torch.Tensor]]:
     return [[pieces[part] for pieces in split] for part in range(group.size)]
 
 
-def _reduce_scatter_direct(group: Group, request: Request) -> Pending:
+def _reduce_scatter_direct(group: RankGroup, request: Request) -> Pending:
     rows = _outgoing(group, request)
     mine = rows[group.part]
     outgoing = [[p.contiguous() for p in row] if row is not mine else [] for row in rows]
@@ -158,7 +158,7 @@ def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
     return result
 
 
-def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
+def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
     rows = _outgoing(group, request)
     length = max(_count([p.shape for p in row]) for row in rows)
     if request.tensors[0].is_contiguous() and _in_place(group, request, [row[0].shape for row in rows]):
@@ -172,7 +172,7 @@ def _reduce_scatter_padded(group: Group, request: Request) -> Pending:
     return Pending([work], lambda: unflatten(received, shapes))
 
 
-def _reduce_scatter_grouped(group: Group, request: Request) -> Pending:
+def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
     op, works = _REDUCE[request.reduction], list[dist.Work | None]()
     rows = [_to_reduce(row) for row in _outgoing(group, request)]
     for root, (messages, _) in zip(group.ranks, rows, strict=True):
@@ -181,7 +181,7 @@ def _reduce_scatter_grouped(group: Group, request: Request) -> Pending:
     return Pending(works, lambda: mine)
 
 
-def _in_place(group: Group, request: Request, shapes: Sequence[Sequence[int]]) -> bool:
+def _in_place(group: RankGroup, request: Request, shapes: Sequence[Sequence[int]]) -> bool:
     """Whether the library's buffer of all parts is the one tensor: equal blocks in wire order."""
     return (
         len(request.tensors) == 1
@@ -191,7 +191,7 @@ def _in_place(group: Group, request: Request, shapes: Sequence[Sequence[int]]) -
     )
 
 
-def _arrivals(group: Group, request: Request) -> list[Assembly]:
+def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
     """What an all-to-all makes: this rank's part of the split dim, the whole of the other."""
     made: list[Assembly] = []
     for mine, dim, sizes in zip(
@@ -205,7 +205,7 @@ def _arrivals(group: Group, request: Request) -> list[Assembly]:
     return made
 
 
-def _all_to_all_direct(group: Group, request: Request) -> Pending:
+def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
     whole = _arrivals(group, request)
     outgoing = [[p.contiguous() for p in row] for row in _outgoing(group, request)]
     incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
@@ -213,7 +213,7 @@ def _all_to_all_direct(group: Group, request: Request) -> Pending:
     return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
 
 
-def _all_to_all_native(group: Group, request: Request) -> Pending:
+def _all_to_all_native(group: RankGroup, request: Request) -> Pending:
     rows, dims = _outgoing(group, request), request.concat_dims()
     sizes = request.gathered_sizes(group)
     shapes = [
@@ -235,7 +235,7 @@ def _all_to_all_native(group: Group, request: Request) -> Pending:
     return Pending([work], finish)
 
 
-def _broadcast(group: Group, request: Request) -> Pending:
+def _broadcast(group: RankGroup, request: Request) -> Pending:
     results = [tensor.clone(memory_format=torch.contiguous_format) for tensor in request.tensors]
     root = group.ranks[request.root]
     works = [dist.broadcast(r, root, group.handle, async_op=True) for r in results if r.numel()]
@@ -250,7 +250,7 @@ def _joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
     return torch.cat(list(parts), dim)
 
 
-METHODS: dict[str, dict[str, Callable[[Group, Request], Pending]]] = {
+METHODS: dict[str, dict[str, Callable[[RankGroup, Request], Pending]]] = {
     "all_reduce": {"native": _all_reduce},
     "all_gather": {
         "direct": _all_gather_direct,
@@ -285,7 +285,7 @@ USUAL: dict[str, dict[str, str]] = {
 """The method of each kind where none is asked for, by backend."""
 
 
-def begin(group: Group, request: Request) -> Pending:
+def begin(group: RankGroup, request: Request) -> Pending:
     """
     Start a collective. A group of one does nothing.
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import HERE
-from .groups import TIMEOUT, Axes, Group, Handles, Layout, make_groups
+from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
 from .hierarchical import HIERARCHICAL, begin_hierarchical
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
@@ -81,7 +81,7 @@ class Communicator:
         groups: Iterable[Axes],
         device: torch.device | str = "cpu",
         *,
-        job: Sequence[Layout] | None = None,
+        job: Sequence[RankLayout] | None = None,
         channels: Channels | None = None,
         handles: Handles | None = None,
         timeout: timedelta = TIMEOUT,
@@ -93,7 +93,7 @@ class Communicator:
         if job is None:
             if world != mesh.device_count:
                 raise ValueError(f"mesh {mesh} has {mesh.device_count} ranks, this job {world}")
-            job = [Layout(mesh, tuple(range(world)), tuple(groups))]
+            job = [RankLayout(mesh, tuple(range(world)), tuple(groups))]
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
         self._groups = make_groups(job, timeout, handles)
@@ -103,7 +103,7 @@ class Communicator:
         self._channels = channels
         self._streams: dict[Axes, torch.cuda.Stream] = {}
 
-    def group(self, axes: Axes) -> Group:
+    def group(self, axes: Axes) -> RankGroup:
         """
         The group of this rank along `axes`.
 
@@ -271,12 +271,12 @@ class Communicator:
             return self._begin(group, request).wait()[0]
         return HERE.wait(request, lambda: self._begin(group, request).wait())[0]
 
-    def _begin(self, group: Group, request: Request) -> Pending:
+    def _begin(self, group: RankGroup, request: Request) -> Pending:
         if request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1:
             return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
         return begin(group, request)
 
-    def _checked(self, request: Request) -> Group:
+    def _checked(self, request: Request) -> RankGroup:
         group = self.group(request.axes)
         if self._sequence is not None:
             self._sequence.check(request)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .groups import Group
+from .groups import RankGroup
 from .pieces import Mail, message, parcels
 
 
@@ -29,7 +29,7 @@ class Exchange:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         outgoing: Sequence[Sequence[torch.Tensor]],
         incoming: Sequence[Sequence[torch.Tensor]],
     ) -> None:

@@ -16,7 +16,7 @@ from .communicator import Communicator
 from .faults import HERE
 from .host_memory import keep_freed_memory
 from .initialize import initialize
-from .plan import Plan, PlanError, Result, Spread, Value, part_sizes
+from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
 from .stages import Stage, StepFunction, my_stage
 
 LOSS_SCALE = "loss_scale"
@@ -27,7 +27,7 @@ _LASTING = ("param", "state", "buffer", "step_count")
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """
     A program of which one rank runs its stage, and where it finds what it works on.
 
@@ -45,11 +45,11 @@ class Program:
     places: tuple[int, ...]
 
     @staticmethod
-    def of(stages: Sequence[Stage], comm: Communicator, first: int = 0) -> Program:
+    def of(stages: Sequence[Stage], comm: Communicator, first: int = 0) -> RankProgram:
         """A program whose inputs have places of their own, from `first` on."""
         plan, function = my_stage(stages)
         places = tuple(range(first, first + len(plan.inputs)))
-        return Program(tuple(stage.plan for stage in stages), plan, function, comm, places)
+        return RankProgram(tuple(stage.plan for stage in stages), plan, function, comm, places)
 
     @cached_property
     def counted(self) -> frozenset[int]:
@@ -72,7 +72,7 @@ class Executor:
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
         if comm.device.type == "cpu":
             keep_freed_memory()
-        self.main = Program.of(stages, comm)
+        self.main = RankProgram.of(stages, comm)
         self.plans, self.plan, self.comm = self.main.plans, self.main.plan, comm
         self.results: dict[str, torch.Tensor] = {}
         self.metrics: dict[str, torch.Tensor] = {}
@@ -92,7 +92,7 @@ class Executor:
             return torch.full(shape, value.value or 0, dtype=value.torch_dtype, device=self.comm.device)
         return None
 
-    def _local(self, value: Spread, whole: torch.Tensor) -> torch.Tensor:
+    def _local(self, value: SpreadTensor, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of a whole tensor, in memory of its own."""
         part = whole[value.slices(self.comm.mesh, self.comm.rank)]
         local = torch.empty(part.shape, dtype=value.torch_dtype, device=self.comm.device)
@@ -146,14 +146,14 @@ class Executor:
                 shape = value.local_shape(self.comm.mesh, self.comm.rank)
                 self._held[index] = make(value, shape).to(self.comm.device)
 
-    def adopt(self, stages: Sequence[Stage], comm: Communicator) -> Program:
+    def adopt(self, stages: Sequence[Stage], comm: Communicator) -> RankProgram:
         """
         Another program of the same model: what lasts from step to step it shares with the first.
 
         Raises:
             PlanError: it keeps something in another place, or something else.
         """
-        program = Program.of(stages, comm, len(self._held))
+        program = RankProgram.of(stages, comm, len(self._held))
         places = list(program.places)
         for number, value in enumerate(program.plan.inputs):
             if value.role not in _LASTING:
@@ -168,7 +168,7 @@ class Executor:
         return replace(program, places=tuple(places))
 
     def step(
-        self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None, program: Program | None = None
+        self, batch: Batch | LocalRows, lr: float | Sequence[float] | None = None, program: RankProgram | None = None
     ) -> torch.Tensor:
         """
         Run one training step.
@@ -191,7 +191,7 @@ class Executor:
         self._steps += 1
         return self._take(program, outputs)
 
-    def forward(self, batch: Batch | LocalRows, program: Program) -> list[torch.Tensor]:
+    def forward(self, batch: Batch | LocalRows, program: RankProgram) -> list[torch.Tensor]:
         """
         Run an adopted program that changes nothing: this rank's parts of what its stage gives, in the order of its
         outputs.
@@ -202,7 +202,7 @@ class Executor:
         return self._run(program, batch, None)
 
     def _run(
-        self, program: Program, batch: Batch | LocalRows, lr: float | Sequence[float] | None
+        self, program: RankProgram, batch: Batch | LocalRows, lr: float | Sequence[float] | None
     ) -> list[torch.Tensor]:
         arguments = [self._held[place] for place in program.places]
         for index, value in enumerate(program.plan.inputs):
@@ -257,7 +257,7 @@ class Executor:
         """How many steps were run since `initialize`."""
         return self._steps
 
-    def _take(self, program: Program, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _take(self, program: RankProgram, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Put the program's results where they belong, and return the loss."""
         loss: torch.Tensor | None = None
         for result, tensor in zip(program.plan.outputs, outputs, strict=True):
@@ -330,12 +330,12 @@ class Executor:
         return state
 
 
-def _part(value: Value, program: Program) -> tuple[object, ...]:
+def _part(value: Value, program: RankProgram) -> tuple[object, ...]:
     """What this rank holds of a value, and as what."""
     return value.shape, value.dtype, value.slices(program.plan.mesh, program.comm.rank)
 
 
-def gather(value: Spread, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
+def gather(value: SpreadTensor, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
     """
     The whole of a value of which each rank holds its part, in memory of its own on every rank.
 

@@ -28,7 +28,7 @@ UNWATCHED = timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """
     The ranks along some axes, of which this process is one.
 
@@ -62,7 +62,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """
     A mesh on ranks of the job, and the axes that its collectives run along.
 
@@ -79,7 +79,7 @@ Handles: TypeAlias = "dict[tuple[int, ...], dist.ProcessGroup | None]"
 """Process groups by their members."""
 
 
-def make_groups(job: Sequence[Layout], timeout: timedelta, handles: Handles | None = None) -> dict[Axes, Group]:
+def make_groups(job: Sequence[RankLayout], timeout: timedelta, handles: Handles | None = None) -> dict[Axes, RankGroup]:
     """
     Make the process groups of all meshes of a job; those of this rank. Every rank must call this with the same
     arguments.
@@ -96,7 +96,7 @@ def make_groups(job: Sequence[Layout], timeout: timedelta, handles: Handles | No
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
     handles = handles if handles is not None else {}
-    groups: dict[Axes, Group] = {}
+    groups: dict[Axes, RankGroup] = {}
     for layout in job:
         if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
             raise ValueError(
@@ -108,7 +108,7 @@ def make_groups(job: Sequence[Layout], timeout: timedelta, handles: Handles | No
                 handle = _handle(handles, ranks, world, timeout)
                 if me in ranks:
                     backend = dist.get_backend(handle) if handle is not None else ""
-                    groups[axes] = Group(axes, ranks, ranks.index(me), handle, backend)
+                    groups[axes] = RankGroup(axes, ranks, ranks.index(me), handle, backend)
     return groups
 
 

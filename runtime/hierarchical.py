@@ -10,14 +10,14 @@ from __future__ import annotations
 import torch
 
 from .collectives import begin
-from .groups import Group
+from .groups import RankGroup
 from .pieces import unflatten
 from .requests import Pending, Request, even_sizes
 
 HIERARCHICAL = "hierarchical"
 
 
-def begin_hierarchical(across: Group, inside: Group, request: Request) -> Pending:
+def begin_hierarchical(across: RankGroup, inside: RankGroup, request: Request) -> Pending:
     """
     Start an all-reduce over axes of which the last is that of `inside`, and the others those of `across`.
 

@@ -45,7 +45,7 @@ _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
-class Options:
+class LaunchOptions:
     """What the command line of a program says."""
 
     steps: int
@@ -60,7 +60,7 @@ class Options:
     saving: SaveOptions
 
 
-def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> Options:
+def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None) -> LaunchOptions:
     """Read a program's command line."""
     meshes = ", then ".join(str(plan.mesh) for plan in plans)
     parser = argparse.ArgumentParser(
@@ -89,7 +89,7 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         saving = SaveOptions.taken_from(parsed)
     except ValueError as error:
         parser.error(str(error))
-    return Options(**parsed, saving=saving)
+    return LaunchOptions(**parsed, saving=saving)
 
 
 def rank_device() -> torch.device:
@@ -225,7 +225,7 @@ def _errors_told(name: str) -> Iterator[None]:
         raise SystemExit(1) from error
 
 
-def run(stages: Sequence[Stage], comm: Communicator, options: Options) -> list[float]:
+def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions) -> list[float]:
     """Train on the example batch; the losses, which rank 0 prints as they come."""
     executor = Executor(stages, comm)
     step = load_step(executor.plan.step_spec)

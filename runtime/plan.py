@@ -34,7 +34,7 @@ class PlanError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadTensor:
     """
     A tensor and how the mesh holds it.
 
@@ -82,7 +82,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Value(Spread):
+class Value(SpreadTensor):
     """
     An input of the program.
 
@@ -103,7 +103,7 @@ class Value(Spread):
 
 
 @dataclass(frozen=True)
-class Result(Spread):
+class Result(SpreadTensor):
     """
     An output of the program.
 
@@ -173,7 +173,7 @@ class Plan:
         return tuple(dict.fromkeys((*self.groups, *split, *partial)))
 
 
-def part_sizes(value: Spread, dim: int, mesh: Mesh) -> Sizes:
+def part_sizes(value: SpreadTensor, dim: int, mesh: Mesh) -> Sizes:
     """The sizes of the parts of one dim of a value, in group order."""
     offsets = value.spread.dims[dim].boundaries(value.shape[dim], mesh)
     return tuple(b - a for a, b in pairwise(offsets))

@@ -62,7 +62,7 @@ class RecordingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StorageWindow:
     """A tensor as a window on a storage."""
 
     storage: Storage
@@ -79,9 +79,9 @@ class _Place:
         return math.prod(self.shape) * self.dtype.itemsize == self.nbytes and 0 not in self.stride
 
 
-def _place(tensor: torch.Tensor) -> _Place:
+def _place(tensor: torch.Tensor) -> _StorageWindow:
     storage = tensor.untyped_storage()
-    return _Place(
+    return _StorageWindow(
         storage._cdata,
         storage.nbytes(),
         tensor.device,
@@ -93,13 +93,13 @@ def _place(tensor: torch.Tensor) -> _Place:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _RecordedCall:
     """One recorded call, with places for its fake tensors, and what it does to which storages."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    outputs: tuple[_Place, ...]
+    outputs: tuple[_StorageWindow, ...]
     reads: frozenset[Storage]
     writes: frozenset[Storage]
     overwrites: frozenset[Storage]
@@ -112,7 +112,7 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[_RecordedCall] = []
         # Fake tensors have to outlive the recording, or two storages could have one address.
         self._alive: list[Any] = []
         self._known: set[Storage] = set()
@@ -129,13 +129,13 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _record(
-        self, func: Any, args: Any, kwargs: Any, outputs: tuple[_Place, ...], made: frozenset[Storage]
+        self, func: Any, args: Any, kwargs: Any, outputs: tuple[_StorageWindow, ...], made: frozenset[Storage]
     ) -> None:
         written = [_place(tensor) for tensor in _written(func, args, kwargs)]
         overwriting = func._schema.name in _OVERWRITING
         read = _fakes((args[1:] if overwriting else args, kwargs))
         self.calls.append(
-            _Call(
+            _RecordedCall(
                 func,
                 tree_map(_placed, args),
                 tree_map(_placed, kwargs),
@@ -156,7 +156,7 @@ class _Recorder(TorchDispatchMode):
             place = _place(tensor)
             storage = frozenset({place.storage})
             overwrites = storage if place.covers else frozenset[Storage]()
-            call = _Call(func, (place, *args), kwargs, (place,), frozenset(), storage, overwrites, draws=True)
+            call = _RecordedCall(func, (place, *args), kwargs, (place,), frozenset(), storage, overwrites, draws=True)
             self.calls.append(call)
             return tensor
 
@@ -178,21 +178,21 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
             yield from _fakes(args[index] if index < len(args) else kwargs.get(argument.name))
 
 
-class _Memory:
+class _Storages:
     """The storages that exist during a replay."""
 
     def __init__(self) -> None:
         self._held: dict[Storage, torch.UntypedStorage] = {}
         self.peak_bytes = 0
 
-    def tensor(self, place: _Place) -> torch.Tensor:
+    def tensor(self, place: _StorageWindow) -> torch.Tensor:
         """The tensor at a place; memory that does not exist yet is made, with arbitrary contents."""
         if place.storage not in self._held:
             self._hold(place.storage, torch.UntypedStorage(place.nbytes, device=place.device))
         empty = torch.empty(0, dtype=place.dtype, device=place.device)
         return empty.set_(self._held[place.storage], place.offset, place.shape, place.stride)
 
-    def run(self, call: _Call) -> None:
+    def run(self, call: _RecordedCall) -> None:
         """Make a call again."""
         args, kwargs = tree_map(self._real, call.args), tree_map(self._real, call.kwargs)
         made = (value for value in tree_iter(call.func(*args, **kwargs)) if isinstance(value, torch.Tensor))
@@ -209,7 +209,7 @@ class _Memory:
         self._held.pop(storage, None)
 
     def _real(self, value: Any) -> Any:
-        return self.tensor(value) if isinstance(value, _Place) else value
+        return self.tensor(value) if isinstance(value, _StorageWindow) else value
 
     def _hold(self, storage: Storage, real: torch.UntypedStorage) -> None:
         self._held[storage] = real
@@ -225,7 +225,7 @@ class _Schedule:
     dead: list[frozenset[Storage]]
 
 
-def _schedule(calls: Sequence[_Call], final: frozenset[Storage]) -> _Schedule:
+def _schedule(calls: Sequence[_RecordedCall], final: frozenset[Storage]) -> _Schedule:
     """Walk the calls backwards: `live` are the storages whose present contents are read later, or kept."""
     nothing = frozenset[Storage]()
     needed, finished, dead = [False] * len(calls), [nothing] * len(calls), [nothing] * len(calls)
@@ -260,8 +260,8 @@ class Recording:
         given: by name, those that it did not make itself.
     """
 
-    calls: list[_Call]
-    places: dict[str, _Place]
+    calls: list[_RecordedCall]
+    places: dict[str, _StorageWindow]
     given: dict[str, torch.Tensor]
 
     def replay(self, keep: Keep) -> Replayed:
@@ -273,10 +273,10 @@ class Recording:
                 it returns is kept under all of the tensor's names (None: try the next name, then drop it);
                 the tensor is dropped.
         """
-        named: dict[Storage, dict[_Place, list[str]]] = {}
+        named: dict[Storage, dict[_StorageWindow, list[str]]] = {}
         for name, place in self.places.items():
             named.setdefault(place.storage, {}).setdefault(place, []).append(name)
-        schedule, memory, kept = _schedule(self.calls, frozenset(named)), _Memory(), dict[str, torch.Tensor]()
+        schedule, memory, kept = _schedule(self.calls, frozenset(named)), _Storages(), dict[str, torch.Tensor]()
 
         def finish(storage: Storage) -> None:
             for place, names in named.pop(storage).items():

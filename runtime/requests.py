@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..ir.sharding import even_offsets
-from .groups import Axes, Group
+from .groups import Axes, RankGroup
 from .pieces import Sizes, piece_shape
 
 
@@ -71,7 +71,7 @@ class Request:
         """`concat_dim` of each tensor."""
         return _each(self.concat_dim, len(self.tensors))
 
-    def gathered_sizes(self, group: Group) -> list[Sizes]:
+    def gathered_sizes(self, group: RankGroup) -> list[Sizes]:
         """
         Of each tensor, the sizes of the parts of a dim that is put together.
 
@@ -91,7 +91,7 @@ class Request:
             found.append(sizes)
         return found
 
-    def scattered_sizes(self, group: Group) -> list[Sizes]:
+    def scattered_sizes(self, group: RankGroup) -> list[Sizes]:
         """
         Of each tensor, the sizes of the parts of a dim that is split.
 
@@ -109,7 +109,7 @@ class Request:
             found.append(sizes)
         return found
 
-    def _mismatch(self, group: Group, found: str, sizes: Sizes) -> ValueError:
+    def _mismatch(self, group: RankGroup, found: str, sizes: Sizes) -> ValueError:
         return ValueError(
             f"{self}: {found} on part {group.part} of {group.size}, which does not fit parts of {list(sizes)}"
         )

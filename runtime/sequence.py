@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..ir.mesh import Mesh
-from .groups import Axes, Group
+from .groups import Axes, RankGroup
 from .requests import Request
 
 
@@ -28,7 +28,7 @@ class Sequence:
         everyone: the group along all axes of `mesh`.
     """
 
-    def __init__(self, mesh: Mesh, everyone: Group) -> None:
+    def __init__(self, mesh: Mesh, everyone: RankGroup) -> None:
         self._mesh, self._everyone = mesh, everyone
         self._count = 0
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .communicator import Communicator
-from .groups import TIMEOUT, Handles, Layout
+from .groups import TIMEOUT, Handles, RankLayout
 from .plan import Plan
 from .transfers import Channels, Lines
 
@@ -60,6 +60,6 @@ def connect(
     if len(stages) > 1:
         transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
         channels = Channels(transfers, lines or Lines(timeout), device)
-    job = [Layout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
+    job = [RankLayout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]
     made = {"job": job, "channels": channels, "handles": handles, "timeout": timeout, "checked": checked}
     return communicator(plan.mesh, (), device, **made)

@@ -94,7 +94,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class _End:
+class _LineEnd:
     """One end of a line between two ranks: the rank at the other, and the group of that direction."""
 
     group: dist.ProcessGroup
@@ -118,11 +118,11 @@ class Lines:
         self.rank, self.backend = dist.get_rank(), dist.get_backend()
         self._up, self._down = (dist.new_group(timeout=timeout) for _ in range(2))
 
-    def end(self, sender: int, receiver: int) -> _End:
+    def end(self, sender: int, receiver: int) -> _LineEnd:
         """This rank's end of the line from `sender` to `receiver`, of which it is one."""
         group = self._up if sender < receiver else self._down
         assert isinstance(group, dist.ProcessGroup), "every rank is a member"
-        return _End(group, receiver if self.rank == sender else sender)
+        return _LineEnd(group, receiver if self.rank == sender else sender)
 
 
 class _Hop:

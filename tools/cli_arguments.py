@@ -6,9 +6,9 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import Any
 
-from .diagnostics import Diagnostic, DiagnosticError
+from .diagnostics import ToolParser
 
 TOOL = "shardwright"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -32,13 +32,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return _parser().parse_args(arguments)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise DiagnosticError(Diagnostic(message, TOOL, hint=f"{self.prog} --help lists the options"))
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=TOOL,
         description="Turn a single-device PyTorch training step into the program that trains it on a cluster.",
         allow_abbrev=False,

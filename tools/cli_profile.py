@@ -29,7 +29,7 @@ from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
-from ..runtime.profile.session import QUICK_SECONDS, Request, profile_here, profile_rank, reason
+from ..runtime.profile.session import QUICK_SECONDS, ProfileRequest, profile_here, profile_rank, reason
 from ..runtime.spawn import RankError, run_ranks
 from .cli_arguments import TOOL
 from .cli_console import print_report
@@ -90,7 +90,7 @@ def _spawn(options: Namespace, path: Path | None) -> int:
     return _finish(output, journal, path)
 
 
-def _spawned(request: Request) -> Journal:
+def _spawned(request: ProfileRequest) -> Journal:
     """What each process of this machine does."""
     with _bar(dist.get_rank() == 0) as bar:
         return profile_here(request, bar)
@@ -121,7 +121,7 @@ def _ended(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(f"ended by {signal.Signals(number).name}: another rank was lost, or somebody ended the job")
 
 
-def _leave(error: BaseException, rank: int, output: Output, request: Request, path: Path | None) -> NoReturn:
+def _leave(error: BaseException, rank: int, output: Output, request: ProfileRequest, path: Path | None) -> NoReturn:
     """End a rank of a job that failed: rank 0 writes what there is, one that failed itself says how."""
     told = reason(error)
     if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
@@ -136,7 +136,7 @@ def _say(error: DiagnosticError) -> None:
     print(error.diagnostic, file=sys.stderr, flush=True)
 
 
-def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output]:
+def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
     """What a command line asks to be measured on so many ranks, and what becomes of it."""
     # Not in the processes that are started here: they take the ops as they are given.
     from ..api.calibration.op_families import family_samples
@@ -148,7 +148,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
             raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
-        request = Request(
+        request = ProfileRequest(
             mesh,
             samples,
             options.seconds,
@@ -160,7 +160,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[Request, Output
     dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
     samples = family_samples(dtypes, quick=options.seconds < QUICK_SECONDS)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem
-    return Request(mesh, samples, options.seconds, resume=options.resume), Output(name, samples)
+    return ProfileRequest(mesh, samples, options.seconds, resume=options.resume), Output(name, samples)
 
 
 def _mesh(text: str | None, ranks: int) -> Mesh:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from xdsl.utils.lexer import Input
 
@@ -69,6 +71,14 @@ class DiagnosticError(Exception):
 
     def __str__(self) -> str:
         return str(self.diagnostic)
+
+
+class ToolParser(argparse.ArgumentParser):
+    """A parser of a command line whose errors are diagnostics."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise DiagnosticError(Diagnostic(message, self.prog.split()[0], hint=f"{self.prog} --help lists the options"))
 
 
 def located(

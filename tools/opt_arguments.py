@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from ..passes.errors import nearest
-from .diagnostics import Diagnostic, DiagnosticError
+from .diagnostics import Diagnostic, DiagnosticError, ToolParser
 
 TOOL = "opt-tool"
 _USAGE = "opt-tool [FILE] [--pass-pipeline='PASS{OPTION=VALUE},PASS'] [-o FILE] [OPTION ...]"
 
 
 @dataclass(frozen=True)
-class Options:
+class OptToolOptions:
     """What the command line asks for; each field is the option of that name."""
 
     input: str
@@ -69,7 +68,7 @@ _SHOW_FLAGS = {
 }
 
 
-def parse_arguments(arguments: Sequence[str]) -> Options:
+def parse_arguments(arguments: Sequence[str]) -> OptToolOptions:
     """Return what a command line asks for. DiagnosticError says what is wrong with it."""
     parser = _parser()
     given, unknown = parser.parse_known_args(_with_values(arguments))
@@ -78,7 +77,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     values = vars(given)
     for name in ("print_ir_before", "print_ir_after"):
         values[name] = tuple(each for text in values[name] for each in text.split(","))
-    return Options(**values)
+    return OptToolOptions(**values)
 
 
 def options_text() -> str:
@@ -86,13 +85,8 @@ def options_text() -> str:
     return _parser().format_help()
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise DiagnosticError(Diagnostic(message, TOOL, hint=f"{TOOL} --help lists the options"))
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=TOOL,
         usage=_USAGE,
         description="Run passes on IR and print what they make of it. A switch alone means =true.",

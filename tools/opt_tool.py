@@ -32,7 +32,7 @@ from .expected_diagnostics import unmet
 from .explain import pass_diagnostic
 from .instrumentation import IRDumps, NumericsCheck, timing_report
 from .ir_input import read
-from .opt_arguments import TOOL, Options, parse_arguments
+from .opt_arguments import TOOL, OptToolOptions, parse_arguments
 from .source_files import SEPARATOR, is_blank, read_source, split_source, write_output
 from .universe import UNIVERSE
 
@@ -67,7 +67,7 @@ def _run(words: Sequence[str]) -> int:
 
         sys.stdout.write(getattr(catalogue, f"{options.show}_text")())
         return 0
-    run = _Run(options, _passes(options))
+    run = _ToolRun(options, _passes(options))
     source = read_source(options.input)
     if is_blank(source):
         hint = "give a file with a module or at least one operation in it"
@@ -82,7 +82,7 @@ def _run(words: Sequence[str]) -> int:
     return 1 if run.failures else 0
 
 
-def _passes(options: Options) -> tuple[ModulePass, ...]:
+def _passes(options: OptToolOptions) -> tuple[ModulePass, ...]:
     """Return the passes to run, after checking that those whose IR is to be printed are among them."""
     try:
         passes = parse_pipeline(options.pass_pipeline)
@@ -99,7 +99,7 @@ def _passes(options: Options) -> tuple[ModulePass, ...]:
     return passes
 
 
-def _context(options: Options) -> Context:
+def _context(options: OptToolOptions) -> Context:
     ctx = Context(allow_unregistered=options.allow_unregistered_dialect)
     for name, load in {**XDSL_UNIVERSE.all_dialects, **UNIVERSE.all_dialects}.items():
         ctx.register_dialect(name, load)
@@ -107,10 +107,10 @@ def _context(options: Options) -> Context:
 
 
 @dataclass
-class _Run:
+class _ToolRun:
     """One call of the tool: the passes, and what became of the parts of the file so far."""
 
-    options: Options
+    options: OptToolOptions
     passes: Sequence[ModulePass]
     failures: int = 0
     seconds: dict[str, float] = field(default_factory=dict[str, float])

@@ -22,7 +22,7 @@ from ...runtime.plan import PlanError
 from ...runtime.profile.devices import device_name
 from ...runtime.profile.journal import ProfileError
 from ...runtime.profile.output import Output, profile_text
-from ...runtime.profile.session import Request, profile_rank
+from ...runtime.profile.session import ProfileRequest, profile_rank
 from .local_cluster import generic_cluster
 from .op_families import family_samples
 
@@ -59,7 +59,7 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         LOG.warning("measuring the %d ranks of this job for about %.0f s; kept in %s", world_size(), SECONDS, path)
     samples = family_samples(("float32", "bfloat16") if device.type == "cuda" else ("float32",), quick=True)
     try:
-        journal = profile_rank(Request(mesh, samples, SECONDS), device)
+        journal = profile_rank(ProfileRequest(mesh, samples, SECONDS), device)
         profile = Output(path.stem, samples).profile(journal)
     except ProfileError as error:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error

@@ -19,7 +19,7 @@ from .comparison import StepValues, Worst, largest, measure
 from .reference import EagerRun
 
 
-class Run(Protocol):
+class TrainingRun(Protocol):
     """Something that trains: on one device, on ranks or interpreted."""
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:

@@ -17,7 +17,7 @@ from ...lowering.calls.allowed_ops import vouch_for
 from ...lowering.calls.calls import Call
 from ...lowering.calls.local_calls import make_call
 from ...lowering.probe.one_op import Domain, Spec, call_on, draw, find_domain, one_op_module, run, spec_of, the_op
-from ...lowering.probe.soundness import Counterexample, Verdict, check_op, op_text
+from ...lowering.probe.soundness import Counterexample, SoundnessVerdict, check_op, op_text
 
 _SIZES = (6, 5, 4, 7, 8, 9, 10, 11)
 _DTYPES = (torch.float64, torch.int64, torch.bool)
@@ -35,7 +35,7 @@ def check_rule(
     linear: Iterable[str | int] = (),
     additive: Iterable[int] = (),
     samples: Sequence[str] = (),
-) -> Verdict:
+) -> SoundnessVerdict:
     """
     Run every signature of a rule against the op on one device, on simulated ranks.
 
@@ -58,11 +58,11 @@ def check_rule(
         found = _check(target, notation, specs, domain, call)
         checked += found.checked
         if not found.holds:
-            return Verdict(checked, found.counterexample)
-    return Verdict(checked)
+            return SoundnessVerdict(checked, found.counterexample)
+    return SoundnessVerdict(checked)
 
 
-def _check(target: str, notation: Notation, specs: Sequence[Spec], domain: Domain, call: Call) -> Verdict:
+def _check(target: str, notation: Notation, specs: Sequence[Spec], domain: Domain, call: Call) -> SoundnessVerdict:
     inputs = draw(specs, domain, 1)
     results = run(call, inputs)
     assert results is not None, "it ran on other numbers of the same domain"
@@ -71,7 +71,7 @@ def _check(target: str, notation: Notation, specs: Sequence[Spec], domain: Domai
     try:
         notation.bind([shape for shape, _ in specs], [tuple(result.shape) for result in results])
     except ValueError as error:
-        return Verdict(1, Counterexample(op_text(the_op(module)), str(error)))
+        return SoundnessVerdict(1, Counterexample(op_text(the_op(module)), str(error)))
     return check_op(module, inputs)
 
 

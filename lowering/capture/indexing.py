@@ -26,11 +26,11 @@ def index_first_dims(graph: torch.fx.Graph) -> None:
         if rewrite is None or all(isinstance(index, torch.fx.Node) for index in node.args[1]):
             continue
         with graph.inserting_before(node):
-            node.replace_all_uses_with(rewrite(Calls(graph, node), *node.args))
+            node.replace_all_uses_with(rewrite(NodeMaker(graph, node), *node.args))
         graph.erase_node(node)
 
 
-class Calls:
+class NodeMaker:
     """Makes nodes in the place of one, with its origin."""
 
     def __init__(self, graph: torch.fx.Graph, replaced: torch.fx.Node) -> None:
@@ -44,14 +44,14 @@ class Calls:
         return node
 
 
-def _index(call: Calls, x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node:
+def _index(call: NodeMaker, x: torch.fx.Node, indices: Sequence[torch.fx.Node | None]) -> torch.fx.Node:
     dims, tensors = _indexed(indices)
     picked = call(aten.index.Tensor, call(aten.permute.default, x, _first(x, dims)), tensors)
     return call(aten.permute.default, picked, _to_place(picked, x, dims))
 
 
 def _index_put(
-    call: Calls,
+    call: NodeMaker,
     x: torch.fx.Node,
     indices: Sequence[torch.fx.Node | None],
     values: torch.fx.Node,

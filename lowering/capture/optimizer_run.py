@@ -30,7 +30,7 @@ _COUNTED_BY_TORCH = ("_step_count", "_opt_called")
 
 
 @dataclass(frozen=True)
-class Moment:
+class ParameterMoment:
     """A parameter and its states after a step."""
 
     parameter: torch.Tensor
@@ -57,7 +57,7 @@ class SmallRun:
     group_of: Mapping[str, int]
     begin: Mapping[str, torch.Tensor]
     gradients: Sequence[Mapping[str, torch.Tensor]]
-    moments: Sequence[Mapping[str, Moment]]
+    moments: Sequence[Mapping[str, ParameterMoment]]
     forms: Mapping[str, UpdateForm]
 
     def rate(self, parameter: str, step: int) -> float:
@@ -75,8 +75,8 @@ def small_run(
         CaptureError: it cannot step by itself, or keeps what a program cannot.
     """
     with torch.random.fork_rng(devices=[]):
-        runs = [_Run(make, parameters, seed) for seed in (0, 1)]
-        untouched = _Run(make, parameters, 0)
+        runs = [_OptimizerRun(make, parameters, seed) for seed in (0, 1)]
+        untouched = _OptimizerRun(make, parameters, 0)
     runs[0].run(len(RATES))
     runs[1].run(1)
     one, other = runs
@@ -96,7 +96,7 @@ def _rate(group: Mapping[str, Any], step: int) -> float:
     return (float(group["lr"]) or 1e-2) * RATES[step]
 
 
-class _Run:
+class _OptimizerRun:
     def __init__(self, make: Callable[..., Any], parameters: Mapping[str, nn.Parameter], seed: int) -> None:
         # Another rate in each run: a state that begins with it has to be told from one that begins with a constant.
         self.scale = 1.0 if seed == 0 else 0.6
@@ -107,7 +107,7 @@ class _Run:
         }
         self.optimizer = build_optimizer(make, self.parameters)
         self.gradients: list[dict[str, torch.Tensor]] = []
-        self.moments: list[dict[str, Moment]] = []
+        self.moments: list[dict[str, ParameterMoment]] = []
         self.group_counts: list[dict[str, float]] = [{} for _ in self.optimizer.param_groups]
         self.first: dict[str, Mapping[str, Any]] = {}
         groups = enumerate(self.optimizer.param_groups)
@@ -157,7 +157,7 @@ class _Run:
             self._refuse(f"cannot step by itself ({type(error).__name__}: {error})", error)
         self.gradients.append(gradients)
         after = {
-            name: Moment(
+            name: ParameterMoment(
                 self.parameters[name].detach().clone(),
                 {key: _copied(value) for key, value in self.optimizer.state.get(self.parameters[name], {}).items()},
             )
@@ -197,7 +197,7 @@ class _Run:
         return torch.randn(tuple(shape), dtype=dtype, generator=self.generator)
 
 
-class _State(dict[str, Any]):
+class _NotedState(dict[str, Any]):
     """The state of a parameter, which notes what each entry was at first."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -222,12 +222,12 @@ class _State(dict[str, Any]):
 class _States(defaultdict[Any, Any]):
     """The states of all parameters."""
 
-    def __missing__(self, key: Any) -> _State:
+    def __missing__(self, key: Any) -> _NotedState:
         self[key] = {}
         return self[key]
 
     def __setitem__(self, key: Any, value: Mapping[str, Any]) -> None:
-        super().__setitem__(key, value if isinstance(value, _State) else _State(value))
+        super().__setitem__(key, value if isinstance(value, _NotedState) else _NotedState(value))
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:
@@ -235,7 +235,7 @@ class _States(defaultdict[Any, Any]):
         return self[key]
 
 
-def _form(one: _Run, other: _Run, name: str) -> UpdateForm:
+def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
     """What is known of the states of a parameter, from two runs on other numbers."""
     seen = [moment[name].states for moment in one.moments]
     if any(set(states) != set(seen[0]) for states in seen):

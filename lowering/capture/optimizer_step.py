@@ -48,7 +48,7 @@ class UpdateForm:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class UpdateInputs:
     """What a step computes from; the count is that of the steps before this one."""
 
     param: torch.Tensor
@@ -58,10 +58,10 @@ class Inputs:
     rate: torch.Tensor
 
     @staticmethod
-    def of(values: Sequence[torch.Tensor]) -> Inputs:
+    def of(values: Sequence[torch.Tensor]) -> UpdateInputs:
         """The inputs of a graph, in order."""
         param, grad, *states, count, rate = values
-        return Inputs(param, grad, states, count, rate)
+        return UpdateInputs(param, grad, states, count, rate)
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
@@ -89,13 +89,13 @@ class OneStep:
         self.optimizer, self.group, self.form = optimizer, group, form
         self._step = plain_step(optimizer)
 
-    def first(self, given: Inputs, branches: Branches) -> dict[str, torch.Tensor]:
+    def first(self, given: UpdateInputs, branches: Branches) -> dict[str, torch.Tensor]:
         """The states after the first step, which makes them; the parameter is written to."""
         made = self._made_before(given.param)
         after = self._run(given, made, branches)
         return {name: _tensor(value) for name, value in after.items() if name not in self.form.constants}
 
-    def later(self, given: Inputs, names: Sequence[str], branches: Branches) -> dict[str, torch.Tensor]:
+    def later(self, given: UpdateInputs, names: Sequence[str], branches: Branches) -> dict[str, torch.Tensor]:
         """
         The states after a later step; the parameter is written to.
 
@@ -116,7 +116,7 @@ class OneStep:
                 raise RuntimeError(f"it changes its state {name!r}, which is no number, in some step")
         return {name: _tensor(value) for name, value in after.items() if name not in form.constants}
 
-    def _run(self, given: Inputs, state: Mapping[str, Any] | None, branches: Branches) -> dict[str, Any]:
+    def _run(self, given: UpdateInputs, state: Mapping[str, Any] | None, branches: Branches) -> dict[str, Any]:
         settings = {"lr": number(given.rate.clone()), "foreach": False, "fused": False}
         known = {name: value for name, value in settings.items() if name in self.group}
         known |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}

@@ -16,7 +16,7 @@ import torch.fx
 
 from ...ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError
-from .indexing import Calls
+from .indexing import NodeMaker
 
 aten = torch.ops.aten
 
@@ -31,21 +31,21 @@ def forget_strides(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if (rewrite := _REWRITES.get(node.target)) is not None:
             with graph.inserting_before(node), node.meta["val"].fake_mode:
-                node.replace_all_uses_with(rewrite(Calls(graph, node), node, *node.args))
+                node.replace_all_uses_with(rewrite(NodeMaker(graph, node), node, *node.args))
             graph.erase_node(node)
 
 
-def _made(call: Calls, node: torch.fx.Node, *_: Any) -> torch.fx.Node:
+def _made(call: NodeMaker, node: torch.fx.Node, *_: Any) -> torch.fx.Node:
     value = node.meta["val"]
     return call(aten.empty.memory_format, list(value.shape), dtype=value.dtype, device=value.device)
 
 
-def _read(call: Calls, node: torch.fx.Node, x: torch.fx.Node, *strided: Any) -> torch.fx.Node:
+def _read(call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, *strided: Any) -> torch.fx.Node:
     return call(aten.index.Tensor, _flat(call, x, node), [_positions(call, *strided)])
 
 
 def _written(
-    call: Calls, node: torch.fx.Node, x: torch.fx.Node, source: torch.fx.Node, *strided: Any
+    call: NodeMaker, node: torch.fx.Node, x: torch.fx.Node, source: torch.fx.Node, *strided: Any
 ) -> torch.fx.Node:
     flat = call(aten.index_put.default, _flat(call, x, node), [_positions(call, *strided)], source)
     value = x.meta["val"]
@@ -68,7 +68,7 @@ def _memory_order(value: torch.Tensor) -> list[int]:
     return sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
 
 
-def _flat(call: Calls, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+def _flat(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
     """The elements of `x` in the order in which they lie in memory."""
     value, order = x.meta["val"], _memory_order(x.meta["val"])
     if value.storage_offset() or not value.permute(order).is_contiguous():
@@ -80,7 +80,7 @@ def _flat(call: Calls, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
     return call(aten.view.default, call(aten.permute.default, x, order), [value.numel()])
 
 
-def _positions(call: Calls, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> torch.fx.Node:
+def _positions(call: NodeMaker, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> torch.fx.Node:
     """Where in memory each element of a strided tensor lies."""
     total = call(aten.full.default, list(size), offset or 0)
     for dim, (count, step) in enumerate(zip(size, stride, strict=True)):

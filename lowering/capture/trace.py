@@ -59,11 +59,11 @@ OUTPUT = "output"
 """The key of a traced graph's `meta` that holds the `OutputForm` of what a model returns."""
 
 MODEL, LOSS = "model", "loss"
-"""The attributes of a `_Step`; its parameters and buffers are named under them."""
+"""The attributes of a `_WatchedStep`; its parameters and buffers are named under them."""
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TensorPlace:
     """Where a tensor belongs."""
 
     number: int
@@ -75,14 +75,14 @@ class OutputForm:
     What a model returns, but for the numbers of its tensors.
 
     Args:
-        skeleton: the same with a `_Place` for each tensor.
+        skeleton: the same with a `_TensorPlace` for each tensor.
     """
 
     skeleton: Any
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """The whole, of its tensors in order."""
-        return tree_map_only(_Place, lambda place: tensors[place.number], self.skeleton)
+        return tree_map_only(_TensorPlace, lambda place: tensors[place.number], self.skeleton)
 
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
@@ -93,9 +93,9 @@ def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
     leaves, tree = tree_flatten(output)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     numbers = count()
-    kept = [_Place(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    kept = [_TensorPlace(next(numbers)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     for place, leaf in enumerate(kept):
-        if not isinstance(leaf, (_Place, *_PLAIN)):
+        if not isinstance(leaf, (_TensorPlace, *_PLAIN)):
             path = keystr(tree_flatten_with_path(output)[0][place][0])
             raise CaptureError(
                 f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that cannot be "
@@ -107,7 +107,7 @@ def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
     return tensors, OutputForm(tree_unflatten(kept, tree))
 
 
-class _Call(nn.Module):
+class _ModelAndLoss(nn.Module):
     """
     A model and its loss as one module, from batch tensors to the scalar loss and the metrics after it; or the model
     alone, to the tensors that it returns.
@@ -153,7 +153,7 @@ class _Call(nn.Module):
         return tuple(_replaced(item, rest) for item in self._batch)
 
 
-class _Step(_Call):
+class _WatchedStep(_ModelAndLoss):
     """The same, which notes where each call is from."""
 
     def __init__(self, model: nn.Module, *given: Any) -> None:
@@ -196,26 +196,26 @@ def trace_joint(
     """
     if isinstance(loss, nn.Module):
         loss = fakes.module(loss)
-    step = _Step(model, loss, batch, metrics, precision, returns)
+    step = _WatchedStep(model, loss, batch, metrics, precision, returns)
     try:
         return _named(_traced(step, tensors, fakes), step)
     except Exception as error:
         reason = _reason(error, step.recorder, fakes.mode.needed_by)
         if isinstance(error, DataDependentOutputException) and fakes.mode.needed_by is None:
-            call = _Call(model, loss, batch, metrics, precision, returns)
+            call = _ModelAndLoss(model, loss, batch, metrics, precision, returns)
             again = _traced_from_export(call, tensors, fakes)
             if again is not None:
                 return _named(again, call)
         raise CaptureError(f"cannot capture {type(model).__name__}: {reason}") from error
 
 
-def _named(traced: torch.fx.GraphModule, step: _Call) -> torch.fx.GraphModule:
+def _named(traced: torch.fx.GraphModule, step: _ModelAndLoss) -> torch.fx.GraphModule:
     traced.meta[METRICS] = tuple(step.names)
     traced.meta[OUTPUT] = step.form
     return traced
 
 
-def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
+def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         stack.enter_context(_told_that_it_is_traced())
         # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
@@ -234,7 +234,7 @@ def _traced(step: _Step | ExportedStep, tensors: list[torch.Tensor], fakes: Fake
     return module
 
 
-def _traced_from_export(step: _Call, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
+def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
     """The joint graph by way of `torch.export`; None where that fails too, for the first error tells more."""
     try:
         return _traced(ExportedStep(step, tensors), tensors, fakes)

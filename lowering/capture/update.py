@@ -23,7 +23,7 @@ from .captured import ORIGIN, CapturedUpdate, CaptureError, Origin, StateSpec
 from .indexing import index_first_dims
 from .normalize import remove_dead_nodes, remove_identities
 from .numbers import Branches, by_branches
-from .optimizer_step import WRAPPERS, Inputs, OneStep, UpdateForm, optimizer_name
+from .optimizer_step import WRAPPERS, OneStep, UpdateForm, UpdateInputs, optimizer_name
 
 aten = torch.ops.aten
 
@@ -91,7 +91,7 @@ class UpdateTracer:
         with self.mode:
             param, grad = torch.empty(tuple(shape), dtype=dtype), torch.empty(tuple(shape), dtype=dtype)
             count, rate = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-            made = step.first(Inputs(param.clone(), grad, [], count, rate), Branches((), _WAYS))
+            made = step.first(UpdateInputs(param.clone(), grad, [], count, rate), Branches((), _WAYS))
             names = [name for name in made if name not in form.counters]
             states = [torch.empty(made[name].shape, dtype=made[name].dtype) for name in names]
             inputs = (param, grad, *states, count, rate)
@@ -140,13 +140,13 @@ def _check_ops(graph: torch.fx.Graph) -> None:
 
 
 def _function(
-    run: Callable[[Inputs, Branches], Mapping[str, torch.Tensor]], order: Sequence[str]
+    run: Callable[[UpdateInputs, Branches], Mapping[str, torch.Tensor]], order: Sequence[str]
 ) -> Callable[..., list[torch.Tensor]]:
     """The new parameter and, in order, the states after a step, as a function of inputs, which keep their values."""
 
     def function(*values: torch.Tensor) -> list[torch.Tensor]:
         def one_way(branches: Branches) -> list[torch.Tensor]:
-            given = Inputs.of([value.clone() for value in values])
+            given = UpdateInputs.of([value.clone() for value in values])
             after = run(given, branches)
             return [given.param, *(after[name] for name in order)]
 

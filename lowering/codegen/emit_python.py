@@ -26,7 +26,7 @@ from .checks import check_lowered, the_mesh, the_step
 from .effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
 from .errors import EmitError
 from .layout import INDENT, lines
-from .plan import Signature, argument_name, docstring, mesh_doc, plan_doc
+from .plan import ProgramSignature, argument_name, docstring, mesh_doc, plan_doc
 from .stage_ops import stages_of
 from .stages import staged
 from .where import Where
@@ -88,7 +88,7 @@ def _single(
     step = list(step_function(program, func))
     yield from lines(mesh_doc(mesh))
     yield ""
-    yield from lines(plan_doc(Signature.of(func), tuple(program.groups), **about))
+    yield from lines(plan_doc(ProgramSignature.of(func), tuple(program.groups), **about))
     if program.table:
         yield from ("", "# What differs between ranks: an entry per rank.", *lines(program.table.table()))
     for function in (*program.functions.values(), step):

@@ -78,7 +78,7 @@ def axes_doc(function: str, axes: Sequence[Axis]) -> Group:
 
 
 @dataclass(frozen=True)
-class Signature:
+class ProgramSignature:
     """
     What a program, or a stage of one, takes and gives.
 
@@ -92,13 +92,13 @@ class Signature:
     results: Sequence[int]
 
     @staticmethod
-    def of(func: FuncOp) -> Signature:
+    def of(func: FuncOp) -> ProgramSignature:
         """All of a step."""
-        return Signature(func, func.body.block.args, range(len(func.function_type.outputs)))
+        return ProgramSignature(func, func.body.block.args, range(len(func.function_type.outputs)))
 
 
 def plan_doc(
-    given: Signature,
+    given: ProgramSignature,
     groups: Sequence[tuple[str, ...]],
     *,
     name: str,
@@ -130,7 +130,7 @@ def plan_doc(
     return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(given: Signature) -> Iterator[Doc]:
+def _values(given: ProgramSignature) -> Iterator[Doc]:
     func, roles = given.func, roles_of_arguments(given.func)
     for argument in given.arguments:
         attributes = roles[argument.index]
@@ -181,7 +181,7 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     return {"name": str(python_value(value))} if named else {}
 
 
-def _results(given: Signature) -> Iterator[Doc]:
+def _results(given: ProgramSignature) -> Iterator[Doc]:
     func, roles = given.func, roles_of_results(given.func)
     done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)

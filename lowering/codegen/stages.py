@@ -33,7 +33,7 @@ from .errors import EmitError
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
 from .ownership import Effect
-from .plan import Signature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
+from .plan import ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
 from .sizes import Table
 from .stage_ops import StageOps
 from .where import Where
@@ -52,14 +52,14 @@ def staged(
     """
     table, functions = Table(), dict[str, list[str]]()
     programs = [Program(stage.mesh, table, functions=functions, ticks=ticks) for stage in stages]
-    steps = [list(_Step(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
+    steps = [list(_StepWriter(stage, program).lines()) for stage, program in zip(stages, programs, strict=True)]
     for stage in stages:
         yield from _mesh(stage)
     transfers = list(_transfers(stages))
     if transfers:
         yield from ("", *lines(tuple_of(transfers, "TRANSFERS = ", fill=False)))
     for stage, program in zip(stages, programs, strict=True):
-        given = Signature(stage.func, stage.arguments, stage.results)
+        given = ProgramSignature(stage.func, stage.arguments, stage.results)
         more: dict[str, Doc] = {"ranks": literal(stage.ranks)} | ({"transfers": "TRANSFERS"} if transfers else {})
         yield ""
         yield from lines(plan_doc(given, tuple(program.groups), **about, suffix=str(stage.index), more=more))
@@ -131,7 +131,7 @@ class _Fragment:
     sums: _Sums | None
 
 
-class _Step:
+class _StepWriter:
     """The step function of one stage while it is written."""
 
     def __init__(self, stage: StageOps, program: Program) -> None:

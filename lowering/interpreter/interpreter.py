@@ -69,7 +69,7 @@ def interpret(
     if SCHEDULE in func.attributes:
         check_stage_order(func)
     grids = {op.sym_name.data: Grid.of(op.mesh, op.ranks) for op in module.ops if isinstance(op, MeshOp)}
-    return _Run(_Settings(grids, check_replicas, explicit, precision)).function(func, inputs)
+    return _Interpretation(_Settings(grids, check_replicas, explicit, precision)).function(func, inputs)
 
 
 def find_function(module: ModuleOp, name: str | None = None) -> FuncOp:
@@ -109,7 +109,7 @@ class _Settings:
     precision: torch.dtype | None
 
 
-class _Run:
+class _Interpretation:
     """One run: what the values are so far, each until its last use."""
 
     def __init__(self, settings: _Settings) -> None:

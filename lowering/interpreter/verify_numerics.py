@@ -31,7 +31,7 @@ class NumericsError(DiagnosticException):
 
 
 @dataclass(frozen=True)
-class _Result:
+class _ComparedResult:
     """One result of a function: what to call it, what it corresponds by, and its kind, within which sizes compare."""
 
     key: str
@@ -106,11 +106,13 @@ def _widened(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.float64) if value.is_floating_point() else value
 
 
-def _results(module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool) -> list[_Result]:
+def _results(
+    module: ModuleOp, func: FuncOp, inputs: list[torch.Tensor], *, check_replicas: bool
+) -> list[_ComparedResult]:
     values = interpret(
         module, inputs, function=func.sym_name.data, check_replicas=check_replicas, precision=torch.float64
     )
-    return [_Result(_result_key(func, i), *_named(func, i), value) for i, value in enumerate(values)]
+    return [_ComparedResult(_result_key(func, i), *_named(func, i), value) for i, value in enumerate(values)]
 
 
 def _named(func: FuncOp, index: int) -> tuple[str, str]:
@@ -133,7 +135,7 @@ def _named(func: FuncOp, index: int) -> tuple[str, str]:
     return f"result {index}" + (f" (%{hint})" if hint else ""), f"result {index}"
 
 
-def _compare(old: _Result, found: torch.Tensor, expected: list[_Result], what: str) -> None:
+def _compare(old: _ComparedResult, found: torch.Tensor, expected: list[_ComparedResult], what: str) -> None:
     distance, size = _distance(found, old.value), _size(old.value)
     of_kind = sum(_size(other.value) ** 2 for other in expected if other.kind == old.kind) ** 0.5
     if distance > TOLERANCE * max(size, _FLOOR * of_kind) + _NOISE:

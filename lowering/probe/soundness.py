@@ -50,7 +50,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SoundnessVerdict:
     """How many signatures were run, and the first that refutes the rule."""
 
     checked: int
@@ -70,7 +70,7 @@ def check_op(
     thorough: bool = True,
     defined: bool = True,
     known: Rule | None = None,
-) -> Verdict:
+) -> SoundnessVerdict:
     """
     Check the rule of the one op in a module of one function.
 
@@ -97,8 +97,8 @@ def check_op(
             problem = _problem(placed, op, inputs, expected, mesh, found, defined)
             checked += 1
             if problem is not None:
-                return Verdict(checked, Counterexample(op_text(op), problem, mesh, found))
-    return Verdict(checked)
+                return SoundnessVerdict(checked, Counterexample(op_text(op), problem, mesh, found))
+    return SoundnessVerdict(checked)
 
 
 def spread_signatures(rule: Rule, mesh: Mesh, *, uneven: bool) -> Iterator[Signature]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...api.training_step import TrainingStep
-from .batches import Sizes
+from .batches import BatchSizes
 from .tasks import HFError, class_for, example_batch, task_of
 from .tiny import TINY, Tiny
 
@@ -82,11 +82,11 @@ def from_hf(
         HFError: there is no such model type, setting or task, or transformers is not installed.
     """
     _require_transformers()
-    preset = Sizes()
+    preset = BatchSizes()
     if isinstance(source, str):
         source, preset = _named(source, overrides)
         overrides = {}
-    sizes = Sizes(rows or preset.rows, length or preset.length, image or preset.image)
+    sizes = BatchSizes(rows or preset.rows, length or preset.length, image or preset.image)
     if isinstance(source, nn.Module):
         if overrides or dropout is not None:
             raise HFError(f"a {type(source).__name__} exists already: change its config before it is made")
@@ -133,12 +133,12 @@ def _require_transformers() -> None:
         raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
 
 
-def _named(name: str, overrides: dict[str, Any]) -> tuple[Any, Sizes]:
+def _named(name: str, overrides: dict[str, Any]) -> tuple[Any, BatchSizes]:
     """The config that a name stands for, with some settings changed, and the sizes of its example batch."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    tiny = TINY.get(name, Tiny(name, sizes=Sizes()))
+    tiny = TINY.get(name, Tiny(name, sizes=BatchSizes()))
     if tiny.model_type not in CONFIG_MAPPING:
         close = difflib.get_close_matches(name, [*CONFIG_MAPPING, *TINY], n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
@@ -201,7 +201,7 @@ def _set_dropout(config: Any, p: float) -> None:
             setattr(config, name, float(p))
 
 
-def _batch_of_model(model: nn.Module, task: str | None, sizes: Sizes) -> dict[str, Any]:
+def _batch_of_model(model: nn.Module, task: str | None, sizes: BatchSizes) -> dict[str, Any]:
     config: Any = model.config
     if (task := task or task_of(model)) is None:
         raise HFError(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import batches
-from .batches import Sizes
+from .batches import BatchSizes
 
-MakeBatch = Callable[[Any, Sizes], dict[str, Any]]
+MakeBatch = Callable[[Any, BatchSizes], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """
     One kind of training.
 
@@ -26,20 +26,20 @@ class Task:
     batch: MakeBatch
 
 
-TASKS: dict[str, Task] = {
-    "speech-seq2seq": Task("MODEL_FOR_SPEECH_SEQ_2_SEQ", batches.speech_seq2seq),
-    "seq2seq-lm": Task("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", batches.language),
-    "contrastive": Task("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION", batches.contrastive),
-    "masked-lm": Task("MODEL_FOR_MASKED_LM", batches.language),
-    "causal-lm": Task("MODEL_FOR_CAUSAL_LM", batches.language),
-    "image-classification": Task("MODEL_FOR_IMAGE_CLASSIFICATION", batches.image_classification),
-    "audio-classification": Task("MODEL_FOR_AUDIO_CLASSIFICATION", batches.audio_classification),
-    "semantic-segmentation": Task("MODEL_FOR_SEMANTIC_SEGMENTATION", batches.segmentation),
-    "ctc": Task("MODEL_FOR_CTC", batches.speech_to_text),
-    "sequence-classification": Task("MODEL_FOR_SEQUENCE_CLASSIFICATION", batches.text_classification),
-    "token-classification": Task("MODEL_FOR_TOKEN_CLASSIFICATION", batches.token_classification),
-    "question-answering": Task("MODEL_FOR_QUESTION_ANSWERING", batches.question_answering),
-    "masked-image": Task("MODEL_FOR_MASKED_IMAGE_MODELING", batches.masked_image),
+TASKS: dict[str, TrainingTask] = {
+    "speech-seq2seq": TrainingTask("MODEL_FOR_SPEECH_SEQ_2_SEQ", batches.speech_seq2seq),
+    "seq2seq-lm": TrainingTask("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", batches.language),
+    "contrastive": TrainingTask("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION", batches.contrastive),
+    "masked-lm": TrainingTask("MODEL_FOR_MASKED_LM", batches.language),
+    "causal-lm": TrainingTask("MODEL_FOR_CAUSAL_LM", batches.language),
+    "image-classification": TrainingTask("MODEL_FOR_IMAGE_CLASSIFICATION", batches.image_classification),
+    "audio-classification": TrainingTask("MODEL_FOR_AUDIO_CLASSIFICATION", batches.audio_classification),
+    "semantic-segmentation": TrainingTask("MODEL_FOR_SEMANTIC_SEGMENTATION", batches.segmentation),
+    "ctc": TrainingTask("MODEL_FOR_CTC", batches.speech_to_text),
+    "sequence-classification": TrainingTask("MODEL_FOR_SEQUENCE_CLASSIFICATION", batches.text_classification),
+    "token-classification": TrainingTask("MODEL_FOR_TOKEN_CLASSIFICATION", batches.token_classification),
+    "question-answering": TrainingTask("MODEL_FOR_QUESTION_ANSWERING", batches.question_answering),
+    "masked-image": TrainingTask("MODEL_FOR_MASKED_IMAGE_MODELING", batches.masked_image),
 }
 """By name; where a model can be trained for several and none is asked for, the first is taken."""
 
@@ -82,7 +82,7 @@ def task_of(model: Any) -> str | None:
     return next((key for key, name in _classes(model.config.model_type) if name == type(model).__name__), None)
 
 
-def example_batch(task: str, config: Any, sizes: Sizes) -> dict[str, Any]:
+def example_batch(task: str, config: Any, sizes: BatchSizes) -> dict[str, Any]:
     """
     An example batch for a task.
 

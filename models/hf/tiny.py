@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .batches import Sizes
+from .batches import BatchSizes
 
-_SIZES = Sizes(rows=8, length=12, image=32)
+_SIZES = BatchSizes(rows=8, length=12, image=32)
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Tiny:
 
     model_type: str
     overrides: dict[str, Any] = field(default_factory=dict)
-    sizes: Sizes = _SIZES
+    sizes: BatchSizes = _SIZES
 
 
 _TEXT = {

@@ -151,7 +151,7 @@ class DistributedTrainer(Trainer):
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         """Keep accelerate from the module: what is trained is the step's, what is evaluated the module itself."""
-        return _Trained() if training and self.step is not None else model
+        return _WrappedModule() if training and self.step is not None else model
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Train one step, the update included."""
@@ -223,7 +223,7 @@ def _counts(model: nn.Module) -> bool:
     return hasattr(model, "num_parameters")
 
 
-class _Trained(nn.Module):
+class _WrappedModule(nn.Module):
     """Stands for what the step trains, where the Trainer wants a wrapped module: it is never called."""
 
 

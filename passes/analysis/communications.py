@@ -71,7 +71,7 @@ def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _StageStep:
     """A step of a stage; without a part what is there for all of them crosses at once."""
 
     half: Half
@@ -79,12 +79,12 @@ class _Step:
     part: int | None
 
 
-def _steps(program: StageProgram, mesh: Mesh) -> Iterator[_Step]:
+def _steps(program: StageProgram, mesh: Mesh) -> Iterator[_StageStep]:
     """The communications of one stage, or of a step without stages, in order."""
     for each in program.entries:
         op = each.op
         if isinstance(op, TransferOp):
-            yield _Step(Half.ISSUE if each.action is Action.START else Half.WAIT, op, each.part)
+            yield _StageStep(Half.ISSUE if each.action is Action.START else Half.WAIT, op, each.part)
         elif isinstance(op, FragmentOp):
             parts = range(mesh.axis(op.axis.data).size) if each.part is None else (each.part,)
             for part, inner in itertools.product(parts, op.body.block.ops):
@@ -93,21 +93,21 @@ def _steps(program: StageProgram, mesh: Mesh) -> Iterator[_Step]:
             yield from _of_op(op, 0, mesh)
 
 
-def _of_op(op: Operation, part: int, mesh: Mesh) -> Iterator[_Step]:
+def _of_op(op: Operation, part: int, mesh: Mesh) -> Iterator[_StageStep]:
     match op:
         case StartOp():
-            yield _Step(Half.ISSUE, op, part)
+            yield _StageStep(Half.ISSUE, op, part)
         case WaitOp():
-            yield _Step(Half.WAIT, op.start, part)
+            yield _StageStep(Half.WAIT, op.start, part)
         case CollectiveOp() if communicates(op, mesh):
-            yield _Step(Half.ISSUE, op, part)
-            yield _Step(Half.WAIT, op, part)
+            yield _StageStep(Half.ISSUE, op, part)
+            yield _StageStep(Half.WAIT, op, part)
         case _:
             pass
 
 
 def _moment(
-    step: _Step, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
+    step: _StageStep, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
 ) -> Moment | None:
     """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
     what = Communication(step.op, step.part or 0)

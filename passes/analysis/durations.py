@@ -22,7 +22,7 @@ from .compute import local_bytes, op_seconds
 
 
 @dataclass(frozen=True)
-class Communication:
+class CollectiveWork:
     """
     A collective.
 
@@ -47,7 +47,7 @@ class Communication:
         return cluster.start_seconds(self.kind, self.axes, self.whole_bytes)
 
 
-def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
+def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     """What a collective op communicates."""
     if isinstance(op, CollectiveOp):
         steps = [op.step(sharding_of(op.operand), mesh)]
@@ -57,7 +57,7 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> Communication:
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
-    return Communication(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
+    return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
 
 def _packed_bytes(pairs: Sequence[tuple[SSAValue, Step]], mesh: Mesh) -> float:

@@ -30,8 +30,8 @@ from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
-from .memory_events import PartOf, Run, Staging, run_of
-from .memory_roles import Role, Roles
+from .memory_events import Run, Staging, ValueInPart, run_of
+from .memory_roles import MemoryRole, Roles
 
 _LISTED = 8
 """How many of the largest values a peak names."""
@@ -57,7 +57,7 @@ class MemoryPeak:
     rank: int
     op: Operation
     alive: tuple[AliveValue, ...]
-    by_role: Mapping[Role, int]
+    by_role: Mapping[MemoryRole, int]
 
     @property
     def bytes(self) -> int:
@@ -131,9 +131,9 @@ def peak_memory(
     index = int(np.argmax(use.held[:, rank]))
     alive = sorted(use.alive(index, rank), key=lambda held: -held[1])
     listed = tuple(AliveValue(_label(held), size) for held, size in alive[:_LISTED])
-    roles, by_role = Roles(func), dict.fromkeys(Role, 0)
+    roles, by_role = Roles(func), dict.fromkeys(MemoryRole, 0)
     for held, size in alive:
-        by_role[Role.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
+        by_role[MemoryRole.BUFFERS if isinstance(held, Staging) else roles.of(value_of(held))] += size
     return MemoryPeak(tuple(int(peak) for peak in peaks), rank, use.run.ops[index], listed, by_role)
 
 
@@ -148,7 +148,7 @@ def value_of(held: Hashable) -> SSAValue[Attribute]:
     """The value in the IR that a buffer holds, one part of it or all, or that a collective moves."""
     if isinstance(held, Staging):
         return value_of(held.value)
-    return held.value if isinstance(held, PartOf) else cast("SSAValue[Attribute]", held)
+    return held.value if isinstance(held, ValueInPart) else cast("SSAValue[Attribute]", held)
 
 
 def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
@@ -156,7 +156,7 @@ def _local_bytes(held: Hashable, mesh: Mesh) -> Bytes:
         return (_local_bytes(held.value, mesh) * held.share).astype(np.int64)
     value = value_of(held)
     parts = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh)
-    if isinstance(held, PartOf) and held.part < parts.shape[1]:
+    if isinstance(held, ValueInPart) and held.part < parts.shape[1]:
         return parts[:, held.part]
     return parts.sum(axis=1) if isinstance(value.owner, FragmentOp) else parts.max(axis=1)
 
@@ -183,7 +183,7 @@ def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
     return np.array([[part(rank, at) for at in moments] for rank in range(mesh.device_count)], np.int64)
 
 
-def roles_text(by_role: Mapping[Role, int]) -> str:
+def roles_text(by_role: Mapping[MemoryRole, int]) -> str:
     """What a peak is made of, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
     return ", ".join(f"{role} {size_text(size)}" for role, size in by_role.items() if size)
 

@@ -32,7 +32,7 @@ from .liveness import Event, Made
 
 
 @dataclass(frozen=True)
-class PartOf:
+class ValueInPart:
     """A value of a loop, for one part."""
 
     value: SSAValue[Attribute]
@@ -237,9 +237,9 @@ class _StageRun:
     def _transfer(self, op: TransferOp, action: Action, part: int | None) -> Event:
         """What one end of a transfer does: the sender reads the value, the receiver has memory from its start on."""
         if self.stages.of_value(op.operand) == self.stage:
-            sent = op.operand if part is None else PartOf(op.operand, part)
+            sent = op.operand if part is None else ValueInPart(op.operand, part)
             return Event(((sent, None),) if action is Action.START else (), ())
-        arrived = op.result if part is None else PartOf(op.result, part)
+        arrived = op.result if part is None else ValueInPart(op.result, part)
         return Event((), (Made(arrived),)) if action is Action.START else Event(((arrived, None),), ())
 
     def _fragment(self, op: FragmentOp, part: int) -> None:
@@ -252,7 +252,7 @@ class _StageRun:
 
         def of_part(value: Hashable | None) -> Hashable | None:
             found = cast("SSAValue[Attribute] | None", value)
-            return PartOf(found, part) if found is not None and (found in inside or found in looped) else found
+            return ValueInPart(found, part) if found is not None and (found in inside or found in looped) else found
 
         def staged(value: Hashable) -> Hashable:
             return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
@@ -272,7 +272,7 @@ class _StageRun:
         for value, out in zip(op.terminator.args, op.outs, strict=True):
             given = of_part(value)
             reads.append((given, None))
-            makes.append(Made(PartOf(out, part), view_of=given))
+            makes.append(Made(ValueInPart(out, part), view_of=given))
             if not self._is_summed(out):
                 continue
             if out in self.begun:

@@ -14,7 +14,7 @@ from ...dialects.placed import argument_attribute
 from ...dialects.spmd import AccumulateOp, ReshardingOp, WaitOp
 
 
-class Role(StrEnum):
+class MemoryRole(StrEnum):
     """
     What memory is for.
 
@@ -36,7 +36,11 @@ class Role(StrEnum):
     BUFFERS = "buffers"
 
 
-_OF_ARGUMENTS = {train.PARAM: Role.PARAMETERS, train.BUFFER: Role.PARAMETERS, train.STATE: Role.STATES}
+_OF_ARGUMENTS = {
+    train.PARAM: MemoryRole.PARAMETERS,
+    train.BUFFER: MemoryRole.PARAMETERS,
+    train.STATE: MemoryRole.STATES,
+}
 
 
 class Roles:
@@ -46,19 +50,19 @@ class Roles:
         self._arguments = [_argument_role(func, index) for index in range(len(func.body.block.args))]
         self._gradients = set(_gradients(func))
 
-    def of(self, value: SSAValue[Attribute]) -> Role:
+    def of(self, value: SSAValue[Attribute]) -> MemoryRole:
         """What the memory of a value is for."""
         if isinstance(value, BlockArgument):
             return self._arguments[value.index]
         if value in self._gradients:
-            return Role.GRADIENTS
-        return Role.GATHERED if isinstance(_origin(value), BlockArgument) else Role.ACTIVATIONS
+            return MemoryRole.GRADIENTS
+        return MemoryRole.GATHERED if isinstance(_origin(value), BlockArgument) else MemoryRole.ACTIVATIONS
 
 
-def _argument_role(func: FuncOp, index: int) -> Role:
+def _argument_role(func: FuncOp, index: int) -> MemoryRole:
     argument = func.body.block.args[index]
     named = (role for name, role in _OF_ARGUMENTS.items() if argument_attribute(argument, name) is not None)
-    return next(named, Role.BATCH)
+    return next(named, MemoryRole.BATCH)
 
 
 def _origin(value: SSAValue[Attribute]) -> SSAValue[Attribute]:

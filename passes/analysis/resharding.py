@@ -73,7 +73,7 @@ def fits(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> bool:
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _ShardingGraph:
     """
     All shardings that a value can have, and the single steps between them.
 
@@ -89,7 +89,7 @@ class _Graph:
 
 
 @lru_cache(maxsize=128)
-def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _Graph:
+def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
     """The graph of a value that is divided as `splits` has it, or evenly."""
     states = even_shardings(len(time.dims), mesh, time=time)
     if splits is not None:
@@ -105,7 +105,7 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _Graph:
     found = np.full((len(states), len(states)), len(sorts), np.int32)
     for i, j, number in edges:
         found[i, j] = number
-    return _Graph(states, index, splits, tuple(step for _, step in sorts.values()), found)
+    return _ShardingGraph(states, index, splits, tuple(step for _, step in sorts.values()), found)
 
 
 def _sort(step: Step, mesh: Mesh) -> object:
@@ -189,7 +189,7 @@ class ReshardCosts:
         return self.step_seconds(step, size) if step is not None else math.inf
 
     def _leaving(
-        self, graph: _Graph, paths: _Paths, source: Sharding, splits: Splits, size: float
+        self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float
     ) -> Matrix:
         """Seconds from `source`, of the graph or not, to every sharding of the graph."""
         if source in graph.index:
@@ -202,7 +202,7 @@ class ReshardCosts:
                 )
         return best
 
-    def _arriving(self, graph: _Graph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
+    def _arriving(self, graph: _ShardingGraph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
         """Seconds from each source (a row of `leaving`) to `target`, of the graph or not."""
         if target in graph.index:
             return leaving[:, graph.index[target]]
@@ -307,7 +307,7 @@ class ReshardCosts:
         steps = [single_step(before, after, self.mesh) for before, after in pairs]
         return tuple(step for step in steps if step is not None) if all(steps) else None
 
-    def _first_steps(self, graph: _Graph, source: Sharding, splits: Splits) -> dict[int, tuple[Step, ...]]:
+    def _first_steps(self, graph: _ShardingGraph, source: Sharding, splits: Splits) -> dict[int, tuple[Step, ...]]:
         if source in graph.index:
             return {graph.index[source]: ()}
         steps = (
@@ -317,13 +317,13 @@ class ReshardCosts:
         )
         return {graph.index[step.target]: (step,) for step in steps}
 
-    def _last_steps(self, graph: _Graph, target: Sharding) -> dict[int, tuple[Step, ...]]:
+    def _last_steps(self, graph: _ShardingGraph, target: Sharding) -> dict[int, tuple[Step, ...]]:
         if target in graph.index:
             return {graph.index[target]: ()}
         steps = ((i, single_step(state, target, self.mesh)) for i, state in enumerate(graph.states))
         return {i: (step,) for i, step in steps if step is not None}
 
-    def _between(self, graph: _Graph, paths: _Paths, i: int, j: int, size: float) -> tuple[Step, ...]:
+    def _between(self, graph: _ShardingGraph, paths: _Paths, i: int, j: int, size: float) -> tuple[Step, ...]:
         steps: list[Step] = []
         while i != j:
             k = int(paths.following[i, j])
@@ -331,12 +331,12 @@ class ReshardCosts:
             i = k
         return tuple(steps)
 
-    def _edge(self, graph: _Graph, source: Sharding, target: Sharding, size: float) -> Step:
+    def _edge(self, graph: _ShardingGraph, source: Sharding, target: Sharding, size: float) -> Step:
         """The cheapest single step between two shardings (a reduce-scatter over several axes, say)."""
         steps = [s for s in steps_from(source, self.mesh, graph.splits) if s.target == target]
         return min(steps, key=lambda s: self.step_seconds(s, size))
 
-    def _graph(self, splits: Splits, time: Sharding) -> _Graph:
+    def _graph(self, splits: Splits, time: Sharding) -> _ShardingGraph:
         """The graph of a value; even ones of one rank share theirs, whatever their sizes."""
         return _graph(self.mesh, time, None if splits.is_even(self.mesh) else splits)
 

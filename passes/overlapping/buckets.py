@@ -15,7 +15,7 @@ from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
 from ..analysis.durations import communication_of
-from .flow import Flow, Role
+from .flow import CollectiveRole, OpFlow
 from .pace import Pace
 
 Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
@@ -43,19 +43,19 @@ class Key:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Collectives to start together, after the op at position `start` of a `Flow` (-1: before all)."""
+    """Collectives to start together, after the op at position `start` of a `OpFlow` (-1: before all)."""
 
     members: tuple[CollectiveOp, ...]
     start: int
 
 
-class Traffic:
+class BucketTraffic:
     """The collectives of a flow by what they send, and the pace of the ops beside which they do."""
 
-    def __init__(self, flow: Flow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
+    def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.flow = flow
         self.pace = Pace([*flow.body, *flow.updates], cluster, bucket_bytes)
-        collectives = [op for role in Role for op in flow.of(role)]
+        collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
         self.keys = {op: _key(op, flow) for op in collectives}
 
@@ -90,16 +90,16 @@ class Traffic:
         return groups
 
 
-def _key(op: CollectiveOp, flow: Flow) -> Key:
+def _key(op: CollectiveOp, flow: OpFlow) -> Key:
     step = op.step(sharding_of(op.operand), flow.mesh)
     method = op.method.data if op.method is not None else None
-    backward = flow.roles[op] is Role.ARGUMENTS and BACKWARD in op.attributes
+    backward = flow.roles[op] is CollectiveRole.ARGUMENTS and BACKWARD in op.attributes
     time = step.target.over_time(flow.mesh)
     parts = bool(time.split_axes or time.partial)
     return Key(step.kind, step.axes, step.reduction, dtype_of(op.operand), method, flow.height(op), backward, parts)
 
 
-def plan_inner(traffic: Traffic) -> list[Bucket]:
+def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
     """
     Start each collective between other ops once its operand is there, if there is work until its first use.
 
@@ -111,13 +111,13 @@ def plan_inner(traffic: Traffic) -> list[Bucket]:
         first, used = flow.ready(group[0]), min(map(flow.first_use, group))
         return traffic.fits(group, op) and flow.ready(op) <= (first + used) / 2
 
-    ops = [op for op in flow.of(Role.INNER) if flow.has_work(flow.ready(op), flow.first_use(op))]
+    ops = [op for op in flow.of(CollectiveRole.INNER) if flow.has_work(flow.ready(op), flow.first_use(op))]
     ops.sort(key=lambda op: flow.ready(op))
     groups = traffic.grouped(ops, joins)
     return [Bucket(tuple(group), max(flow.ready(group[-1]), traffic.latest_start(group))) for group in groups]
 
 
-def plan_arguments(traffic: Traffic, prefetch: int) -> list[Bucket]:
+def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:
     """
     Gather whole blocks of the model, each started up to `prefetch` turns before its own.
 
@@ -126,7 +126,7 @@ def plan_arguments(traffic: Traffic, prefetch: int) -> list[Bucket]:
     """
     flow = traffic.flow
     names = {given.argument: given.name for given in flow.view.inputs}
-    ops = sorted(flow.of(Role.ARGUMENTS), key=flow.first_use)
+    ops = sorted(flow.of(CollectiveRole.ARGUMENTS), key=flow.first_use)
     blocks = {op: _block(names[_argument(op)]) for op in ops}
 
     def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:

@@ -21,7 +21,7 @@ from ..step.step_view import StepView
 from .early import early_scalars_first, operands_first, sources
 
 
-class Role(Enum):
+class CollectiveRole(Enum):
     """
     Whom a collective serves.
 
@@ -36,7 +36,7 @@ class Role(Enum):
     INNER = "inner"
 
 
-class Flow:
+class OpFlow:
     """
     One step function, or one fragment of it: its ops in order, and its collectives with their roles.
 
@@ -49,9 +49,10 @@ class Flow:
         self.block = view.func.body.block if fragment is None else fragment.body.block
         ops = [op for op in self.block.ops if not isinstance(op, FreeOp | ReturnOp | YieldOp)]
         self._late = _late(ops)
-        collectives = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
-        self.roles: dict[Operation, Role] = {op: self._role(op) for op in collectives if communicates(op, self.mesh)}
-        inner = self.of(Role.INNER)
+        mine = (op for op in ops if isinstance(op, CollectiveOp) and view.has(op))
+        collectives = (op for op in mine if communicates(op, self.mesh))
+        self.roles: dict[Operation, CollectiveRole] = {op: self._role(op) for op in collectives}
+        inner = self.of(CollectiveRole.INNER)
         self.ops = operands_first(early_scalars_first(ops, inner), inner)
         self.floating = self._floating()
         updates = self._of_updates()
@@ -61,7 +62,7 @@ class Flow:
         self.end = len(self.position)
         self._work = list(accumulate((_computes(op) for op in self.position), initial=0))
 
-    def of(self, role: Role) -> list[CollectiveOp]:
+    def of(self, role: CollectiveRole) -> list[CollectiveOp]:
         """The collectives of one role, in program order."""
         listed = (op for op, served in self.roles.items() if served is role)
         return [op for op in listed if isinstance(op, CollectiveOp)]
@@ -101,18 +102,18 @@ class Flow:
     def _continues(self, op: Operation) -> bool:
         """Whether an inner collective makes an operand of `op`, but for views."""
         return any(
-            self.roles.get(source) is Role.INNER or (is_view(source) and self._continues(source))
+            self.roles.get(source) is CollectiveRole.INNER or (is_view(source) and self._continues(source))
             for source in sources(op)
         )
 
     def _hands_on(self, op: Operation) -> bool:
         """Whether those who need the result of `op` are those who need its operand."""
-        return op in self.floating or self.roles.get(op) is Role.ARGUMENTS
+        return op in self.floating or self.roles.get(op) is CollectiveRole.ARGUMENTS
 
-    def _role(self, op: CollectiveOp) -> Role:
+    def _role(self, op: CollectiveOp) -> CollectiveRole:
         if _from_arguments(op):
-            return Role.ARGUMENTS
-        return Role.RESULTS if _serves_results(op, self._late) else Role.INNER
+            return CollectiveRole.ARGUMENTS
+        return CollectiveRole.RESULTS if _serves_results(op, self._late) else CollectiveRole.INNER
 
     def _of_updates(self) -> set[Operation]:
         """The optimizer's ops, what they need of reduced gradients, and what needs their results."""
@@ -125,7 +126,7 @@ class Flow:
 
     def _floating(self) -> set[Operation]:
         """The collectives that serve results, the views of what any collective makes, and waits of other stages."""
-        found: set[Operation] = {*self.of(Role.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
+        found: set[Operation] = {*self.of(CollectiveRole.RESULTS), *(op for op in self.ops if isinstance(op, WaitOp))}
         for op in self.ops:
             if is_view(op) and any(source in found or source in self.roles for source in sources(op)):
                 found.add(op)

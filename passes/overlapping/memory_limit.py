@@ -37,7 +37,7 @@ def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bo
     use = memory_use(view.func, cluster.mesh, view.stage, blocks=cluster.blocks)
     if not (use.held > limits).any():
         return True
-    plan = _Plan(use, np.asarray(limits))
+    plan = _HalfMover(use, np.asarray(limits))
     plan.wait_earlier()
     plan.start_later()
     return False
@@ -62,7 +62,7 @@ class _Flight:
     wait: int
 
 
-class _Plan:
+class _HalfMover:
     """Moves halves of collectives, and keeps account of what is held then; one use."""
 
     def __init__(self, use: MemoryUse, limits: np.typing.NDArray[np.float64]) -> None:

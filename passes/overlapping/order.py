@@ -10,24 +10,24 @@ from ...dialects.pipe import values_read
 from ...dialects.spmd import StartOp, WaitOp
 from ...dialects.step import BACKWARD
 from .buckets import Bucket
-from .flow import Flow
+from .flow import OpFlow
 from .waits import wait_of
 
 
-def write_schedule(flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+def write_schedule(flow: OpFlow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
     """
     Make the collectives of each bucket one `spmd.start` and one `spmd.wait`, and put all ops in order.
 
     The body and then `updates` keep their order. A start follows the op at its position; a wait, and the views
     of what it gives, precede the first op that needs them. Frees are dropped.
     """
-    _Writer(flow, buckets, updates).run()
+    _ScheduleWriter(flow, buckets, updates).run()
 
 
-class _Writer:
+class _ScheduleWriter:
     """Puts ops in order by demand: before an op come those that make its operands. One use."""
 
-    def __init__(self, flow: Flow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
+    def __init__(self, flow: OpFlow, buckets: Iterable[Bucket], updates: Sequence[Operation]) -> None:
         self.flow, self.block = flow, flow.block
         self.written: set[Operation] = set()
         self.halves: set[Operation] = set()

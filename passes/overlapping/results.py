@@ -9,8 +9,8 @@ from xdsl.ir import Operation, OpResult
 
 from ...dialects.spmd import CollectiveOp
 from ...dialects.train import updated_parameter
-from .buckets import Bucket, Traffic
-from .flow import Role
+from .buckets import Bucket, BucketTraffic
+from .flow import CollectiveRole
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class ResultPlan:
     updates: tuple[Operation, ...]
 
 
-def plan_results(traffic: Traffic) -> ResultPlan:
+def plan_results(traffic: BucketTraffic) -> ResultPlan:
     """
     Bucket reductions in the order in which their operands are ready, each bucket up to the limit.
 
     Collectives that continue others (over a second axis, or on what an update made) are planned once those are:
     they start when the bucket after those has started, so as not to wait for what has just begun.
     """
-    return _Planner(traffic).run()
+    return _ResultPlanner(traffic).run()
 
 
-class _Planner:
+class _ResultPlanner:
     """Plans in waves: a wave has the collectives whose predecessors are all planned; one use."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: BucketTraffic) -> None:
         self.traffic, self.flow = traffic, traffic.flow
-        self.pending = self.flow.of(Role.RESULTS)
+        self.pending = self.flow.of(CollectiveRole.RESULTS)
         self._updates = {*self.flow.updates}
         self.buckets: list[Bucket] = []
         self.waiting: Sequence[Operation] = self.flow.updates
@@ -112,7 +112,7 @@ class _Planner:
         """The collectives and updates from which `op` has its operands, directly or through views."""
         found: set[Operation] = set()
         for source in (value.op for value in op.operands if isinstance(value, OpResult)):
-            if self.flow.roles.get(source) is Role.RESULTS or source in self._updates:
+            if self.flow.roles.get(source) is CollectiveRole.RESULTS or source in self._updates:
                 found.add(source)
             elif source in self.flow.floating:
                 found |= self._predecessors(source)

@@ -14,11 +14,11 @@ from ...dialects.step import BACKWARD
 from ...ir.collectives import CollectiveKind
 from ..analysis.durations import communication_of
 from ..step.loop import communicates
-from .buckets import Traffic
+from .buckets import BucketTraffic
 from .pace import MARGIN
 
 
-def wait_early(traffic: Traffic, in_flight: int | None = None) -> None:
+def wait_early(traffic: BucketTraffic, in_flight: int | None = None) -> None:
     """
     In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told: that frees what it
     reads, and costs no time. No more than `in_flight` are under way at once over the same axes, whatever that costs.
@@ -26,7 +26,7 @@ def wait_early(traffic: Traffic, in_flight: int | None = None) -> None:
     One is over when something that was started after it over the same axes is, for these run one after the other. By
     the cost model it is taken to be over when it has had three times the predicted time, after those before it.
     """
-    _Walk(traffic, in_flight).run()
+    _StreamWalk(traffic, in_flight).run()
 
 
 def is_reduction(start: StartOp) -> bool:
@@ -54,7 +54,7 @@ def move_before(half: Operation, op: Operation) -> None:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _StartedCollective:
     """A collective that was started: when it is over by the cost model, and when it is taken to be."""
 
     wait: WaitOp
@@ -64,11 +64,11 @@ class _Run:
 
 
 @dataclass
-class _Channel:
+class _AxesQueue:
     """The collectives over some axes: when the last one is over, and the reductions not waited for, oldest first."""
 
     free: float = 0.0
-    reductions: deque[_Run] = field(default_factory=deque[_Run])
+    reductions: deque[_StartedCollective] = field(default_factory=deque[_StartedCollective])
 
     def over(self, number: float = math.inf, now: float = math.inf) -> Iterator[WaitOp]:
         """Take the reductions from before a collective that are taken to be over by `now`."""
@@ -76,15 +76,15 @@ class _Channel:
             yield self.reductions.popleft().wait
 
 
-class _Walk:
+class _StreamWalk:
     """Follows the compute stream through a block, and the channels beside it; one use."""
 
-    def __init__(self, traffic: Traffic, in_flight: int | None) -> None:
+    def __init__(self, traffic: BucketTraffic, in_flight: int | None) -> None:
         self.in_flight = in_flight if in_flight is not None else math.inf
         self.flow, self.pace, self.cluster = traffic.flow, traffic.pace, traffic.pace.cluster
         self.now = 0.0
-        self.channels: dict[tuple[str, ...], _Channel] = {}
-        self.runs: dict[WaitOp, tuple[_Channel, _Run]] = {}
+        self.channels: dict[tuple[str, ...], _AxesQueue] = {}
+        self.runs: dict[WaitOp, tuple[_AxesQueue, _StartedCollective]] = {}
         self.moved: set[Operation] = set()
 
     def run(self) -> None:
@@ -126,13 +126,13 @@ class _Walk:
             self._move([oldest.wait], op)
         channel.free = max(self.now, channel.free) + seconds
         taken = channel.free + (MARGIN - 1) * seconds if self.cluster is not None else math.inf
-        run = _Run(wait_of(op), len(self.runs), channel.free, taken)
+        run = _StartedCollective(wait_of(op), len(self.runs), channel.free, taken)
         self.runs[run.wait] = channel, run
         if is_reduction(op):
             channel.reductions.append(run)
 
-    def _sent(self, op: CollectiveOp | StartOp) -> tuple[_Channel, float]:
+    def _sent(self, op: CollectiveOp | StartOp) -> tuple[_AxesQueue, float]:
         """The channel of a collective, and how long it takes."""
         found = communication_of(op, self.flow.mesh)
         seconds = found.seconds(self.cluster) if self.cluster is not None else 0.0
-        return self.channels.setdefault(found.axes, _Channel()), seconds
+        return self.channels.setdefault(found.axes, _AxesQueue()), seconds

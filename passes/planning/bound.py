@@ -34,7 +34,7 @@ from ..search.pins import Constraints, apply_pins
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
-from ..search.strategy_problem import StrategyProblem, Traffic
+from ..search.strategy_problem import EdgeTraffic, StrategyProblem
 from ..stages.stage_costs import whole_signature
 from ..step.step_view import StepView, step_functions
 from .bound_terms import (
@@ -250,7 +250,7 @@ class _Bounding:
                 factor = weights.of_op(decision.subject)
                 unary[node] = self.unary.setdefault((id(seconds), factor), factor * seconds)
         edges: list[Edge] = []
-        traffic: list[Traffic] = []
+        traffic: list[EdgeTraffic] = []
         for edge, each in zip(self.problem.problem.edges, self.problem.traffic, strict=True):
             price = weights.price(each.move)
             if price.weight:

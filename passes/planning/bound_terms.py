@@ -47,10 +47,10 @@ from ..analysis.compute import is_contraction, spec_of
 from ..analysis.resharding import ReshardCosts, even_shardings, fits
 from ..analysis.step_prices import Axes, Pricing, stream_of
 from ..overlapping.early import WINDOW
-from ..search.objective import Move, Price, Weights
+from ..search.objective import Price, ShardingChange, Weights
 from ..search.problem import States
 from ..search.shared_tables import Tables
-from ..search.strategy_problem import StrategyProblem, Traffic
+from ..search.strategy_problem import EdgeTraffic, StrategyProblem
 from ..step.step_view import StepView
 
 
@@ -170,7 +170,7 @@ class Outline:
         made = (i for i, cut in enumerate(self.cuts, 1) if cut is value.op)
         return tuple(sorted({0, *self.after[value.op], *made}))
 
-    def part_of(self, move: Move) -> Term | None:
+    def part_of(self, move: ShardingChange) -> Term | None:
         """The part of the path that a change of sharding is on."""
         if move.why == "copy":
             return self.handed_on.get(move.value)
@@ -377,14 +377,14 @@ class BoundWeights(Weights):
         """By what the seconds of an op are multiplied."""
         return self._weight(self.outline.terms_of_op(op))
 
-    def price(self, move: Move) -> Price:
+    def price(self, move: ShardingChange) -> Price:
         """The price of a change of a value's sharding."""
         charge = self.charge(move)
         if charge not in self._prices:
             self._prices[charge] = self._price(charge)
         return self._prices[charge]
 
-    def charge(self, move: Move) -> Charge:
+    def charge(self, move: ShardingChange) -> Charge:
         """What of a change of a value's sharding counts: see the head of this file."""
         share = 1.0
         if move.why == "user" and move.users > 1:
@@ -393,7 +393,7 @@ class BoundWeights(Weights):
             share = 0.0
         return Charge(self.outline.begins_of(move.value), self.outline.part_of(move), share)
 
-    def _has_any_form(self, move: Move) -> bool:
+    def _has_any_form(self, move: ShardingChange) -> bool:
         """Whether the working copy of a value may have any form that lies on a way between others."""
         if (known := self._any_form.get(id(move.forms))) is None:
             partial = any(form.partial for form in move.forms)
@@ -446,7 +446,7 @@ class BoundWeights(Weights):
         return dict(found)
 
     def _counted(
-        self, traffic: Traffic, source: Sharding, target: Sharding, charge: Charge, costs: ReshardCosts
+        self, traffic: EdgeTraffic, source: Sharding, target: Sharding, charge: Charge, costs: ReshardCosts
     ) -> Mapping[Term, float]:
         """What one change of sharding comes to, by term."""
         found: defaultdict[Term, float] = defaultdict(float)

@@ -23,10 +23,10 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from ...dialects.compute import ComputeOp
 from ..search.decided import Counterparts
 from ..search.problem import Costs, Edge, Problem, States
-from ..search.strategy_problem import StrategyProblem, Sums
+from ..search.strategy_problem import StrategyProblem, StrategySums
 from ..step.layers import Layers, find_layers
 from ..step.step_view import StepView, mesh_of_module, step_functions
-from .shrink import Run, longest_run, shrunk
+from .shrink import LayerRun, longest_run, shrunk
 
 KEPT = 4
 """How many layers represent all."""
@@ -79,7 +79,7 @@ class _Layered:
 
     view: StepView
     layers: Layers
-    run: Run | None
+    run: LayerRun | None
 
 
 def _layered(module: ModuleOp) -> _Layered:
@@ -177,13 +177,13 @@ class FoldedProblem:
         """A solution as one of the short step's problem."""
         return np.array([assignment[node] for node in self.of], dtype=np.int64)
 
-    def sums(self, assignment: States) -> Sums:
+    def sums(self, assignment: States) -> StrategySums:
         """What the whole step comes to, by an expanded solution."""
         return self.given.sums(assignment, self.node_factors, self.edge_factors)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _DecisionPlace:
     """Where a decision is: in which of the equal layers, if in any, and what it is about there."""
 
     layer: int | None
@@ -204,7 +204,7 @@ class Folder:
         run = longest_run(view, layers)
         assert run is not None
         self.count = count
-        self.places: dict[object, _Place] = dict(_places(layers, run))
+        self.places: dict[object, _DecisionPlace] = dict(_places(layers, run))
         self.scaled: dict[tuple[int, float], tuple[Costs, Costs]] = {}
 
     def folded(self, given: StrategyProblem) -> FoldedProblem | None:
@@ -269,21 +269,23 @@ class Folder:
             return None
         return float(self.count - 3) if {one, other} == {_MIDDLE, _SAME} else 1.0
 
-    def _place(self, subject: ComputeOp | SSAValue, copy: bool) -> _Place:
+    def _place(self, subject: ComputeOp | SSAValue, copy: bool) -> _DecisionPlace:
         found = self.places.get(subject)
-        return _Place(found.layer, (found.subject, copy)) if found is not None else _Place(None, subject)
+        if found is None:
+            return _DecisionPlace(None, subject)
+        return _DecisionPlace(found.layer, (found.subject, copy))
 
 
-def _places(layers: Layers, run: Run) -> Iterator[tuple[object, _Place]]:
+def _places(layers: Layers, run: LayerRun) -> Iterator[tuple[object, _DecisionPlace]]:
     """Of the ops, results and arguments of equal layers, their places."""
     for layer, ops in enumerate(run.ops):
         known: set[SSAValue] = set()
         for at, op in enumerate(ops):
-            yield op, _Place(layer, at)
+            yield op, _DecisionPlace(layer, at)
             for index, result in enumerate(op.results):
-                yield result, _Place(layer, (at, "result", index))
+                yield result, _DecisionPlace(layer, (at, "result", index))
             for index, value in enumerate(op.operands):
                 is_kept = not isinstance(value, OpResult) and layers.homes.get(value) == run.first + layer
                 if is_kept and value not in known:
                     known.add(value)
-                    yield value, _Place(layer, (at, "operand", index))
+                    yield value, _DecisionPlace(layer, (at, "operand", index))

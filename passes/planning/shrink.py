@@ -34,7 +34,7 @@ WORTHWHILE = 16
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """
     Equal layers in a row.
 
@@ -57,7 +57,7 @@ def extrapolated(longer: float, shorter: float, left_out: int) -> float:
     return max(longer + left_out * (longer - shorter) / SHORTER, longer)
 
 
-def longest_run(view: StepView, layers: Layers) -> Run | None:
+def longest_run(view: StepView, layers: Layers) -> LayerRun | None:
     """The longest run of equal layers; None where no two neighbours are equal."""
     ops: list[list[ComputeOp]] = [[] for _ in layers.names]
     for op in view.ops:
@@ -71,7 +71,7 @@ def longest_run(view: StepView, layers: Layers) -> Run | None:
             best = max(best, (at - start, -start))
             start = at
     count, first = best[0], -best[1]
-    return Run(first, tuple(map(tuple, ops[first : first + count]))) if count > 1 else None
+    return LayerRun(first, tuple(map(tuple, ops[first : first + count]))) if count > 1 else None
 
 
 def equal_layers(module: ModuleOp) -> int:
@@ -111,7 +111,7 @@ def shrunk(module: ModuleOp, kept: int) -> ModuleOp | None:
 class _Shrinker:
     """Takes layers out of one function; one use."""
 
-    def __init__(self, func: FuncOp, view: StepView, layers: Layers, run: Run, kept: int) -> None:
+    def __init__(self, func: FuncOp, view: StepView, layers: Layers, run: LayerRun, kept: int) -> None:
         self.func, self.view, self.layers = func, view, layers
         self.before, self.after = run.ops[kept - 2], run.ops[-1]
         self.first_out = run.first + kept - 1

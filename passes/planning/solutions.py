@@ -15,8 +15,8 @@ from ..analysis.memory import peak_memory
 from ..analysis.simulation.results import Simulation
 from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
 from ..search.memory import Strategy
-from ..search.objective import Loop
-from ..search.strategy_problem import Sums
+from ..search.objective import BatchLoop
+from ..search.strategy_problem import StrategySums
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.step_view import StepView, step_views
@@ -34,16 +34,16 @@ class LaidOut:
 
     module: ModuleOp
     stages: tuple[tuple[StepView, Cluster, Factors], ...]
-    loops: dict[Batch, Loop] = field(default_factory=dict[Batch, Loop], init=False, repr=False, compare=False)
+    loops: dict[Batch, BatchLoop] = field(default_factory=dict[Batch, BatchLoop], init=False, repr=False, compare=False)
 
-    def loop(self, batch: Batch) -> Loop | None:
+    def loop(self, batch: Batch) -> BatchLoop | None:
         """How the step goes through the parts of a batch; None where it has no ops."""
         if not self.stages:
             return None
         if batch not in self.loops:
             whole = self.stages[0][0].whole
             found = find_parts(list(whole.func.body.block.ops), whole.inputs, batch)
-            self.loops[batch] = Loop(batch.parts, found)
+            self.loops[batch] = BatchLoop(batch.parts, found)
         return self.loops[batch]
 
     @staticmethod
@@ -81,11 +81,11 @@ class Solved:
 
     candidate: Candidate
     step: LaidOut
-    found: tuple[tuple[Strategy, Sums], ...]
+    found: tuple[tuple[Strategy, StrategySums], ...]
     is_folded: bool = False
 
     @property
-    def sums(self) -> tuple[Sums, ...]:
+    def sums(self) -> tuple[StrategySums, ...]:
         """By stage, what the strategy comes to."""
         return tuple(sums for _, sums in self.found)
 
@@ -133,7 +133,7 @@ class PackedSolved:
 
     candidate: Candidate
     strategies: tuple[PackedStrategy, ...]
-    sums: tuple[Sums, ...]
+    sums: tuple[StrategySums, ...]
     ratios: tuple[dict[int, Ratios], ...]
     is_folded: bool
 

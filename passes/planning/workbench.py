@@ -41,12 +41,12 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
-from ..search.objective import Loop, Weights
+from ..search.objective import BatchLoop, Weights
 from ..search.pins import Constraints, Pin, PinError, apply_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
-from ..search.strategy_problem import StrategyProblem, Sums, repriced
+from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
@@ -400,7 +400,7 @@ class Workbench:
 
     def _strategies(
         self, candidate: Candidate, step: LaidOut, narrow: Narrow | None
-    ) -> list[tuple[Strategy, Sums]]:
+    ) -> list[tuple[Strategy, StrategySums]]:
         loop = self._loop(candidate.layout, step)
         builders = [self._builder(candidate, *stage, loop, narrow) for stage in step.stages]
         stages = zip(step.stages, builders, strict=True)
@@ -412,7 +412,7 @@ class Workbench:
         view: StepView,
         cluster: Cluster,
         factors: Factors,
-        loop: Loop | None,
+        loop: BatchLoop | None,
         narrow: Narrow | None,
     ) -> Callable[..., StrategyProblem]:
         """What makes the problem of a stage, at prices of memory."""
@@ -445,7 +445,7 @@ class Workbench:
             return self._problems[key][0]
         return repriced(*self._problems[key], weights, tables)
 
-    def _loop(self, layout: Layout, step: LaidOut) -> Loop | None:
+    def _loop(self, layout: Layout, step: LaidOut) -> BatchLoop | None:
         if layout.parts == 1:
             return None
         return step.loop(Batch(self.rows, AXIS, layout.parts, unrolled=layout.mode == "duplex"))
@@ -453,7 +453,7 @@ class Workbench:
 
 def _strategy(
     view: StepView, cluster: Cluster, build: Callable[..., StrategyProblem], *, fits: bool
-) -> tuple[Strategy, Sums]:
+) -> tuple[Strategy, StrategySums]:
     """The strategy of a stage, and what it comes to."""
     if fits:
         found = solve_within(view, cluster, build, _solved, (1.0 - HEADROOM) * cluster.memory)

@@ -82,7 +82,7 @@ def choose(ops: Sequence[ForwardOp], values: Sequence[ForwardValue], part: float
     What is kept and run again so that the kept bytes are at most `part` of what they are where as little as possible is
     run again; at the least seconds of all choices that are best at one price. Where that cannot be, the least bytes.
     """
-    graph = _Graph(ops, values)
+    graph = _CutGraph(ops, values)
     first = graph.cut(0.0)
     limit = part * first.bytes
     if first.bytes <= limit or not first.bytes:
@@ -101,7 +101,7 @@ def choose(ops: Sequence[ForwardOp], values: Sequence[ForwardValue], part: float
     return best
 
 
-class _Graph:
+class _CutGraph:
     """The arcs of the cut, whose capacities depend on the price of a byte."""
 
     def __init__(self, ops: Sequence[ForwardOp], values: Sequence[ForwardValue]) -> None:

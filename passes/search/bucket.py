@@ -31,7 +31,7 @@ MAX_BROADCAST = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Computation:
+class TableReduction:
     """One table to compute: minimise over dim `axis` of `shape` the sum of tables along ascending dims."""
 
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EliminationStep:
     """The elimination of one node: its tables by name and scope (ascending nodes, one per dim)."""
 
     node: int
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass
-class Plan:
+class EliminationPlan:
     """
     An elimination order and what it costs.
 
@@ -57,17 +57,17 @@ class Plan:
     """
 
     given: list[Handle] = field(default_factory=list[Handle])
-    computations: list[Computation] = field(default_factory=list[Computation])
-    steps: list[Step] = field(default_factory=list[Step])
+    computations: list[TableReduction] = field(default_factory=list[TableReduction])
+    steps: list[EliminationStep] = field(default_factory=list[EliminationStep])
     results: list[int] = field(default_factory=list[int])
     """Tables over no node: what the components cost."""
     entries: int = 0
     work: int = 0
 
 
-def plan(graph: Graph, max_entries: int, max_work: int) -> Plan | None:
+def plan(graph: Graph, max_entries: int, max_work: int) -> EliminationPlan | None:
     """Return how to eliminate all of `graph`, or None where that exceeds `max_entries` or `max_work`."""
-    planner = _Planner(graph)
+    planner = _EliminationPlanner(graph)
     while planner.queue:
         node = planner.next_node()
         if node is not None:
@@ -77,7 +77,7 @@ def plan(graph: Graph, max_entries: int, max_work: int) -> Plan | None:
     return planner.plan
 
 
-def execute(plan: Plan, graph: Graph) -> tuple[float, dict[int, int]]:
+def execute(plan: EliminationPlan, graph: Graph) -> tuple[float, dict[int, int]]:
     """Return the optimum of `graph` and the original state of each node; inf and nothing if it has none."""
     tables: dict[int, Costs] = {name: graph.store[handle] for name, handle in enumerate(plan.given)}
     for number, computation in enumerate(plan.computations):
@@ -97,7 +97,7 @@ def execute(plan: Plan, graph: Graph) -> tuple[float, dict[int, int]]:
     return cost, {node: int(states[node][position]) for node, position in positions.items()}
 
 
-def _minimise(computation: Computation, operands: Sequence[tuple[Costs, Axes]]) -> Costs:
+def _minimise(computation: TableReduction, operands: Sequence[tuple[Costs, Axes]]) -> Costs:
     """Return the minimum of the sum of `operands` over the dim of the eliminated node."""
     shape, axis = computation.shape, computation.axis
     aligned = [
@@ -113,17 +113,17 @@ def _minimise(computation: Computation, operands: Sequence[tuple[Costs, Axes]]) 
     return best
 
 
-class _Planner:
+class _EliminationPlanner:
     """The symbolic run behind `plan`."""
 
     def __init__(self, graph: Graph) -> None:
-        self.plan = Plan()
+        self.plan = EliminationPlan()
         self.sizes = {node: graph.size(node) for node in graph.unary}
         self.neighbours = {node: set(tables) for node, tables in graph.adjacency.items()}
         self.tables: dict[int, dict[int, tuple[int, Axes]]] = {node: {} for node in graph.unary}
         self.serials = count()
         self.touches = dict.fromkeys(graph.unary, 0)
-        self.names: dict[Handle | Computation, int] = {}
+        self.names: dict[Handle | TableReduction, int] = {}
         for node, unary in graph.unary.items():
             self._place(self._given(unary), (node,))
             for neighbour, table in graph.adjacency[node].items():
@@ -147,11 +147,11 @@ class _Planner:
         """Record the elimination of `node` and replace its tables by one over its neighbours."""
         around = self.neighbours.pop(node)
         operands = self._take(node)
-        self.plan.steps.append(Step(node, operands))
+        self.plan.steps.append(EliminationStep(node, operands))
         scope = sorted({node, *around})
         shape = tuple(self.sizes[member] for member in scope)
         along = sorted((name, tuple(map(scope.index, members))) for name, members in operands)
-        result = self._compute(Computation(shape, scope.index(node), tuple(along)))
+        result = self._compute(TableReduction(shape, scope.index(node), tuple(along)))
         if around:
             self._place(result, tuple(member for member in scope if member != node))
         else:
@@ -173,7 +173,7 @@ class _Planner:
             self.plan.given.append(table)
         return name
 
-    def _compute(self, computation: Computation) -> int:
+    def _compute(self, computation: TableReduction) -> int:
         name = self.names.get(computation)
         if name is None:
             name = self.names[computation] = -len(self.plan.computations) - 1

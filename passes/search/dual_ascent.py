@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .messages import Family, Messages, Seen
+from .messages import Messages, NodeFamily, Seen
 from .problem import Costs, States
 from .reduction import Graph
 from .tables import Handle
@@ -140,7 +140,7 @@ _Slot = tuple[bool, Handle]
 """An edge of a node: whether the neighbour comes later in the order, and the table from it to the node."""
 
 
-def _families(graph: Graph) -> list[Family]:
+def _families(graph: Graph) -> list[NodeFamily]:
     """Return the nodes by rank, number of states and tables, in order of rank."""
     ranks = _ranks(graph)
     members: dict[tuple[int, int, tuple[_Slot, ...]], list[tuple[int, ...]]] = {}
@@ -154,7 +154,7 @@ def _families(graph: Graph) -> list[Family]:
         members.setdefault(key, []).append((node, *(other for *_, other in incident)))
     ordered = sorted(members.items(), key=lambda item: (item[0][0], item[1][0]))
     return [
-        Family(sum(not later for later, _ in slots), tuple(table for _, table in slots), tuple(nodes))
+        NodeFamily(sum(not later for later, _ in slots), tuple(table for _, table in slots), tuple(nodes))
         for (_, _, slots), nodes in ordered
     ]
 

@@ -149,7 +149,7 @@ class StrategyMemory:
 
     def over_time(self, strategy: Strategy) -> tuple[Sequence[Operation], NDArray[np.int64]]:
         """The ops that hold memory, and the bytes held during each (rows) on each rank (columns)."""
-        walk = _Walk(self.view, self.costs, self.factors, strategy)
+        walk = _MemoryWalk(self.view, self.costs, self.factors, strategy)
         walk.run()
         run = walk.program()
         arguments = [given.argument for given in self.view.inputs]
@@ -162,7 +162,7 @@ class StrategyMemory:
 
         return run.ops, bytes_over_time(buffers, len(run.events), ranks, size)
 
-    def _bytes(self, value: Hashable, walk: _Walk) -> Bytes:
+    def _bytes(self, value: Hashable, walk: _MemoryWalk) -> Bytes:
         if isinstance(value, Staging):
             return (self._bytes(value.value, walk) * value.share).astype(np.int64)
         whole = value.value if isinstance(value, _Copied) else cast("SSAValue[Attribute]", value)
@@ -179,7 +179,7 @@ class _Copied:
     number: int
 
 
-class _Walk(Forms[Hashable]):
+class _MemoryWalk(Forms[Hashable]):
     """The forms that the values of a step take, with what making them does with memory; one use."""
 
     def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy) -> None:

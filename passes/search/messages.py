@@ -28,7 +28,7 @@ Seen = tuple[tuple[int, ...], Costs]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class NodeFamily:
     """
     Nodes visited together; the first `behind` slots lead to nodes earlier in the order.
 
@@ -55,7 +55,7 @@ class _Pull:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _FamilyMessages:
     """
     A family's costs (states, nodes) and the messages into it (slots, states, nodes).
 
@@ -73,7 +73,7 @@ class _Group:
 class Messages:
     """The messages into the nodes of `families`, zero at first."""
 
-    def __init__(self, graph: Graph, families: Sequence[Family], slots: Slots) -> None:
+    def __init__(self, graph: Graph, families: Sequence[NodeFamily], slots: Slots) -> None:
         self.slots = slots
         self.places: dict[int, Places] = {}
         """Where in `flat` the messages into a node lie; shape (slots, states)."""
@@ -89,7 +89,7 @@ class Messages:
             self._group(graph, family, block) for family, block in zip(families, blocks, strict=True)
         ]
 
-    def _group(self, graph: Graph, family: Family, block: Places) -> _Group:
+    def _group(self, graph: Graph, family: NodeFamily, block: Places) -> _FamilyMessages:
         inward = self.flat[block.flat[0] : block.flat[0] + block.size].reshape(block.shape)
         nodes = tuple(node for node, *_ in family.members)
         pulls: list[_Pull] = []
@@ -101,7 +101,7 @@ class Messages:
             pulls.append(
                 _Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot])
             )
-        return _Group(
+        return _FamilyMessages(
             nodes,
             np.stack([graph.store[graph.unary[node]] for node in nodes], axis=1),
             inward,
@@ -125,7 +125,7 @@ class Messages:
             seen.append((group.nodes, costs))
         return bound, seen
 
-    def _visit(self, group: _Group, behind: slice, ahead: slice) -> tuple[float, Costs]:
+    def _visit(self, group: _FamilyMessages, behind: slice, ahead: slice) -> tuple[float, Costs]:
         """Visit the nodes of `group` and return what the bound gains, and their costs."""
         for pull in group.pulls[behind]:
             np.minimum.reduce(pull.table - self.flat.take(pull.outward), axis=0, out=pull.inward)

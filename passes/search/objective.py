@@ -42,7 +42,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Move:
+class ShardingChange:
     """
     A change of a value's sharding.
 
@@ -95,14 +95,14 @@ class Weights:
         """By what the seconds of an op are multiplied."""
         return self.contractions if is_contraction(op) else self.others
 
-    def price(self, move: Move) -> Price:
+    def price(self, move: ShardingChange) -> Price:
         """The price of a change of a value's sharding."""
         if isinstance(move.value, BlockArgument) or _is_for_updates(move):
             return self.parameter_price
         return self.activation_price
 
 
-def _is_for_updates(move: Move) -> bool:
+def _is_for_updates(move: ShardingChange) -> bool:
     """Whether only updates need a value in its other form."""
     if move.to is not None:
         return train.is_update(move.to)
@@ -118,7 +118,7 @@ compute everything everywhere.
 
 
 @dataclass(frozen=True)
-class Loop:
+class BatchLoop:
     """
     A batch that will be cut into parts, one after the other.
 

@@ -39,11 +39,11 @@ from ..analysis.step_prices import Pricing
 from ..step.factors import Factors
 from ..step.step_view import StepView
 from .memory import Lifetimes, Prices, owns_memory
-from .objective import Loop, Move, Price, Weights
+from .objective import BatchLoop, Price, ShardingChange, Weights
 from .pins import Constraints, OpLimit
 from .problem import Costs, Edge, Problem
 from .shared_tables import Port, Tables
-from .strategy_problem import Decision, StrategyProblem, Traffic
+from .strategy_problem import Decision, EdgeTraffic, StrategyProblem
 
 
 def build_problem(
@@ -53,7 +53,7 @@ def build_problem(
     weights: Weights = Weights(),
     prices: Prices = Prices(),
     tables: Tables | None = None,
-    loop: Loop | None = None,
+    loop: BatchLoop | None = None,
     factors: Factors | None = None,
 ) -> StrategyProblem:
     """
@@ -78,7 +78,7 @@ class _Builder:
         weights: Weights,
         prices: Prices,
         tables: Tables | None,
-        loop: Loop | None,
+        loop: BatchLoop | None,
         factors: Factors | None,
     ) -> None:
         self.view, self.cluster, self.constraints, self.weights = view, cluster, constraints, weights
@@ -88,7 +88,7 @@ class _Builder:
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
-        self.traffic: list[Traffic] = []
+        self.traffic: list[EdgeTraffic] = []
         self.ends: dict[int, Costs] = {}
         self.seconds: list[Costs | None] = []
         self.decisions: list[Decision] = []
@@ -239,10 +239,10 @@ class _Builder:
         limits = self.constraints.of_copy(value)
         for use in value.uses:
             if isinstance(use.operation, ComputeOp) and use not in shared:
-                self._demand(Move(value, "update", use.operation, use.index, 1 + len(shared)), node, port)
+                self._demand(ShardingChange(value, "update", use.operation, use.index, 1 + len(shared)), node, port)
         if not shared or (len(shared) < 2 and not limits):
             for use in shared:
-                self._demand(Move(value, "user", use.operation, use.index), node, port)
+                self._demand(ShardingChange(value, "user", use.operation, use.index), node, port)
             return
         states = self.tables.union([port, *(self._port(use) for use in shared)])
         if limits:
@@ -266,14 +266,14 @@ class _Builder:
         )
         kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))
-        move = Move(value, "copy", users=len(shared))
+        move = ShardingChange(value, "copy", users=len(shared))
         price = self._price(move)
         table = self._copy_table(value, port, forms, options, held, kept, price) if price.counts or held else None
         if table is not None:
             seconds = partial(self._copy_seconds, value, port, forms, options, _plain(price))
             self._join(node, copy, table, move, price, port, states, seconds)
         for use in shared:
-            self._demand(Move(value, "user", use.operation, use.index, len(shared), states), copy, states)
+            self._demand(ShardingChange(value, "user", use.operation, use.index, len(shared), states), copy, states)
 
     def _free(self, count: int) -> Costs:
         return self.tables.unary.setdefault(("free", count), np.zeros(count))
@@ -327,12 +327,12 @@ class _Builder:
         op = use.operation
         return self.tables.port(self._states(self.op_nodes[id(op)]), False, use.index)
 
-    def _demand(self, move: Move, node: int, port: Port) -> None:
+    def _demand(self, move: ShardingChange, node: int, port: Port) -> None:
         assert isinstance(move.to, ComputeOp)
         to = self.op_nodes[id(move.to)]
         self._edge(move, node, port, to, self.tables.port(self._states(to), False, move.operand))
 
-    def _edge(self, move: Move, u: int, sources: Port, v: int, targets: Port) -> None:
+    def _edge(self, move: ShardingChange, u: int, sources: Port, v: int, targets: Port) -> None:
         price = self._price(move)
         table = self._table(move.value, sources, targets, price) if price.counts else None
         if table is not None and u != v:
@@ -343,7 +343,7 @@ class _Builder:
         u: int,
         v: int,
         table: Costs,
-        move: Move,
+        move: ShardingChange,
         price: Price,
         sources: Port,
         targets: Port,
@@ -351,12 +351,12 @@ class _Builder:
     ) -> None:
         self.edges.append(Edge(u, v, table))
         seconds = seconds or partial(self._table, move.value, sources, targets, _plain(price))
-        self.traffic.append(Traffic(move, price, self.factors.of_value(move.value), sources, targets, seconds))
+        self.traffic.append(EdgeTraffic(move, price, self.factors.of_value(move.value), sources, targets, seconds))
 
     def _table(self, value: SSAValue, sources: Port, targets: Port, price: Price) -> Costs | None:
         return self.tables.table(value, self.factors.of_value(value), sources, targets, price)
 
-    def _price(self, move: Move) -> Price:
+    def _price(self, move: ShardingChange) -> Price:
         """The price of a change of a value's sharding."""
         price = self.weights.price(move)
         if move.value in self.reductions.unreduced:
@@ -374,11 +374,11 @@ class _Builder:
             port = self.tables.port(self._states(node), True, value.index)
             if (target := self.view.updated.get(index)) is not None:
                 argument = self.view.func.body.block.args[target]
-                move = Move(value, "home", value.op, users=sum(1 for _ in value.uses))
+                move = ShardingChange(value, "home", value.op, users=sum(1 for _ in value.uses))
                 self._edge(move, node, port, self.home_nodes[target], self._homes(argument))
             elif self.view.is_for_all(index):
                 whole = (Sharding.replicated(len(shape_of(value))),)
-                price = self._price(Move(value, "loss"))
+                price = self._price(ShardingChange(value, "loss"))
                 table = self._table(value, port, whole, price) if price.counts else None
                 if table is not None:
                     self._charge(node, table[:, 0])
@@ -394,7 +394,7 @@ class _Builder:
             if isinstance(value, OpResult) and isinstance(value.op, ComputeOp):
                 node = self.op_nodes[id(value.op)]
                 port = self.tables.port(self._states(node), True, value.index)
-                table = self._table(value, port, self._homes(value), self._price(Move(value, "user")))
+                table = self._table(value, port, self._homes(value), self._price(ShardingChange(value, "user")))
                 if table is not None:
                     self._charge(node, table.min(axis=1))
 

@@ -12,7 +12,7 @@ from ...dialects.compute import ComputeOp
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
-from .objective import Move, Price, Weights
+from .objective import Price, ShardingChange, Weights
 from .problem import Costs, Edge, Problem, States
 from .shared_tables import Port, Tables
 
@@ -29,7 +29,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Sums:
+class StrategySums:
     """
     What a strategy comes to, in seconds, each as if nothing ran beside it.
 
@@ -44,7 +44,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class EdgeTraffic:
     """
     What an edge stands for: a value changes its sharding.
 
@@ -54,7 +54,7 @@ class Traffic:
             None where that is nothing.
     """
 
-    move: Move
+    move: ShardingChange
     price: Price
     splits: Splits
     sources: Port
@@ -76,7 +76,7 @@ class StrategyProblem:
     problem: Problem
     decisions: list[Decision]
     seconds: list[Costs | None]
-    traffic: list[Traffic]
+    traffic: list[EdgeTraffic]
     ends: dict[int, Costs]
 
     def sums(
@@ -84,7 +84,7 @@ class StrategyProblem:
         assignment: States,
         node_factors: Sequence[float] | None = None,
         edge_factors: Sequence[float] | None = None,
-    ) -> Sums:
+    ) -> StrategySums:
         """What an assignment comes to, where each node and edge counts as often as its factor says."""
         nodes = node_factors if node_factors is not None else [1.0] * len(self.seconds)
         edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
@@ -99,7 +99,7 @@ class StrategyProblem:
                 known[key] = traffic.seconds()
             if (seconds := known[key]) is not None:
                 found[traffic.price.beside] += factor * float(seconds[assignment[edge.u], assignment[edge.v]])
-        return Sums(compute, found[True], found[False])
+        return StrategySums(compute, found[True], found[False])
 
 
 def repriced(problem: StrategyProblem, before: Weights, after: Weights, tables: Tables) -> StrategyProblem:

@@ -73,10 +73,10 @@ def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, l
     first = _found(memory, free, free, solve(free, 0.0), bound=None)
     if first.peak_bytes <= limit:
         return first
-    return _Pricing(view, memory, build, solve, limit, free, first).run()
+    return _PriceSearch(view, memory, build, solve, limit, free, first).run()
 
 
-class _Pricing:
+class _PriceSearch:
     """The search for the lowest prices at which the strategy fits; one use."""
 
     def __init__(

@@ -30,7 +30,7 @@ from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature, Split, choices_of
 from ..analysis.compute import counts_of, spec_of
 from ..step.step_view import StepView
-from .ratios import Phase, Work
+from .ratios import Phase, PhaseWork
 
 RatiosBySegment = Mapping[int, Ratios]
 
@@ -156,7 +156,7 @@ class PhaseModel:
         """The phase that ends here, if it has anything."""
         mesh = self.cluster.mesh
         lines = [
-            Work(part, *costs)
+            PhaseWork(part, *costs)
             for costs, ranks in zip(totals, alike.values(), strict=bool(totals))
             for part in dict.fromkeys(mesh.part(rank, (axis,)) for rank in ranks)
         ]

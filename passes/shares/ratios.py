@@ -5,7 +5,7 @@ The shares of an axis' parts that make a step shortest: HAP's linear program (5.
     subject    T_p >= a + b * B_s,j          for every line (j, a, b) of phase p         `Phase.work`
                L_s >= B_s,j                  the largest share of a segment
                sum_j B_s,j = 1,  B_s,j >= least
-               sum_s,j bytes_s,j * B_s,j <= room                                        `Limit`
+               sum_s,j bytes_s,j * B_s,j <= room                                        `MemoryLimit`
 
 A phase is communication, which takes as long as the largest share, then computation, which takes as long as the
 slowest device; s is the segment of the model that it belongs to, j a part of the axis.
@@ -30,7 +30,7 @@ class NoShares(ValueError):
 
 
 @dataclass(frozen=True)
-class Work:
+class PhaseWork:
     """How long the devices of one part compute in a phase: `fixed + rate * share`, in seconds."""
 
     part: int
@@ -45,7 +45,7 @@ class Phase:
     segment: int
     fixed: float
     rate: float
-    work: tuple[Work, ...]
+    work: tuple[PhaseWork, ...]
 
     def seconds(self, shares: Sequence[float]) -> float:
         """How long it takes with these shares of its segment."""
@@ -54,7 +54,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Limit:
+class MemoryLimit:
     """What one device can hold at one time: `sum bytes[s, j] * B_s,j <= room`."""
 
     bytes: Mapping[tuple[int, int], float]
@@ -72,7 +72,7 @@ class RatioProblem:
     parts: int
     segments: int
     phases: tuple[Phase, ...]
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
     least: float = 0.0
 
     def seconds(self, shares: Shares) -> float:

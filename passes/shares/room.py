@@ -15,7 +15,7 @@ from ..analysis.memory import memory_use, value_of
 from ..analysis.memory_events import Staging
 from ..step.step_view import StepView
 from .phases import held_bytes, segments_of, shares_of
-from .ratios import Limit
+from .ratios import MemoryLimit
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Shortage:
     room: float
     held: tuple[tuple[SSAValue, int], ...]
 
-    def limit(self, mesh: Mesh, axis: str, ratios: Mapping[int, Ratios]) -> Limit:
+    def limit(self, mesh: Mesh, axis: str, ratios: Mapping[int, Ratios]) -> MemoryLimit:
         """What it may hold, by its share of `axis` in each segment, with the shares of the other axes in `ratios`."""
         place, terms, room = mesh.coordinates(self.rank), dict[tuple[int, int], float](), self.room
         for value, segment in self.held:
@@ -48,7 +48,7 @@ class Shortage:
                 terms[key] = terms.get(key, 0.0) + size
             else:
                 room -= size
-        return Limit(terms, room)
+        return MemoryLimit(terms, room)
 
 
 def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] = ()) -> list[Shortage]:

@@ -12,8 +12,8 @@ from ...dialects.spmd import WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
-from ..step.loop import Loop, fragment_of
-from .schedules import Delivery, Kind, Work
+from ..step.loop import LoopOps, fragment_of
+from .schedules import Delivery, FragmentKind, Work
 
 
 class Fragments:
@@ -24,7 +24,7 @@ class Fragments:
     another stage, all count as those of what forward works on, for there is nothing to hurry for.
     """
 
-    def __init__(self, func: FuncOp, loop: Loop) -> None:
+    def __init__(self, func: FuncOp, loop: LoopOps) -> None:
         self.func, self.stages, self.loop = func, Stages(func), loop
         self.inside = set(loop.inside)
         self.transfers = [op for op in loop.inside if isinstance(op, TransferOp)]
@@ -40,7 +40,7 @@ class Fragments:
             fail(op, "belongs to no stage; run partition-stages first")
         return Work(f"{kind}{stage}", stage, kind)
 
-    def _kinds(self) -> dict[Operation, Kind]:
+    def _kinds(self) -> dict[Operation, FragmentKind]:
         """The kind of each op but transfers."""
         backward: set[Operation] = set()
         for op in self.loop.inside:
@@ -53,15 +53,15 @@ class Fragments:
                 backward.add(op)
         urgent = self._before(op for op in self.transfers if op in backward)
         hurried = {self.stages.of_op(op) for op in urgent & backward}
-        kinds: dict[Operation, Kind] = {}
+        kinds: dict[Operation, FragmentKind] = {}
         for op in self.loop.inside:
             if isinstance(op, TransferOp):
                 continue
             if op not in backward:
-                kinds[op] = Kind.FORWARD
+                kinds[op] = FragmentKind.FORWARD
             else:
                 late = op not in urgent and self.stages.of_op(op) in hurried
-                kinds[op] = Kind.WEIGHTS if late else Kind.BACKWARD
+                kinds[op] = FragmentKind.WEIGHTS if late else FragmentKind.BACKWARD
         return kinds
 
     def _before(self, ops: Iterable[Operation]) -> set[Operation]:
@@ -80,8 +80,8 @@ class Fragments:
         """The fragments, in the order in which a part goes through them: forward, then back through the stages."""
 
         def place(work: Work) -> tuple[bool, int, bool]:
-            forward = work.kind is Kind.FORWARD
-            return not forward, work.stage if forward else -work.stage, work.kind is Kind.WEIGHTS
+            forward = work.kind is FragmentKind.FORWARD
+            return not forward, work.stage if forward else -work.stage, work.kind is FragmentKind.WEIGHTS
 
         return sorted(self.by_work, key=place)
 

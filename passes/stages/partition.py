@@ -30,7 +30,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class _State:
+class _StageDivision:
     """A way to divide the first layers: its largest stage, the sum of all costs, and where stages begin."""
 
     largest: float
@@ -57,10 +57,10 @@ def partition(
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers cannot be divided among {stages} stages; each needs at least one")
-    states = {0: [_State(0.0, 0.0, (0,))]}
+    states = {0: [_StageDivision(0.0, 0.0, (0,))]}
     for stage in range(stages):
         left = stages - stage - 1
-        reached: dict[int, list[_State]] = {}
+        reached: dict[int, list[_StageDivision]] = {}
         for first, found in states.items():
             ends = range(first + 1, layers - left + 1) if left else [layers]
             if bounds is not None:
@@ -68,7 +68,7 @@ def partition(
             for end in ends:
                 seconds, sent = compute(stage, first, end), communicate(stage, first, end)
                 reached.setdefault(end, []).extend(
-                    _State(max(s.largest, seconds), s.total + seconds + sent, (*s.bounds, end)) for s in found
+                    _StageDivision(max(s.largest, seconds), s.total + seconds + sent, (*s.bounds, end)) for s in found
                 )
         states = {end: _undominated(found) for end, found in reached.items()}
     complete = ((state.total + (micro_batches - 1) * state.largest, state.bounds) for state in states[layers])
@@ -76,9 +76,9 @@ def partition(
     return Partition(bounds, seconds)
 
 
-def _undominated(states: list[_State]) -> list[_State]:
+def _undominated(states: list[_StageDivision]) -> list[_StageDivision]:
     """The states that no other beats both in its largest stage and in its sum."""
-    kept: list[_State] = []
+    kept: list[_StageDivision] = []
     for state in sorted(states, key=lambda s: (s.largest, s.total)):
         if not kept or state.total < kept[-1].total:
             kept.append(state)

@@ -27,7 +27,7 @@ from ...dialects.pipe import Action, Slot
 Policy: TypeAlias = Literal["gpipe", "1f1b", "eager-1f1b"]
 
 
-class Kind(StrEnum):
+class FragmentKind(StrEnum):
     """What a fragment computes: forward, the gradients of what forward works on, or those of weights."""
 
     FORWARD = "forward"
@@ -41,7 +41,7 @@ class Work:
 
     label: str
     stage: int
-    kind: Kind
+    kind: FragmentKind
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ def warm_up(policy: Policy, stage: int, stages: int, parts: int) -> int:
     return min(parts, ahead[policy])
 
 
-def order_of_runs(policy: Policy, stage: int, stages: int, parts: int) -> list[tuple[Kind, int]]:
+def order_of_runs(policy: Policy, stage: int, stages: int, parts: int) -> list[tuple[FragmentKind, int]]:
     """The kinds of fragments that a stage, counted from 0, runs one after the other, each with its part."""
     warm = warm_up(policy, stage, stages, parts)
-    runs = [(Kind.FORWARD, part) for part in range(warm)]
+    runs = [(FragmentKind.FORWARD, part) for part in range(warm)]
     for part in range(parts):
-        forward = [(Kind.FORWARD, warm + part)] if warm + part < parts else []
-        weights = [(Kind.WEIGHTS, part)]
+        forward = [(FragmentKind.FORWARD, warm + part)] if warm + part < parts else []
+        weights = [(FragmentKind.WEIGHTS, part)]
         after = (*forward, *weights) if policy == "eager-1f1b" else (*weights, *forward)
-        runs += [(Kind.BACKWARD, part), *after]
+        runs += [(FragmentKind.BACKWARD, part), *after]
     return runs
 
 

@@ -71,10 +71,10 @@ def find_parts(ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) 
 
     OpFailure at an op that needs the whole batch before all parts are there.
     """
-    return _Propagation(ops, inputs, batch).run()
+    return _PartPropagation(ops, inputs, batch).run()
 
 
-class _Propagation:
+class _PartPropagation:
     """One walk over the ops, begun anew when some turn out to come before the parts."""
 
     def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:

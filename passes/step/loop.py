@@ -19,7 +19,7 @@ from .step_view import value_label
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopOps:
     """The ops of a step by their place, each list in program order; what returns is in none."""
 
     before: Sequence[Operation]
@@ -65,7 +65,7 @@ def _speaks(sharding: Sharding, axis: str) -> bool:
     return axis in sharding.partial_axes or axis in sharding.split_axes
 
 
-def find_loop(func: FuncOp, axis: str) -> Loop:
+def find_loop(func: FuncOp, axis: str) -> LoopOps:
     """
     The ops of `func` about the loop over `axis`.
 
@@ -91,7 +91,7 @@ def find_loop(func: FuncOp, axis: str) -> Loop:
                 " unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
             )
     rest = [op for op in ops if op not in within and op not in needed]
-    return Loop([op for op in ops if op in needed], inside, rest)
+    return LoopOps([op for op in ops if op in needed], inside, rest)
 
 
 def _depends(user: Operation, op: Operation) -> bool:

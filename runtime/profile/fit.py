@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_HUBER = 1.345
-"""From so many deviations on, an error counts by its size and not by its square."""
+import numpy as np
 
-_ITERATIONS = 30
+from .robust_fit import Numbers, robust_fit
+
+_HUBER = 1.345
+"""From so many standard deviations on, an error counts by its size and not by its square (Huber)."""
+
+_DEVIATION = 1.4826
+"""The standard deviation of normally distributed errors, in units of their median absolute value."""
+
+_LEAST_DEVIATION = 1e-9
+_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -33,36 +40,35 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     """
     The line through (bytes, seconds) by least squares of *relative* errors, of which large ones count less (Huber).
 
-    An absolute error would make latency noise of the largest size. Neither number is negative: where the best line
-    has one that is, the other alone is fitted.
+    An absolute error would make latency noise of the largest size. Neither number is negative. Measurements of one
+    size give latency alone. Which errors are large follows from the median error of the line, so it is fitted several
+    times.
     """
-    weights = [1.0] * len(points)
-    line = Line(0.0, 0.0)
-    for _ in range(_ITERATIONS):
-        line = _weighted(points, weights)
-        errors = [abs(line.seconds(count) / seconds - 1) for count, seconds in points]
-        scale = 1.4826 * statistics.median(errors)
-        renewed = [1.0 if error <= _HUBER * scale else _HUBER * scale / error for error in errors]
-        if all(abs(a - b) < 1e-6 for a, b in zip(renewed, weights, strict=True)):
-            break
-        weights = renewed
-    errors = [abs(line.seconds(count) / seconds - 1) for count, seconds in points]
-    return Line(line.alpha, line.beta, statistics.median(errors), max(errors))
+    counts, seconds = np.array(points).T
+    if np.ptp(counts) == 0:
+        counts = np.zeros_like(counts)
+    # Relative errors are `scaled @ (columns * (alpha, beta)) - 1`.
+    matrix = np.stack([1.0 / seconds, counts / seconds], axis=1)
+    columns = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(float).tiny)
+    scaled = matrix / columns
+    found = np.maximum(np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)[0], 0.0)
+    for _ in range(_ROUNDS):
+        found = _robust(scaled, found)
+    errors = np.abs(scaled @ found - 1.0)
+    alpha, beta = map(float, found / columns)
+    return Line(alpha, beta, float(np.median(errors)), float(errors.max()))
 
 
-def _weighted(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> Line:
-    rows = [(w / seconds, w * count / seconds, w) for (count, seconds), w in zip(points, _roots(weights), strict=True)]
-    aa, ab, bb = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    a, b = (sum(x[i] * x[2] for x in rows) for i in (0, 1))
-    determinant = aa * bb - ab * ab
-    # Relative to its terms: one size alone, or none that differ, leaves the line open.
-    if determinant <= 1e-12 * aa * bb:
-        return Line(a / aa, 0.0)
-    alpha, beta = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
-    if alpha < 0:
-        return Line(0.0, b / bb)
-    return Line(alpha, beta) if beta >= 0 else Line(a / aa, 0.0)
-
-
-def _roots(weights: Sequence[float]) -> list[float]:
-    return [weight**0.5 for weight in weights]
+def _robust(matrix: Numbers, start: Numbers) -> Numbers:
+    """
+    The numbers, none negative, for which `matrix @ numbers - 1` has the least Huber loss, given the deviation of the
+    errors at `start`.
+    """
+    deviation = _DEVIATION * float(np.median(np.abs(matrix @ start - 1.0)))
+    return robust_fit(
+        lambda numbers: matrix @ numbers - 1.0,
+        start,
+        measured=len(matrix),
+        large=max(_HUBER * deviation, _LEAST_DEVIATION),
+        bounds=(0.0, np.inf),
+    ).unknowns

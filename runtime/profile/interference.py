@@ -23,7 +23,7 @@ _ALONE = 8
 """How often each is done alone, in turn with the other."""
 
 
-class Interference:
+class InterferenceMeter:
     """
     Measures it; every rank must make one and call `measure` equally often.
 

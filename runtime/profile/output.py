@@ -11,7 +11,7 @@ from ...ir.cluster_file import cluster_toml
 from ...ir.text_file import write_atomically
 from ...ir.toml_text import comment
 from .journal import Journal
-from .result import Fitted, Profile, missing_of, profile_of, with_table
+from .result import FittedNumbers, Profile, missing_of, profile_of, with_table
 from .samples import OpSample
 
 
@@ -59,7 +59,7 @@ def profile_text(profile: Profile) -> str:
     return "\n".join([*lines, "", cluster_toml(profile.cluster)])
 
 
-def fit_text(fit: Fitted) -> str:
+def fit_text(fit: FittedNumbers) -> str:
     """The numbers of a fit in a line."""
     numbers = ", ".join(f"{name} {value:.3g}" for name, value in fit.found.items())
     return f"{numbers}; {fit.points} points, errors {fit.middle_error:.1%} and {fit.worst_error:.1%}"

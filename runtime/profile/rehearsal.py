@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ..communicator import Communicator
 from ..executor import Executor
-from ..groups import Group
+from ..groups import RankGroup
 from ..pieces import piece_shape
 from ..plan import Value
 from ..requests import Pending, Request
@@ -78,7 +78,7 @@ class Rehearsed(Communicator):
         """Note that the op with that number comes next; without one, no op of the step."""
         self.ticks.append((number, time.perf_counter()))
 
-    def _begin(self, group: Group, request: Request) -> Pending:
+    def _begin(self, group: RankGroup, request: Request) -> Pending:
         results = list(request.tensors) if group.size == 1 else _made_up(group, request)
 
         def finish() -> list[torch.Tensor]:
@@ -89,7 +89,7 @@ class Rehearsed(Communicator):
         return Pending([], finish)
 
 
-def _made_up(group: Group, request: Request) -> list[torch.Tensor]:
+def _made_up(group: RankGroup, request: Request) -> list[torch.Tensor]:
     """What a collective might give: of every tensor its own part, as often as it takes."""
     tensors = request.tensors
     match request.kind:
@@ -105,7 +105,7 @@ def _made_up(group: Group, request: Request) -> list[torch.Tensor]:
             return [_repeated(each, dim, sum(sizes)) for each, dim, sizes in pairs]
 
 
-def _own_parts(group: Group, request: Request) -> list[torch.Tensor]:
+def _own_parts(group: RankGroup, request: Request) -> list[torch.Tensor]:
     triples = zip(request.tensors, request.dims(), request.scattered_sizes(group), strict=True)
     return [each.narrow(dim, 0, sizes[group.part]).contiguous() for each, dim, sizes in triples]
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from ...ir.cluster import Cluster, Device, Interference, Link
 from ...ir.mesh import Axis, Mesh
 from ...ir.op_cost import COPY, OpWork, op_rate
-from ...ir.op_fit import fit_rates
 from ...ir.op_rate import OpRate
 from .fit import Line, fit_line
 from .journal import Journal, ProfileError
+from .op_fit import fit_rates
 from .samples import OpSample
-from .tasks import OVERHEAD, TRANSFER, Exchange, exchanges, groups_of
+from .tasks import OVERHEAD, TRANSFER, ExchangeTask, exchanges, groups_of
 
 _LEAST_BETA = 1e-12
 """Seconds per byte where no byte was seen to cost anything, as among ranks of one."""
@@ -31,7 +31,7 @@ _FREE = Line(1e-6, _LEAST_BETA)
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedNumbers:
     """What was fitted, for people: what to, the numbers, of the relative errors the middle and the largest."""
 
     what: str
@@ -46,7 +46,7 @@ class Profile:
     """A cluster, what was fitted to get it, and by task what is missing, and why."""
 
     cluster: Cluster
-    fits: tuple[Fitted, ...]
+    fits: tuple[FittedNumbers, ...]
     missing: Mapping[str, str]
 
 
@@ -99,7 +99,7 @@ def missing_of(journal: Journal, samples: Sequence[OpSample]) -> dict[str, str]:
     return missing
 
 
-def _exchanges(journal: Journal, mesh: Mesh) -> list[Exchange]:
+def _exchanges(journal: Journal, mesh: Mesh) -> list[ExchangeTask]:
     """One of each series."""
     return exchanges(mesh, journal.about["backend"], (1024,))
 
@@ -114,8 +114,8 @@ def _points(journal: Journal, series: str) -> list[tuple[float, float]]:
     return sorted(found)
 
 
-def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[Fitted]]:
-    fits: list[Fitted] = []
+def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers]]:
+    fits: list[FittedNumbers] = []
     links = [Link(axis.name, _FREE.alpha, _FREE.beta) for axis in mesh.spatial if axis.size == 1]
     for axes in groups_of(mesh):
         parts = mesh.parts(axes)
@@ -131,7 +131,7 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[Fitted]]:
             line = fit_line([(_counted(each.kind, size, parts), seconds) for size, seconds in seen])
             lines[each.curve] = line
             found = {"alpha": line.alpha, "beta": line.beta}
-            fits.append(Fitted(each.series, found, len(seen), line.middle_error, line.worst_error))
+            fits.append(FittedNumbers(each.series, found, len(seen), line.middle_error, line.worst_error))
             if each.kind != TRANSFER:
                 points += [(each.curve, size, seconds) for size, seconds in rising(seen)]
         links.append(_link("-".join(axes), lines, points))
@@ -205,7 +205,7 @@ def _slowness(journal: Journal, samples: Sequence[OpSample], ranks: int) -> list
 
 def _device(
     kind: str, ranks: Sequence[int], journal: Journal, samples: Sequence[OpSample]
-) -> tuple[Device, list[Fitted]]:
+) -> tuple[Device, list[FittedNumbers]]:
     seconds = op_seconds_of(journal, samples, ranks)
     if not any(each.work.flops for each in seconds):
         raise ProfileError("no op was measured; measure longer, or go on with --resume")
@@ -229,16 +229,16 @@ def op_seconds_of(journal: Journal, samples: Sequence[OpSample], ranks: Sequence
     return {each: middle_seconds(journal.quiet_rounds(each.work.key), ranks) for each in measured}
 
 
-def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[Fitted]]:
+def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, ...], list[FittedNumbers]]:
     """A rate for each family and dtype, for what other ops do, and for what is fitted beside them."""
     rates: list[OpRate] = []
-    fits: list[Fitted] = []
+    fits: list[FittedNumbers] = []
     for rate, residuals in fit_rates([(each.work, spent) for each, spent in seconds.items()]):
         rates.append(rate)
         errors = [abs(residual) for residual in residuals] or [0.0]
         found = {"FLOP/s": rate.flops, "bytes/s": rate.bandwidth, "launch": rate.launch}
         what = f"{kind}: {rate.family or 'others'} in {rate.dtype or 'any dtype'}"
-        fits.append(Fitted(what, found, len(residuals), statistics.median(errors), max(errors)))
+        fits.append(FittedNumbers(what, found, len(residuals), statistics.median(errors), max(errors)))
     return tuple(rates), fits
 
 

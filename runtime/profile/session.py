@@ -26,7 +26,7 @@ from ..host_memory import keep_freed_memory
 from .clock import Clock
 from .delays import Delays
 from .devices import device_name, memory_bytes
-from .interference import Interference
+from .interference import InterferenceMeter
 from .journal import Journal, ProfileError
 from .others import Others
 from .rehearsal import Rehearsal, RehearsalError, Rehearsing
@@ -34,8 +34,8 @@ from .samples import REFUSALS, OpSample
 from .tasks import (
     LEAST_BYTES,
     MOST_BYTES,
-    Exchange,
-    Task,
+    ExchangeTask,
+    ProfileTask,
     exchange_task,
     exchanges,
     groups_of,
@@ -69,7 +69,7 @@ _WATCH_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfileRequest:
     """
     What to measure.
 
@@ -106,7 +106,7 @@ class Observer(Protocol):
         ...
 
 
-def profile_rank(request: Request, device: torch.device, observe: Observer | None = None) -> Journal:
+def profile_rank(request: ProfileRequest, device: torch.device, observe: Observer | None = None) -> Journal:
     """
     Measure, as one rank of a job; every rank must call this with the same request.
 
@@ -140,7 +140,7 @@ def reason(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def profile_here(request: Request, observe: Observer | None = None) -> Journal:
+def profile_here(request: ProfileRequest, observe: Observer | None = None) -> Journal:
     """Measure, as one of the processes that `run_ranks` started on this machine."""
     os.environ["LOCAL_WORLD_SIZE"] = str(dist.get_world_size())
     return profile_rank(request, torch.device("cpu"), observe)
@@ -151,7 +151,7 @@ def _check_world(mesh: Mesh) -> None:
         raise ProfileError(f"mesh {mesh} has {mesh.device_count} ranks, this job has {world}; give another --mesh")
 
 
-def _begun(request: Request, clock: Clock) -> Journal:
+def _begun(request: ProfileRequest, clock: Clock) -> Journal:
     """The journal to go on from, or a new one."""
     devices = clock.everyone((device_name(clock.device), memory_bytes(clock.device)))
     about = {
@@ -168,7 +168,7 @@ def _begun(request: Request, clock: Clock) -> Journal:
     return replace(found, trouble="") if isinstance(found, Journal) else Journal(about)
 
 
-def _resumed(request: Request, about: dict[str, Any]) -> Journal | ProfileError:
+def _resumed(request: ProfileRequest, about: dict[str, Any]) -> Journal | ProfileError:
     if request.progress is None:
         return ProfileError("there is nothing to go on from: the output is not a file")
     try:
@@ -184,7 +184,7 @@ def _resumed(request: Request, about: dict[str, Any]) -> Journal | ProfileError:
 
 
 class _Session:
-    def __init__(self, request: Request, clock: Clock, journal: Journal, observe: Observer | None) -> None:
+    def __init__(self, request: ProfileRequest, clock: Clock, journal: Journal, observe: Observer | None) -> None:
         self._request, self._clock, self._journal, self._observe = request, clock, journal, observe
         self._saved, self._began = 0.0, time.perf_counter()
         self._too_slow, self._spent = set[str](), defaultdict[str, float](float)
@@ -195,7 +195,7 @@ class _Session:
         low, high = _WINDOW
         self._window = min(max(request.seconds / (2 * _LEAST_ROUNDS * max(len(self._tasks), 1)), low), high)
 
-    def _planned(self) -> Iterator[Task]:
+    def _planned(self) -> Iterator[ProfileTask]:
         request, device = self._request, self._clock.device
         if request.network:
             factor = 4 if request.seconds >= QUICK_SECONDS else 16
@@ -253,7 +253,7 @@ class _Session:
             self._tell(self._share(number, index), task.name)
             self._measure(task)
 
-    def _measure(self, task: Task) -> None:
+    def _measure(self, task: ProfileTask) -> None:
         """Measure a task once, unless it takes too long for the time that there is."""
         clock, journal = self._clock, self._journal
         before, most = journal.seconds.get(task.name), self._request.seconds * _SLOWEST_SHARE
@@ -283,7 +283,7 @@ class _Session:
         self._spent[task.name] += count * expected
         self._watched.append(task.name)
 
-    def _leave_out(self, task: Task, found: str, most: float) -> None:
+    def _leave_out(self, task: ProfileTask, found: str, most: float) -> None:
         """Leave out a task, and all larger ones of its series."""
         self._journal.left_out[task.name] = f"{found}, of {most:.2g} s that there are for it"
         self._too_slow.add(task.series)
@@ -295,7 +295,7 @@ class _Session:
             self._journal.others.setdefault(name, []).append(share)
         self._watched.clear()
 
-    def _made(self, task: Task, *, warm: bool) -> Callable[[], object] | None:
+    def _made(self, task: ProfileTask, *, warm: bool) -> Callable[[], object] | None:
         """What does the task once, having done it once if `warm`; None where torch refuses an op on some rank."""
         run: Callable[[], object] | None = None
         refusal = ""
@@ -320,7 +320,7 @@ class _Session:
         return once if once > self._window / 4 else self._clock.slowest(self._clock.calls(run, 3))
 
     def _interfere(self) -> None:
-        measuring = Interference(self._comm, self._clock)
+        measuring = InterferenceMeter(self._comm, self._clock)
         while len(self._journal.interference) < _INTERFERENCE_ROUNDS:
             self._journal.interference.append(list(measuring.measure()))
         if self._clock.device.type != "cpu":
@@ -357,7 +357,7 @@ class _Session:
             self._observe.saved(self._journal)
 
 
-def _exchanges(mesh: Mesh, sizes: Sequence[int]) -> list[Exchange]:
+def _exchanges(mesh: Mesh, sizes: Sequence[int]) -> list[ExchangeTask]:
     return exchanges(mesh, dist.get_backend(), sizes)
 
 

@@ -40,7 +40,7 @@ _NEEDED_KINDS, _NEEDED_FAMILIES = (TRANSFER, "all_reduce"), ("contractions",)
 
 
 @dataclass(frozen=True)
-class Task:
+class ProfileTask:
     """
     One thing to measure.
 
@@ -62,7 +62,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeTask:
     """
     A collective by some method over some axes, or a transfer.
 
@@ -104,9 +104,9 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     return (*rising, most)
 
 
-def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
+def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[ExchangeTask]:
     """Every collective, by every method that `backend` has, and transfers, at these sizes over the mesh's groups."""
-    found: list[Exchange] = []
+    found: list[ExchangeTask] = []
     usual = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
         # Of more axes, those without the last would have to be a group, too.
@@ -114,10 +114,10 @@ def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[Exchange]:
         # A part of a part at least, for an all-to-all splits what is split already.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))
-        found += [Exchange(kind, method, axes, size) for kind, method in kinds for size in whole]
+        found += [ExchangeTask(kind, method, axes, size) for kind, method in kinds for size in whole]
         if len(axes) == 1:
             pairings = ("", SHIFTED) if mesh.parts(axes) > 2 else ("",)
-            found += [Exchange(TRANSFER, pairing, axes, size) for pairing in pairings for size in sizes]
+            found += [ExchangeTask(TRANSFER, pairing, axes, size) for pairing in pairings for size in sizes]
     return found
 
 
@@ -128,15 +128,17 @@ def _methods(kind: str, backend: str) -> Iterator[str]:
     yield from (method for method in METHODS[kind] if method != usual and (method != "direct" or backend == "gloo"))
 
 
-def exchange_task(exchange: Exchange, comm: Communicator) -> Task:
+def exchange_task(exchange: ExchangeTask, comm: Communicator) -> ProfileTask:
     """The task of measuring an exchange."""
     timed = exchange.method == START
     make = _transfer if exchange.kind == TRANSFER else _start if timed else _collective
     needed = exchange.kind in _NEEDED_KINDS and not exchange.method
-    return Task(exchange.name, exchange.series, lambda: make(exchange, comm), together=True, needed=needed, timed=timed)
+    return ProfileTask(
+        exchange.name, exchange.series, lambda: make(exchange, comm), together=True, needed=needed, timed=timed
+    )
 
 
-def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
+def _collective(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object]:
     axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
     method = exchange.method or None
     count = exchange.whole // _ELEMENT_BYTES
@@ -155,7 +157,7 @@ def _collective(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
             return lambda: comm.broadcast(whole, axes)
 
 
-def _start(exchange: Exchange, comm: Communicator) -> Callable[[], float]:
+def _start(exchange: ExchangeTask, comm: Communicator) -> Callable[[], float]:
     """Both halves of a collective, one after the other; it gives the seconds of the first."""
     axes, parts = exchange.axes, comm.mesh.parts(exchange.axes)
     count = exchange.whole // _ELEMENT_BYTES
@@ -185,7 +187,7 @@ def neighbour(part: int, parts: int, pairing: str) -> int | None:
     return other if first <= other < parts else None
 
 
-def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
+def _transfer(exchange: ExchangeTask, comm: Communicator) -> Callable[[], object]:
     """There and back again, between neighbours in pairs; one that has none waits for nobody."""
     ranks, part = comm.group(exchange.axes).ranks, comm.part(exchange.axes)
     other = neighbour(part, len(ranks), exchange.method)
@@ -204,19 +206,19 @@ def _transfer(exchange: Exchange, comm: Communicator) -> Callable[[], object]:
     return there_and_back
 
 
-def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[Task]:
+def op_tasks(samples: Sequence[OpSample], device: torch.device) -> list[ProfileTask]:
     """The tasks of measuring ops."""
     arena = arena_for(samples, device)
 
-    def task(sample: OpSample) -> Task:
+    def task(sample: OpSample) -> ProfileTask:
         series = f"{sample.work.key.partition('(')[0]} {sample.work.dtype}"
         needed = sample.work.family in _NEEDED_FAMILIES
-        return Task(sample.work.key, series, lambda: callable_of(sample, arena), together=False, needed=needed)
+        return ProfileTask(sample.work.key, series, lambda: callable_of(sample, arena), together=False, needed=needed)
 
     return [task(sample) for sample in samples]
 
 
-def overhead_task(mesh: Mesh, device: torch.device) -> Task:
+def overhead_task(mesh: Mesh, device: torch.device) -> ProfileTask:
     """A step of a program that does nothing: what is left is what every step takes."""
     batch = Value(role="batch", name="0", shape=(1,), dtype="float32")
     plan = Plan(name="nothing", mesh=mesh, step_spec=None, inputs=(batch,), outputs=(Result(role="loss"),), groups=())
@@ -226,4 +228,4 @@ def overhead_task(mesh: Mesh, device: torch.device) -> Task:
         item = (torch.ones(1, device=device),)
         return lambda: executor.step(item).item()
 
-    return Task(OVERHEAD, OVERHEAD, make, together=False)
+    return ProfileTask(OVERHEAD, OVERHEAD, make, together=False)

@@ -15,13 +15,13 @@ from shardwright.ir.cluster_file import load_cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime.profile.journal import Journal
 from shardwright.runtime.profile.output import Output
-from shardwright.runtime.profile.session import Request, profile_here
+from shardwright.runtime.profile.session import ProfileRequest, profile_here
 from shardwright.runtime.spawn import RankError, run_ranks
 
 pytestmark = pytest.mark.distributed
 
 SAMPLES = tuple(each for each in family_samples(("float32",), quick=True) if each.work.bytes < 1e5)
-REQUEST = Request(Mesh.of(gpu=2), SAMPLES, seconds=1.0)
+REQUEST = ProfileRequest(Mesh.of(gpu=2), SAMPLES, seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_profile_goes_on_where_it_stopped(lost: Path, tmp_path: Path):
 
 
 def test_messages_pass_in_both_pairings_of_three_ranks():
-    journal = run_ranks(profile_here, 3, Request(Mesh.of(gpu=3), (), seconds=0.3))[0]
+    journal = run_ranks(profile_here, 3, ProfileRequest(Mesh.of(gpu=3), (), seconds=0.3))[0]
     assert {f"{name} over gpu of 64 bytes" for name in ("send", "send:shifted")} <= journal.seconds.keys()
 
 
@@ -69,7 +69,7 @@ def test_the_ops_of_a_plan_get_times_of_their_own():
     cluster = replace(generic_cluster(2), name="pair")
     module = compile_step(find_step("mlp-tiny"), cluster).module
     samples = samples_of_plan(module)
-    journal = run_ranks(profile_here, 2, Request(cluster.mesh, samples, 0.3, network=False))[0]
+    journal = run_ranks(profile_here, 2, ProfileRequest(cluster.mesh, samples, 0.3, network=False))[0]
     table = dict(Output("pair", samples, cluster).profile(journal).cluster.devices[0].table)
     assert not journal.left_out
     assert table.keys() == {sample.work.key for sample in samples}
@@ -81,7 +81,7 @@ def test_the_ops_of_a_plan_are_timed_where_they_stand(step: str):
     cluster = replace(generic_cluster(2), name="pair")
     module = compile_step(find_step(step), cluster).module
     samples, rehearsal = samples_of_plan(module), rehearsal_of(module, step)
-    request = Request(cluster.mesh, samples, 0.3, network=False, rehearsals=(rehearsal,))
+    request = ProfileRequest(cluster.mesh, samples, 0.3, network=False, rehearsals=(rehearsal,))
     journal = run_ranks(profile_here, 2, request)[0]
     assert not journal.left_out
     named = {key for of_rank in rehearsal.keys for key in of_rank} - {""}
@@ -99,7 +99,7 @@ def test_a_plan_that_fails_on_made_up_numbers_is_left_out_and_its_ops_run_in_loo
     module = compile_step(find_step("mlp-tiny"), cluster).module
     samples, good = samples_of_plan(module), rehearsal_of(module, "mlp-tiny")
     bad = replace(good, text=good.text.replace("aten.relu.default(", "aten.bitwise_not.default("))
-    request = Request(cluster.mesh, samples, 0.3, network=False, rehearsals=(bad,))
+    request = ProfileRequest(cluster.mesh, samples, 0.3, network=False, rehearsals=(bad,))
     journal = run_ranks(profile_here, 2, request)[0]
     assert list(journal.left_out) == ["rehearsal of mlp-tiny"]
     assert journal.left_out["rehearsal of mlp-tiny"].startswith("it fails on made up numbers: ")

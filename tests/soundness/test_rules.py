@@ -18,7 +18,7 @@ from shardwright.ir.rules import Rule
 from shardwright.ir.sharding import Reduction
 from shardwright.lowering.interpreter.interpreter import find_function
 from shardwright.lowering.interpreter.random_inputs import random_inputs
-from shardwright.lowering.probe.soundness import MESHES, Verdict, check_op, spread_signatures
+from shardwright.lowering.probe.soundness import MESHES, SoundnessVerdict, check_op, spread_signatures
 
 _CONTEXT = context()
 _SAMPLES: dict[str, list[str]] = defaultdict(list)
@@ -26,7 +26,7 @@ for _each in op_samples():
     _SAMPLES[_each.overload].append(_each.module)
 
 
-def verdict(text: str, *, defined: bool = True) -> Verdict:
+def verdict(text: str, *, defined: bool = True) -> SoundnessVerdict:
     module = parse(text, _CONTEXT)
     return check_op(module, random_inputs(find_function(module)), thorough=False, defined=defined)
 

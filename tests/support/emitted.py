@@ -11,10 +11,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.dialects.staged import Stages
-from shardwright.lowering.fused.table import FUNCTIONS
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.fused import attention_ops, update_ops
+from shardwright.lowering.fused.table import FUNCTIONS
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.interpreter.random_inputs import random_inputs
 from shardwright.runtime import parts

@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.profile.journal import Journal
-from shardwright.runtime.profile.session import Request, profile_here
+from shardwright.runtime.profile.session import ProfileRequest, profile_here
 
 
-def profile_and_die(request: Request) -> Journal:
+def profile_and_die(request: ProfileRequest) -> Journal:
     """Profile; rank 1 is killed at the first all-to-all."""
     all_to_all = Communicator.all_to_all
 

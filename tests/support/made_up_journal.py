@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shardwright.ir.mesh import Mesh
 from shardwright.runtime.profile.journal import Journal
 from shardwright.runtime.profile.samples import OpSample
-from shardwright.runtime.profile.tasks import OVERHEAD, Exchange, exchanges
+from shardwright.runtime.profile.tasks import OVERHEAD, ExchangeTask, exchanges
 
 ALPHA, BETA = 1e-4, 2e-9
 FLOPS, BANDWIDTH, LAUNCH = 5e10, 1e10, 4e-6
@@ -36,7 +36,7 @@ def rounds(by_rank: list[float]) -> list[list[float]]:
     return [by_rank, [10 * seconds for seconds in by_rank], by_rank]
 
 
-def _seconds(each: Exchange, mesh: Mesh) -> float:
+def _seconds(each: ExchangeTask, mesh: Mesh) -> float:
     parts = mesh.parts(each.axes)
     if each.kind == "send":
         return 2 * (ALPHA + BETA * each.whole)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shardwright import runtime as rt
 from shardwright.ir.unit_tasks import Task
-from shardwright.runtime.groups import Layout
+from shardwright.runtime.groups import RankLayout
 from shardwright.runtime.stages import Stage, connect
 
 MICRO = 3
@@ -205,7 +205,7 @@ def refused() -> list[str]:
         lambda: comm.send(str(case), 0, torch.zeros(3, 3)),
         lambda: rt.Communicator(rt.Mesh.of(gpu=4), ()).receive("h", 0),
         lambda: rt.Communicator(mesh, ()),
-        lambda: rt.Communicator(mesh, (), job=[Layout(mesh, (0, 1, 2), ())]),
+        lambda: rt.Communicator(mesh, (), job=[RankLayout(mesh, (0, 1, 2), ())]),
     ]
     said: list[str] = []
     for call in calls:

@@ -26,7 +26,7 @@ from .simulate import places_of, simulate
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     """One op or collective on one stream, in seconds from the start of the step; `layer` is its module."""
 
     name: str
@@ -53,7 +53,7 @@ class Timeline:
     communication_seconds: float
     exposed_seconds: float
     collective_bytes: Mapping[CollectiveKind, float]
-    events: tuple[Event, ...]
+    events: tuple[TimelineEvent, ...]
 
 
 def predict(func: FuncOp, cluster: Cluster) -> Timeline:
@@ -83,9 +83,12 @@ def predict_pipeline(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) 
 def timeline(simulation: Simulation, stage: int | None) -> Timeline:
     """A stage's part of a simulation, from the begin of the step until that stage has ended."""
     number = simulation.busiest(stage).number
-    computed = [Event(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE) for run in simulation.ops(number)]
+    computed = [
+        TimelineEvent(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE)
+        for run in simulation.ops(number)
+    ]
     sent = [
-        Event(_name(run.traffic.op), layer_of(run.traffic.op), run.start, run.end, run.channel.name)
+        TimelineEvent(_name(run.traffic.op), layer_of(run.traffic.op), run.start, run.end, run.channel.name)
         for run in simulation.traffic(number)
         if run.traffic.kind != TRANSFER
     ]

@@ -36,7 +36,7 @@ _WAITING = "waiting"
 
 def trace(simulation: Simulation) -> dict[str, Any]:
     """The trace as a JSON object; events are in the order of time, with names of processes and threads first."""
-    writer = _Writer(simulation)
+    writer = _TraceWriter(simulation)
     names = [event for each in simulation.classes for event in writer.names(each)]
     slices = [event for each in simulation.classes for event in writer.events(each)]
     ordered = sorted(slices, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
@@ -59,7 +59,7 @@ def class_name(each: RankClass) -> str:
     return f"{words} {', '.join(listed)}{more} ({stage}{each.device.kind})"
 
 
-class _Writer:
+class _TraceWriter:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.held = HeldBytes(simulation)

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api.rank_placement import best_ranks, exchangeable, kept_bytes
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
-from shardwright.ir.state_moves import Spread, state_moves
+from shardwright.ir.state_moves import SpreadState, state_moves
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -16,15 +16,15 @@ def test_no_other_placement_moves_less(seed: int):
     draw = random.Random(seed)
     old_count, new_count = draw.choice([(4, 3), (3, 4), (4, 4), (5, 2)])
 
-    def spreads(count: int) -> list[Spread]:
-        found: list[Spread] = []
+    def spreads(count: int) -> list[SpreadState]:
+        found: list[SpreadState] = []
         for name, size in (("a", 24), ("b", 13), ("c", 7)):
             cuts = [0, *sorted(draw.randrange(size + 1) for _ in range(count - 1)), size]
             parts = list(itertools.pairwise(cuts))
             draw.shuffle(parts)
             whole = draw.random() < 0.3
             boxes = {rank: ((0, size),) if whole else (part,) for rank, part in enumerate(parts)}
-            found.append(Spread(name, boxes, draw.choice([1, 4])))
+            found.append(SpreadState(name, boxes, draw.choice([1, 4])))
         return found
 
     old, new = spreads(old_count), spreads(new_count)

@@ -11,7 +11,7 @@ import shardwright as sw
 from shardwright.api.sharded_state import placements_of
 from shardwright.ir.mesh import Mesh
 from shardwright.models.registry import training_step
-from shardwright.runtime.plan import Spread
+from shardwright.runtime.plan import SpreadTensor
 
 MESH = Mesh.of(dp=2, tp=3)
 
@@ -29,12 +29,12 @@ SHARDINGS: dict[tuple[tuple[int, ...], str], tuple[Placement, ...] | None] = {
 
 @pytest.mark.parametrize(("shape", "sharding"), SHARDINGS)
 def test_the_placements_of_a_sharding(shape: tuple[int, ...], sharding: str):
-    found = placements_of(Spread("param", "w", shape, sharding=sharding), MESH)
+    found = placements_of(SpreadTensor("param", "w", shape, sharding=sharding), MESH)
     assert found == SHARDINGS[shape, sharding]
 
 
 def test_temporal_axes_are_no_axes_of_a_device_mesh():
-    found = placements_of(Spread("param", "w", (6,), sharding='[{"dp"}]'), MESH.over(micro=4))
+    found = placements_of(SpreadTensor("param", "w", (6,), sharding='[{"dp"}]'), MESH.over(micro=4))
     assert found == (Shard(0), Replicate())
 
 

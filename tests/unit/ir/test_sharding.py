@@ -109,7 +109,13 @@ def test_what_does_not_fit_is_named(text: str, shape: tuple[int, ...], message: 
         parse_sharding(text).verify(MESH, shape)
 
 
-@pytest.mark.parametrize("text", ["", "[", "[{}", '[{"a}]', "[{a}]", "[{}] x", "[{}], uneven={}", "[{}], offsets={0}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[", "[{}", '[{"a}]', "[{a}]", "[{}] x", "[{},]", "[{}], uneven={}", "[{}], offsets={0}"),
+        *('[{"class"}]', "[{}], [{}]", '[{"a"}], offsets={1: [0, 2, 4]}'),
+    ],
+)
 def test_text_that_is_none_is_refused(text: str):
     with pytest.raises(ValueError, match=r"sharding '.*expected"):
         parse_sharding(text)

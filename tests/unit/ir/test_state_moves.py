@@ -8,7 +8,7 @@ import torch
 
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_slices
-from shardwright.ir.state_moves import Box, Spread, kept_ranks, relative, state_moves
+from shardwright.ir.state_moves import Box, SpreadState, kept_ranks, relative, state_moves
 
 SHAPES = {"w": (12, 7), "b": (13,), "s": (), "t": (5, 6, 4)}
 
@@ -42,8 +42,8 @@ def test_the_state_arrives_bit_by_bit(seed: int):
     meshes = [Mesh.of(a=2, b=2), Mesh.of(a=3), Mesh.of(a=2, b=3), Mesh.of(a=1), Mesh.of(a=5)]
     old_mesh, new_mesh = draw.choice(meshes), draw.choice(meshes)
     before = kept_ranks(old_mesh.device_count, new_mesh.device_count)
-    old = [Spread(name, boxes(name, old_mesh, draw), 4) for name in SHAPES]
-    new = [Spread(name, boxes(name, new_mesh, draw), 4) for name in SHAPES]
+    old = [SpreadState(name, boxes(name, old_mesh, draw), 4) for name in SHAPES]
+    new = [SpreadState(name, boxes(name, new_mesh, draw), 4) for name in SHAPES]
     wholes = {name: torch.randn(shape) for name, shape in SHAPES.items()}
     found = state_moves(old, new, before)
 
@@ -76,14 +76,14 @@ def test_the_state_arrives_bit_by_bit(seed: int):
 
 
 def test_the_same_plan_moves_nothing():
-    spread = [Spread("w", boxes("w", Mesh.of(a=2, b=2), random.Random(1)), 4)]
+    spread = [SpreadState("w", boxes("w", Mesh.of(a=2, b=2), random.Random(1)), 4)]
     found = state_moves(spread, spread, kept_ranks(4, 4))
     assert (found.bytes, found.bound, found.lost) == (0, 0, ())
 
 
 def test_what_left_with_a_rank_is_lost():
     halves = {0: ((0, 6),), 1: ((6, 12),)}
-    found = state_moves([Spread("w", halves, 4)], [Spread("w", {0: ((0, 12),)}, 4)], kept_ranks(2, 1, [1]))
+    found = state_moves([SpreadState("w", halves, 4)], [SpreadState("w", {0: ((0, 12),)}, 4)], kept_ranks(2, 1, [1]))
     assert found.lost == (("w", 0, ((0, 6),)),)
     assert (found.bytes, found.kept) == (0, 24)
 
@@ -91,7 +91,7 @@ def test_what_left_with_a_rank_is_lost():
 def test_senders_take_turns():
     everywhere = {rank: ((0, 8),) for rank in range(2)}
     more = {rank: ((0, 8),) for rank in range(6)}
-    found = state_moves([Spread("w", everywhere, 4)], [Spread("w", more, 4)], kept_ranks(2, 6))
+    found = state_moves([SpreadState("w", everywhere, 4)], [SpreadState("w", more, 4)], kept_ranks(2, 6))
     assert [len(list(each)) for _, each in itertools.groupby(sorted(m.sender for m in found.moves))] == [2, 2]
 
 

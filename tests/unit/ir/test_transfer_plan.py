@@ -15,7 +15,7 @@ from shardwright.ir.transfer_plan import (
     Method,
     Order,
     Placed,
-    Unit,
+    WantedSlice,
     crossings,
     least_crossings,
     plan,
@@ -142,7 +142,7 @@ def test_what_is_there_once_is_sent_once():
 
 def test_senders_share_the_load_of_their_hosts():
     boxes = [((i, i + 1),) for i in range(8)]
-    given_units = [Unit(0, box, (0, 1, 2, 3), (8 + i % 4,)) for i, box in enumerate(boxes)]
+    given_units = [WantedSlice(0, box, (0, 1, 2, 3), (8 + i % 4,)) for i, box in enumerate(boxes)]
     hosts = {0: 0, 1: 0, 2: 1, 3: 1, 8: 10, 9: 10, 10: 11, 11: 11}
     tasks = plan(given_units, hosts)
     assert sorted(task.sender for task in tasks) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -153,14 +153,14 @@ def test_search_orders_are_no_slower_than_greedy():
     random = Random(0)
     for _ in range(10):
         given_units = [
-            Unit(0, ((0, random.randint(1, 5)),), tuple(random.sample(range(4), 2)), (8 + random.randrange(4),))
+            WantedSlice(0, ((0, random.randint(1, 5)),), tuple(random.sample(range(4), 2)), (8 + random.randrange(4),))
             for _ in range(6)
         ]
         hosts = {rank: rank for rank in (*range(4), *range(8, 12))}
 
-        def time(order: Order, given_units: list[Unit] = given_units, hosts: dict[int, int] = hosts) -> float:
+        def time(order: Order, given_units: list[WantedSlice] = given_units, hosts: dict[int, int] = hosts) -> float:
             tasks = plan(given_units, hosts, order=order)
-            pairs = [(Unit(0, t.slice, (), t.receivers), t.sender) for t in tasks]
+            pairs = [(WantedSlice(0, t.slice, (), t.receivers), t.sender) for t in tasks]
             return seconds(pairs, hosts)
 
         assert time("dfs") <= min(time("greedy"), time("randomized"), time("naive"))

@@ -14,7 +14,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Reduction, Sharding, local_shape
 from shardwright.passes.analysis.collective_memory import CollectiveMemory, collective_memory
 from shardwright.passes.analysis.memory import MemoryPeak, local_bytes_by_part, peak_memory, size_text
-from shardwright.passes.analysis.memory_roles import Role
+from shardwright.passes.analysis.memory_roles import MemoryRole
 
 KIB = 1024
 PAIR, WHOLE = Mesh.of(gpu=2), Sharding.replicated(2)
@@ -175,10 +175,10 @@ def test_a_scatter_holds_what_arrives_beside_its_operand_and_makes_its_result_of
     found = peak("\n".join([summed("a"), scatter, returned("b")]))
     assert found.bytes == 3 * KIB
     assert found.by_role == {
-        **dict.fromkeys(Role, 0),
-        Role.BATCH: KIB,
-        Role.GATHERED: 1.5 * KIB,
-        Role.BUFFERS: KIB / 2,
+        **dict.fromkeys(MemoryRole, 0),
+        MemoryRole.BATCH: KIB,
+        MemoryRole.GATHERED: 1.5 * KIB,
+        MemoryRole.BUFFERS: KIB / 2,
     }
 
 

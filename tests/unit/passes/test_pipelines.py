@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.dialects.pipe import Action, Slot
-from shardwright.passes.stages.schedules import Delivery, Kind, Policy, Work, order_of_runs, schedule
+from shardwright.passes.stages.schedules import Delivery, FragmentKind, Policy, Work, order_of_runs, schedule
 
 POLICIES: tuple[Policy, ...] = ("gpipe", "1f1b", "eager-1f1b")
 
 
 def pipeline(stages: int, skips: frozenset[tuple[int, int]] = frozenset()) -> tuple[list[Work], list[Delivery]]:
     """Stages in a row, with skips from an earlier to a later stage besides, and their gradients back."""
-    works = [Work(f"{kind}{stage}", stage, kind) for stage in range(stages) for kind in Kind]
+    works = [Work(f"{kind}{stage}", stage, kind) for stage in range(stages) for kind in FragmentKind]
     edges = [*itertools.pairwise(range(stages)), *sorted(skips)]
     deliveries: list[Delivery] = []
     for source, target in edges:
@@ -25,7 +25,7 @@ def pipeline(stages: int, skips: frozenset[tuple[int, int]] = frozenset()) -> tu
     return works, list({each.label: each for each in deliveries}.values())
 
 
-def simulate(program: list[list[Slot]], seconds: dict[Kind, float], latency: float) -> float:
+def simulate(program: list[list[Slot]], seconds: dict[FragmentKind, float], latency: float) -> float:
     """
     When the last run is over; AssertionError where a stage waits for ever.
 
@@ -43,7 +43,7 @@ def simulate(program: list[list[Slot]], seconds: dict[Kind, float], latency: flo
                 slot = slots[at[stage]]
                 key = (slot.label, slot.part)
                 if slot.action is Action.RUN:
-                    clocks[stage] += seconds[Kind(slot.label.rstrip("0123456789"))]
+                    clocks[stage] += seconds[FragmentKind(slot.label.rstrip("0123456789"))]
                 elif slot.action is Action.START:
                     if _is_sender(slot, stage):
                         sent[key] = clocks[stage] + latency
@@ -79,7 +79,7 @@ def _is_sender(slot: Slot, stage: int) -> bool:
 def text(policy: Policy, stage: int, stages: int, parts: int) -> str:
     """The runs of a stage but for gradients of weights: `F0 F1 B0`."""
     runs = order_of_runs(policy, stage, stages, parts)
-    return " ".join(f"{kind[0].upper()}{part}" for kind, part in runs if kind is not Kind.WEIGHTS)
+    return " ".join(f"{kind[0].upper()}{part}" for kind, part in runs if kind is not FragmentKind.WEIGHTS)
 
 
 def test_one_forward_one_backward_as_published():
@@ -98,9 +98,9 @@ def test_gpipe_runs_all_forwards_first():
 
 
 def test_gradients_of_weights_are_delayed_by_eager_alone():
-    delayed = [(Kind.BACKWARD, 0), (Kind.FORWARD, 3), (Kind.WEIGHTS, 0), (Kind.BACKWARD, 1)]
-    assert order_of_runs("eager-1f1b", 0, 2, 4)[3:7] == delayed
-    assert order_of_runs("1f1b", 0, 2, 4)[2:5] == [(Kind.BACKWARD, 0), (Kind.WEIGHTS, 0), (Kind.FORWARD, 2)]
+    forward, backward, weights = FragmentKind.FORWARD, FragmentKind.BACKWARD, FragmentKind.WEIGHTS
+    assert order_of_runs("eager-1f1b", 0, 2, 4)[3:7] == [(backward, 0), (forward, 3), (weights, 0), (backward, 1)]
+    assert order_of_runs("1f1b", 0, 2, 4)[2:5] == [(backward, 0), (weights, 0), (forward, 2)]
 
 
 def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
@@ -119,14 +119,14 @@ def test_every_schedule_comes_to_its_end(data: st.DataObject, stages: int, parts
     pairs = [(a, b) for a in range(stages) for b in range(a + 2, stages)]
     skips = data.draw(st.frozensets(st.sampled_from(pairs))) if pairs else frozenset[tuple[int, int]]()
     program = schedule(*pipeline(stages, skips), stages, parts, policy)
-    simulate(program, dict.fromkeys(Kind, 1.0), 0.5)
+    simulate(program, dict.fromkeys(FragmentKind, 1.0), 0.5)
     runs = [slot for slots in program for slot in slots if slot.action is Action.RUN]
     assert len(runs) == len(set(runs)) == 3 * stages * parts
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_without_communication_eager_is_as_fast_and_with_it_faster(stages: int):
-    seconds = {Kind.FORWARD: 1.0, Kind.BACKWARD: 1.0, Kind.WEIGHTS: 1.0}
+    seconds = {FragmentKind.FORWARD: 1.0, FragmentKind.BACKWARD: 1.0, FragmentKind.WEIGHTS: 1.0}
 
     def time(policy: Policy, latency: float) -> float:
         return simulate(schedule(*pipeline(stages), stages, 16, policy), seconds, latency)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from shardwright.passes.shares.ratios import Limit, NoShares, Phase, RatioProblem, Work, solve_ratios
+from shardwright.passes.shares.ratios import MemoryLimit, NoShares, Phase, PhaseWork, RatioProblem, solve_ratios
 
 GRID = 200
 
@@ -17,9 +17,9 @@ def random_problem(seed: int, *, limited: bool = False) -> RatioProblem:
     phases: list[Phase] = []
     for _ in range(draw.randint(1, 6)):
         amount = draw.uniform(0.0, 2.0)
-        work = tuple(Work(j, draw.uniform(0, 0.1), amount / speed) for j, speed in enumerate(speeds))
+        work = tuple(PhaseWork(j, draw.uniform(0, 0.1), amount / speed) for j, speed in enumerate(speeds))
         phases.append(Phase(0, draw.uniform(0, 0.1), draw.choice((0.0, draw.uniform(0, 1))), work))
-    limits = tuple(Limit({(0, j): draw.uniform(1e6, 1e9)}, 3e8) for j in range(3)) if limited else ()
+    limits = tuple(MemoryLimit({(0, j): draw.uniform(1e6, 1e9)}, 3e8) for j in range(3)) if limited else ()
     return RatioProblem(3, 1, tuple(phases), limits, least=draw.choice((0.0, 0.1)))
 
 
@@ -51,24 +51,24 @@ def test_the_program_equals_a_fine_grid(seed: int):
 
 
 def test_equal_devices_share_equally():
-    phase = Phase(0, 0.0, 1.0, tuple(Work(j, 0.0, 1.0) for j in range(4)))
+    phase = Phase(0, 0.0, 1.0, tuple(PhaseWork(j, 0.0, 1.0) for j in range(4)))
     assert solve_ratios(RatioProblem(4, 1, (phase,))) == ((0.25,) * 4,)
 
 
 def test_segments_have_shares_of_their_own():
-    computing = Phase(0, 0.0, 0.0, (Work(0, 0.0, 1.0), Work(1, 0.0, 3.0)))
-    talking = Phase(1, 0.0, 9.0, (Work(0, 0.0, 1.0), Work(1, 0.0, 3.0)))
+    computing = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 3.0)))
+    talking = Phase(1, 0.0, 9.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 3.0)))
     assert solve_ratios(RatioProblem(2, 2, (computing, talking))) == ((0.75, 0.25), (0.5, 0.5))
 
 
 def test_a_device_without_room_gets_less():
-    phase = Phase(0, 0.0, 0.0, (Work(0, 0.0, 1.0), Work(1, 0.0, 1.0)))
-    limit = Limit({(0, 0): 100.0}, 20.0)
+    phase = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 1.0)))
+    limit = MemoryLimit({(0, 0): 100.0}, 20.0)
     assert solve_ratios(RatioProblem(2, 1, (phase,), (limit,)))[0] == (0.2, 0.8)
 
 
 def test_no_room_anywhere_is_an_error():
-    phase = Phase(0, 0.0, 0.0, (Work(0, 0.0, 1.0), Work(1, 0.0, 1.0)))
-    limits = tuple(Limit({(0, j): 100.0}, 20.0) for j in range(2))
+    phase = Phase(0, 0.0, 0.0, (PhaseWork(0, 0.0, 1.0), PhaseWork(1, 0.0, 1.0)))
+    limits = tuple(MemoryLimit({(0, j): 100.0}, 20.0) for j in range(2))
     with pytest.raises(NoShares, match="memory"):
         solve_ratios(RatioProblem(2, 1, (phase,), limits))

@@ -14,7 +14,7 @@ from shardwright import __version__
 from shardwright.ir.cluster_file import load_cluster, parse_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.runtime.profile.journal import Journal
-from shardwright.runtime.profile.session import Request
+from shardwright.runtime.profile.session import ProfileRequest
 from shardwright.runtime.spawn import RankError
 from shardwright.tools import cli_profile, cli_run, opt_tool
 from shardwright.tools.cli import main
@@ -185,7 +185,7 @@ def test_a_fault_of_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_profile_is_written_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def measured(fn: object, ranks: int, request: Request, timeout: float) -> list[Journal]:
+    def measured(fn: object, ranks: int, request: ProfileRequest, timeout: float) -> list[Journal]:
         return [made_up_journal(request.mesh, request.samples, [1.0] * ranks)] * ranks
 
     monkeypatch.setattr(cli_profile, "run_ranks", measured)
@@ -201,7 +201,7 @@ def test_a_profile_is_written_and_shown(
 def test_a_profile_that_loses_a_rank_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def lost(fn: object, ranks: int, request: Request, timeout: float) -> list[Journal]:
+    def lost(fn: object, ranks: int, request: ProfileRequest, timeout: float) -> list[Journal]:
         journal = made_up_journal(request.mesh, request.samples, [1.0] * ranks)
         journal.seconds = {name: each for name, each in journal.seconds.items() if not name.startswith("broadcast")}
         assert request.progress is not None

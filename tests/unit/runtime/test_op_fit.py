@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.ir.op_cost import OpWork
-from shardwright.ir.op_fit import Sample, fit_rate, fit_rates
 from shardwright.ir.op_rate import OpRate
+from shardwright.runtime.profile.op_fit import Sample, fit_rate, fit_rates
 
 Work = tuple[float, float]
 

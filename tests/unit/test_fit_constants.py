@@ -4,8 +4,8 @@ import math
 import random
 
 import pytest
+from _fit_constants import Constant, fit_constants
 
-from shardwright.ir.robust_fit import Constant, fit_constants
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.ir.topology_cost import topology_costs
 
