@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from . import train
 from .aten import INFERRED, RULE
-from .compute import SIGNATURE
+from .compute import SIGNATURE, ComputeOp
 from .kinds import (
     COUNT,
     FLAG,
@@ -28,16 +28,20 @@ from .kinds import (
     WHOLE,
     Kind,
     either,
+    entries_of,
     instance_of,
     is_count,
     list_of,
     one_of,
     shown,
 )
+from .mesh_ops import find_mesh, verify_sharding
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
 from .placed import AT, SHARDING
-from .ratios import PIECES, RATIOS, SEGMENT
+from .ratios import PIECES, RATIOS, SEGMENT, verify_ratios
+from .schedules import verify_schedule
 from .sharding_attrs import RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
+from .staged import Stages
 from .step import (
     BACKWARD,
     BALANCE,
@@ -126,15 +130,38 @@ _PER_RESULT = (WORKING, REGATHER)
 
 
 def verify_op_attributes(op: Operation) -> None:
-    """Raise VerifyException unless the attributes of an op, or a function, are what their names stand for."""
+    """
+    Raise VerifyException unless the attributes of an op, or a function, are what their names stand for, and the
+    shardings among them fit its results.
+    """
+    if not op.attributes:
+        return
     _verify(op.attributes, ON_FUNCTIONS if isinstance(op, FuncOp) else ON_OPS, "")
     for name in _PER_RESULT:
         listed = op.attributes.get(name)
         if isinstance(listed, ArrayAttr) and (count := len(cast("ArrayAttr[Attribute]", listed))) != len(op.results):
             raise VerifyException(f"{name} has {count} entries, expected one for each of {len(op.results)} results")
+    if (working := op.attributes.get(WORKING)) is not None:
+        for index, (entry, result) in enumerate(zip(entries_of(working) or (), op.results, strict=True)):
+            if isinstance(entry, ShardingAttr):
+                _verify_sharding(op, entry, result.type, f"{WORKING} of result {index}")
+    if isinstance(signature := op.attributes.get(SIGNATURE), SignatureAttr) and not isinstance(op, ComputeOp):
+        find_mesh(op, signature.data.mesh)
 
 
-def verify_step_attributes(func: FuncOp) -> None:
+def verify_function_attributes(func: FuncOp) -> None:
+    """
+    Raise VerifyException unless what is decided for a function fits it: the attributes of its arguments and results,
+    its ratios, its stages and its schedule.
+    """
+    verify_ratios(func)
+    _verify_roles(func)
+    if len(func.body.blocks) == 1:
+        Stages(func).verify()
+        verify_schedule(func)
+
+
+def _verify_roles(func: FuncOp) -> None:
     """
     Raise VerifyException unless the attributes of a function's arguments and results are what their names stand for,
     no two arguments of a stage are the same parameter or state, and what is updated exists and has the type.
@@ -147,6 +174,21 @@ def verify_step_attributes(func: FuncOp) -> None:
         _verify(entry, ON_RESULTS, f" of result {index}")
     _verify_names(arguments)
     _verify_updates(func, results)
+    for side, entries, types in (
+        ("argument", arguments, func.function_type.inputs),
+        ("result", results, func.function_type.outputs),
+    ):
+        for index, (entry, value_type) in enumerate(zip(entries, types, strict=False)):
+            for name in (SHARDING, WORKING):
+                if isinstance(given := entry.get(name), ShardingAttr):
+                    _verify_sharding(func, given, value_type, f"{name} of {side} {index}")
+
+
+def _verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute, where: str) -> None:
+    try:
+        verify_sharding(op, given, value_type)
+    except VerifyException as error:
+        raise VerifyException(f"{where}: {error}") from error
 
 
 def _verify(given: Mapping[str, Attribute], known: Mapping[str, Kind], where: str) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, StringAttr
 from xdsl.ir import Attribute, TypeAttribute
 
-from ..ir.ops.schema import TENSOR, Argument
+from ..ir.ops.schema import PLACEMENT, TENSOR, Argument
 from .compute import DTYPES
 from .kinds import FLAG, Kind, entries_of, is_flag, one_of, shown
 
@@ -40,7 +40,9 @@ def _problems(
             may = [each.name for each in known.values() if each.kind == TENSOR and each.optional]
             yield f"lists '{name}' in `absent`, expected tensors that may be None: {', '.join(may) or 'it has none'}"
     for name, value in given.items():
-        if (argument := known.get(name)) is None:
+        if name in PLACEMENT:
+            yield f"has {name} = {shown(value)}; how tensors lie in memory is the runtime's to say: leave it out"
+        elif (argument := known.get(name)) is None:
             yield f"has {name} = {shown(value)}, expected the attributes of its schema: {_listed(known) or 'none'}"
         elif not (kind := _kind(argument)).holds(value):
             yield f"has {name} = {shown(value)}, expected {kind.words}"
