@@ -14,10 +14,12 @@ from xdsl.ir import Dialect
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.ops.schema import arguments_of
 from ..ir.ops.spec import OpSpec
 from ..ir.ops.table import op_table
 from ..ir.rules import Rule, replicated_rule
-from .compute import ComputeOp
+from .compute import ABSENT, ComputeOp
+from .op_arguments import argument_problem
 from .sharding_attrs import RuleAttr
 
 RULE = "spmd.rule"
@@ -29,6 +31,7 @@ INFERRED = "spmd.inferred"
 _SEED = TensorType(i64, [])
 
 _RULES: dict[tuple[object, ...], Rule] = {}
+_VERIFIED: set[tuple[object, ...]] = set()
 
 
 class AtenOp(ComputeOp):
@@ -65,7 +68,19 @@ class AtenOp(ComputeOp):
         return rule
 
     def verify_(self) -> None:
+        # Equal uses of an op verify alike, and a model has few of them that differ.
+        if (key := self.use_key()) not in _VERIFIED:
+            self._verify_use()
+            _VERIFIED.add(key)
+        super().verify_()
+
+    def _verify_use(self) -> None:
+        """Raise VerifyException unless operands and attributes are those of the schema."""
         self.verify_absent()
+        if (known := arguments_of(self.overload)) is not None:
+            given = {name: value for name, value in self.attributes.items() if "." not in name and name != ABSENT}
+            if (problem := argument_problem(known, given, self.absent())) is not None:
+                raise VerifyException(f"'{self.name}' {problem}")
         names = self.operand_names()
         if len(names) != len(self.args):
             raise VerifyException(
@@ -74,13 +89,11 @@ class AtenOp(ComputeOp):
             )
         if self.is_random:
             self._verify_source()
-        super().verify_()
 
     def _verify_source(self) -> None:
         """Random numbers are drawn from a stream of a seed."""
-        stream = self.arguments().get("stream")
-        if not isinstance(stream, int) or stream < 0:
-            raise VerifyException(f"'{self.name}' draws from stream {stream}; give it a `stream`, counted from 0")
+        if (stream := self.arguments()["stream"]) < 0:
+            raise VerifyException(f"'{self.name}' draws from stream {stream}; streams are counted from 0")
         if self.args[-1].type != _SEED:
             raise VerifyException(f"'{self.name}' has a seed of type {self.args[-1].type}, expected {_SEED}")
 

@@ -42,11 +42,12 @@ ABSENT = "absent"
 INDEPENDENT = "independent"
 """The attribute of a random op that draws from torch's own generator: other numbers if it is spread otherwise."""
 
-_DTYPES = {
+DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "ui8": "uint8", "i1": "bool",
     "complex<f64>": "complex128", "complex<f32>": "complex64",
 }  # fmt: skip
+"""Element type -> the name of the dtype, as torch spells it."""
 
 
 class ComputeOp(IRDLOperation, GivesShardings, ABC):
@@ -147,7 +148,7 @@ def dtype_of(value: SSAValue) -> str:
 def dtype_name(element: Attribute) -> str:
     """The name of an element type, as torch spells it."""
     text = str(element)
-    return _DTYPES.get(text, text)
+    return DTYPES.get(text, text)
 
 
 def sum_dtype(dtype: str) -> str:

@@ -7,32 +7,41 @@ middle of a pass; the verifier meets it first.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    FloatAttr,
-    IntegerAttr,
-    IntegerType,
-    StringAttr,
-    UnitAttr,
-    i1,
-)
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
 from . import train
 from .aten import INFERRED, RULE
-from .compute import SIGNATURE
+from .compute import SIGNATURE, ComputeOp
+from .kinds import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    UNIT,
+    WHOLE,
+    Kind,
+    either,
+    entries_of,
+    instance_of,
+    is_count,
+    list_of,
+    one_of,
+    shown,
+)
+from .mesh_ops import find_mesh, verify_sharding
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
 from .placed import AT, SHARDING
-from .ratios import PIECES, RATIOS, SEGMENT
+from .ratios import PIECES, RATIOS, SEGMENT, verify_ratios
+from .schedules import verify_schedule
 from .sharding_attrs import RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
+from .staged import Stages
 from .step import (
     BACKWARD,
     BALANCE,
@@ -48,96 +57,32 @@ from .step import (
     WORKING,
 )
 
-MOST_CHARACTERS = 10_000
-"""Of a name."""
-
-MOST = 2**31
-"""No count, index or number of a stage, segment, group or region comes near it."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What an attribute has to be: in words, and as a test."""
-
-    words: str
-    holds: Callable[[Attribute], bool]
-
-
-def _is_text(value: Attribute) -> bool:
-    return isinstance(value, StringAttr) and len(value.data) <= MOST_CHARACTERS
-
-
-def _integer(value: Attribute) -> int | None:
-    return value.value.data if isinstance(value, IntegerAttr) else None
-
-
-def _is_count(value: Attribute) -> bool:
-    return (number := _integer(value)) is not None and 0 <= number < MOST and not _is_flag(value)
-
-
-def _is_flag(value: Attribute) -> bool:
-    return isinstance(value, IntegerAttr) and cast("IntegerAttr[IntegerType]", value).type == i1
-
-
-def _is_number(value: Attribute) -> bool:
-    if isinstance(value, FloatAttr):
-        return math.isfinite(value.value.data)
-    return (number := _integer(value)) is not None and abs(number) < 2**63
-
-
-def _entries(value: Attribute) -> Iterable[Attribute] | None:
-    return cast("ArrayAttr[Attribute]", value).data if isinstance(value, ArrayAttr) else None
-
-
-def _of(words: str, *classes: type[Attribute]) -> Kind:
-    return Kind(words, lambda value: isinstance(value, classes))
-
-
-def _list(kind: Kind, plural: str, count: int | None = None) -> Kind:
-    def holds(value: Attribute) -> bool:
-        entries = _entries(value)
-        return entries is not None and count in (None, len(tuple(entries))) and all(map(kind.holds, entries))
-
-    return Kind(f"a list of {plural}", holds)
-
-
-def _either(*kinds: Kind) -> Kind:
-    return Kind(" or ".join(kind.words for kind in kinds), lambda value: any(kind.holds(value) for kind in kinds))
-
-
-TEXT = Kind(f"text of at most {MOST_CHARACTERS} characters", _is_text)
-UNIT = _of("nothing", UnitAttr)
-COUNT = Kind("a whole number from 0", _is_count)
-FLAG = Kind("true or false", _is_flag)
-NUMBER = Kind("a finite number", _is_number)
-WHOLE = Kind("a whole number", lambda value: _integer(value) is not None)
-POSITIVE = Kind("a whole number from 1", lambda value: _is_count(value) and _integer(value) != 0)
-SPREAD = _of("a #spmd.sharding", ShardingAttr)
-ENTRIES = _of("a dictionary", DictionaryAttr)
+SPREAD = instance_of("a #spmd.sharding", ShardingAttr)
+ENTRIES = instance_of("a dictionary", DictionaryAttr)
 _PARTS = Kind(
     "a dictionary of whole numbers",
-    lambda value: isinstance(value, DictionaryAttr) and all(map(_is_count, value.data.values())),
+    lambda value: isinstance(value, DictionaryAttr) and all(map(is_count, value.data.values())),
 )
-_SLOTS = _list(_of("a #pipe.slot", SlotAttr), "#pipe.slots")
+_SLOTS = list_of(instance_of("a #pipe.slot", SlotAttr), "#pipe.slots")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 ON_ARGUMENTS: Mapping[str, Kind] = {
     train.PARAM: TEXT,
-    train.STATE: _list(TEXT, "two names", 2),
+    train.STATE: list_of(TEXT, "two names", 2),
     train.BUFFER: TEXT,
     train.CONSTANT: TEXT,
     train.BATCH: TEXT,
-    train.LEARNING_RATE: _either(UNIT, COUNT, TEXT),
+    train.LEARNING_RATE: either(UNIT, COUNT, TEXT),
     train.STEP_COUNT: UNIT,
     train.SEED: UNIT,
     train.INITIAL: NUMBER,
-    "train.tied": _list(TEXT, "names"),
-    "train.range": _list(WHOLE, "two whole numbers", 2),
+    "train.tied": list_of(TEXT, "names"),
+    "train.range": list_of(WHOLE, "two whole numbers", 2),
     SHARDING: SPREAD,
     WORKING: SPREAD,
     REGATHER: FLAG,
     STAGE: COUNT,
-    PIECES: _list(POSITIVE, "whole numbers from 1"),
+    PIECES: list_of(POSITIVE, "whole numbers from 1"),
 }
 
 ON_RESULTS: Mapping[str, Kind] = {
@@ -145,41 +90,39 @@ ON_RESULTS: Mapping[str, Kind] = {
     train.LOSS: UNIT,
     train.GRAD: TEXT,
     train.METRIC: TEXT,
-    train.OUTPUT: _either(COUNT, TEXT),
+    train.OUTPUT: either(COUNT, TEXT),
     SHARDING: SPREAD,
 }
 
 ON_OPS: Mapping[str, Kind] = {
-    SIGNATURE: _of("a #spmd.sig", SignatureAttr),
-    RULE: _of("a #spmd.rule", RuleAttr),
+    SIGNATURE: instance_of("a #spmd.sig", SignatureAttr),
+    RULE: instance_of("a #spmd.rule", RuleAttr),
     INFERRED: UNIT,
     AT: _PARTS,
     SEGMENT: COUNT,
     STAGE: COUNT,
-    WORKING: _list(_either(SPREAD, UNIT), "#spmd.shardings, unit where there is none"),
-    REGATHER: _list(FLAG, "true and false"),
+    WORKING: list_of(either(SPREAD, UNIT), "#spmd.shardings, unit where there is none"),
+    REGATHER: list_of(FLAG, "true and false"),
     BACKWARD: UNIT,
     CHECKPOINT: COUNT,
     RECOMPUTED: UNIT,
-    train.UPDATE: _either(UNIT, TEXT),
+    train.UPDATE: either(UNIT, TEXT),
     train.LOSS_GRADIENT: UNIT,
 }
 
 ON_FUNCTIONS: Mapping[str, Kind] = {
     train.FORWARD: UNIT,
-    train.REDUCE_DTYPE: Kind(
-        f"one of {', '.join(_DTYPES)}", lambda value: isinstance(value, StringAttr) and value.data in _DTYPES
-    ),
+    train.REDUCE_DTYPE: one_of(_DTYPES),
     "train.optimizer": ENTRIES,
-    RATIOS: _list(_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),
-    STAGES: _list(TEXT, "names of meshes"),
-    SCHEDULE: _list(_SLOTS, "lists of #pipe.slots"),
+    RATIOS: list_of(instance_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),
+    STAGES: list_of(TEXT, "names of meshes"),
+    SCHEDULE: list_of(_SLOTS, "lists of #pipe.slots"),
     FRUGAL: UNIT,
     ROOM: NUMBER,
     SEARCH: ENTRIES,
     PLAN: ENTRIES,
     CHOSEN: ENTRIES,
-    RUNNERS_UP: _list(ENTRIES, "dictionaries"),
+    RUNNERS_UP: list_of(ENTRIES, "dictionaries"),
     BALANCE: ENTRIES,
 }
 
@@ -187,15 +130,38 @@ _PER_RESULT = (WORKING, REGATHER)
 
 
 def verify_op_attributes(op: Operation) -> None:
-    """Raise VerifyException unless the attributes of an op, or a function, are what their names stand for."""
+    """
+    Raise VerifyException unless the attributes of an op, or a function, are what their names stand for, and the
+    shardings among them fit its results.
+    """
+    if not op.attributes:
+        return
     _verify(op.attributes, ON_FUNCTIONS if isinstance(op, FuncOp) else ON_OPS, "")
     for name in _PER_RESULT:
         listed = op.attributes.get(name)
         if isinstance(listed, ArrayAttr) and (count := len(cast("ArrayAttr[Attribute]", listed))) != len(op.results):
             raise VerifyException(f"{name} has {count} entries, expected one for each of {len(op.results)} results")
+    if (working := op.attributes.get(WORKING)) is not None:
+        for index, (entry, result) in enumerate(zip(entries_of(working) or (), op.results, strict=True)):
+            if isinstance(entry, ShardingAttr):
+                _verify_sharding(op, entry, result.type, f"{WORKING} of result {index}")
+    if isinstance(signature := op.attributes.get(SIGNATURE), SignatureAttr) and not isinstance(op, ComputeOp):
+        find_mesh(op, signature.data.mesh)
 
 
-def verify_step_attributes(func: FuncOp) -> None:
+def verify_function_attributes(func: FuncOp) -> None:
+    """
+    Raise VerifyException unless what is decided for a function fits it: the attributes of its arguments and results,
+    its ratios, its stages and its schedule.
+    """
+    verify_ratios(func)
+    _verify_roles(func)
+    if len(func.body.blocks) == 1:
+        Stages(func).verify()
+        verify_schedule(func)
+
+
+def _verify_roles(func: FuncOp) -> None:
     """
     Raise VerifyException unless the attributes of a function's arguments and results are what their names stand for,
     no two arguments of a stage are the same parameter or state, and what is updated exists and has the type.
@@ -208,14 +174,27 @@ def verify_step_attributes(func: FuncOp) -> None:
         _verify(entry, ON_RESULTS, f" of result {index}")
     _verify_names(arguments)
     _verify_updates(func, results)
+    for side, entries, types in (
+        ("argument", arguments, func.function_type.inputs),
+        ("result", results, func.function_type.outputs),
+    ):
+        for index, (entry, value_type) in enumerate(zip(entries, types, strict=False)):
+            for name in (SHARDING, WORKING):
+                if isinstance(given := entry.get(name), ShardingAttr):
+                    _verify_sharding(func, given, value_type, f"{name} of {side} {index}")
+
+
+def _verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute, where: str) -> None:
+    try:
+        verify_sharding(op, given, value_type)
+    except VerifyException as error:
+        raise VerifyException(f"{where}: {error}") from error
 
 
 def _verify(given: Mapping[str, Attribute], known: Mapping[str, Kind], where: str) -> None:
     for name, value in given.items():
         if (kind := known.get(name)) is not None and not kind.holds(value):
-            shown = str(value)
-            shown = shown if len(shown) <= 100 else f"{shown[:100]}..."
-            raise VerifyException(f"{name}{where} is {shown}, expected {kind.words}")
+            raise VerifyException(f"{name}{where} is {shown(value)}, expected {kind.words}")
 
 
 def _listed(

@@ -1,4 +1,4 @@
-"""The ops that declare what shardings and passes speak of: a mesh, and the devices and links of its cluster."""
+"""The ops that declare what shardings and passes refer to: a mesh, and the devices and links of its cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from xdsl.dialects.builtin import (
     I64,
     ArrayAttr,
     DenseArrayBase,
+    FlatSymbolRefAttrConstr,
     ModuleOp,
     StringAttr,
     SymbolNameConstraint,
+    SymbolRefAttr,
     TensorType,
     i64,
 )
@@ -28,7 +30,7 @@ from .sharding_attrs import MeshAttr, ShardingAttr
 @irdl_op_definition
 class MeshOp(IRDLOperation):
     """
-    A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
+    A mesh that shardings refer to: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
 
     A stage's mesh is a part of the cluster: `on [4, 5, 6, 7]` lists, in the order of its own ranks, the ranks that
     the job has for it. Without the list they are 0, 1, ...
@@ -83,7 +85,7 @@ class ClusterOp(IRDLOperation):
     name = "spmd.cluster"
 
     sym_name = prop_def(SymbolNameConstraint())
-    mesh = prop_def(SymbolNameConstraint())
+    mesh_ref = prop_def(FlatSymbolRefAttrConstr, prop_name="mesh")
     devices = prop_def(ArrayAttr[DeviceAttr])
     placement = prop_def(DenseArrayBase.constr(I64))
     links = prop_def(ArrayAttr[LinkAttr])
@@ -102,7 +104,7 @@ class ClusterOp(IRDLOperation):
         super().__init__(
             properties={
                 "sym_name": StringAttr(cluster.name),
-                "mesh": StringAttr(cluster.mesh.name),
+                "mesh": SymbolRefAttr(cluster.mesh.name),
                 "devices": ArrayAttr([DeviceAttr(device) for device in cluster.devices]),
                 "placement": DenseArrayBase.from_list(i64, cluster.placement),
                 "links": ArrayAttr([LinkAttr(link) for link in cluster.links]),
@@ -116,6 +118,11 @@ class ClusterOp(IRDLOperation):
             self.cluster(find_mesh(self, self.mesh.data))
         except ValueError as error:
             raise VerifyException(str(error)) from error
+
+    @property
+    def mesh(self) -> StringAttr:
+        """The symbol name of the mesh."""
+        return self.mesh_ref.root_reference
 
     def cluster(self, mesh: Mesh) -> Cluster:
         """The cluster as a pure value."""

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, SymbolNameConstraint, TensorType, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FlatSymbolRefAttrConstr,
+    IntegerAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    i64,
+)
 from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     AnyAttr,
@@ -218,7 +226,7 @@ class TransferOp(IRDLOperation, GivesShardings):
 
     label = prop_def(StringAttr)
     operand = operand_def(T)
-    mesh = prop_def(SymbolNameConstraint())
+    mesh_ref = prop_def(FlatSymbolRefAttrConstr, prop_name="mesh")
     out_sharding = opt_prop_def(ShardingAttr)
     tasks = opt_prop_def(ArrayAttr[TaskAttr])
     result = result_def(T)
@@ -234,8 +242,13 @@ class TransferOp(IRDLOperation, GivesShardings):
         super().__init__(
             operands=[operand],
             result_types=[operand.type],
-            properties={"label": StringAttr(label), "mesh": StringAttr(mesh), "out_sharding": out},
+            properties={"label": StringAttr(label), "mesh": SymbolRefAttr(mesh), "out_sharding": out},
         )
+
+    @property
+    def mesh(self) -> StringAttr:
+        """The symbol name of the mesh that the value goes to."""
+        return self.mesh_ref.root_reference
 
     def result_sharding(self, index: int) -> Sharding | None:
         """What is wanted on the other mesh, where that is decided."""

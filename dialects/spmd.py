@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    StringAttr,
     TensorType,
     UnitAttr,
 )
@@ -35,13 +34,16 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.collective_cost import METHODS, Method
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
+from .kinds import one_of
 from .mesh_ops import ClusterOp, MeshOp, verify_sharding
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
+from .words import CollectiveKindAttr, MethodAttr
 
 
 class ReshardingOp(IRDLOperation, GivesShardings, ABC):
@@ -100,7 +102,7 @@ class CollectiveOp(ReshardingOp, ABC):
     KIND: ClassVar[CollectiveKind]
 
     axes = prop_def(AxesAttr)
-    method = opt_prop_def(StringAttr)
+    method = opt_prop_def(MethodAttr)
     regather = opt_prop_def(UnitAttr)
 
     assembly_format = (
@@ -114,7 +116,7 @@ class CollectiveOp(ReshardingOp, ABC):
         mesh: str,
         step: Step,
         *,
-        method: str | None = None,
+        method: Method | None = None,
         regather: bool = False,
     ):
         value = SSAValue.get(operand)
@@ -124,7 +126,7 @@ class CollectiveOp(ReshardingOp, ABC):
             properties={
                 "out_sharding": ShardingAttr.of(mesh, step.target),
                 "axes": axes_of(step),
-                "method": StringAttr(method) if method is not None else None,
+                "method": MethodAttr(method) if method is not None else None,
                 "regather": UnitAttr() if regather else None,
             },
         )
@@ -132,6 +134,7 @@ class CollectiveOp(ReshardingOp, ABC):
     def verify_(self) -> None:
         mesh = verify_sharding(self, self.out_sharding, self.result.type)
         self.step(sharding_of(self.operand), mesh)
+        _verify_method(self, self.KIND, self.method)
 
     def step(self, source: Sharding, mesh: Mesh) -> Step:
         """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
@@ -144,6 +147,12 @@ class CollectiveOp(ReshardingOp, ABC):
                 f" {Sharding.of(axes_of(step).data)}"
             )
         return step
+
+
+def _verify_method(op: Operation, kind: CollectiveKind, method: MethodAttr | None) -> None:
+    if method is not None and method.data not in METHODS[kind]:
+        expected = one_of(METHODS[kind]).words if METHODS[kind] else "none, for it sends nothing"
+        raise VerifyException(f"'{op.name}' of kind {kind} has the method \"{method.data}\", expected {expected}")
 
 
 def axes_of(step: Step) -> AxesAttr:
@@ -227,10 +236,10 @@ class StartOp(IRDLOperation):
 
     name = "spmd.start"
 
-    kind = prop_def(StringAttr)
+    kind = prop_def(CollectiveKindAttr)
     args = var_operand_def(base(TensorType[Attribute]))
     out_shardings = prop_def(ArrayAttr[ShardingAttr])
-    method = opt_prop_def(StringAttr)
+    method = opt_prop_def(MethodAttr)
     token = result_def(TokenType)
 
     assembly_format = (
@@ -242,21 +251,20 @@ class StartOp(IRDLOperation):
         kind: CollectiveKind,
         args: Sequence[SSAValue],
         out_shardings: Sequence[ShardingAttr],
-        method: str | None = None,
+        method: Method | None = None,
     ):
         super().__init__(
             operands=[args],
             result_types=[TokenType()],
             properties={
-                "kind": StringAttr(kind.value),
+                "kind": CollectiveKindAttr(kind),
                 "out_shardings": ArrayAttr(out_shardings),
-                "method": StringAttr(method) if method is not None else None,
+                "method": MethodAttr(method) if method is not None else None,
             },
         )
 
     def verify_(self) -> None:
-        if self.kind.data not in {kind.value for kind in CollectiveKind if not kind.is_local}:
-            raise VerifyException(f"'spmd.start' of unknown collective {self.kind}")
+        _verify_method(self, self.collective, self.method)
         if len(self.args) != len(self.out_shardings):
             raise VerifyException(f"'spmd.start' has {len(self.args)} operands and {len(self.out_shardings)} shardings")
         axes = {self._step(arg, out).axes for arg, out in zip(self.args, self.out_shardings, strict=True)}
@@ -277,7 +285,7 @@ class StartOp(IRDLOperation):
     @property
     def collective(self) -> CollectiveKind:
         """What is started."""
-        return CollectiveKind(self.kind.data)
+        return self.kind.data
 
 
 @irdl_op_definition
@@ -393,5 +401,7 @@ SPMD = Dialect(
         TopologyAttr,
         InterferenceAttr,
         TokenType,
+        MethodAttr,
+        CollectiveKindAttr,
     ],
 )

@@ -8,15 +8,12 @@ from typing import cast
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
-from xdsl.utils.exceptions import VerifyException
 
 from ..ir.sharding import Sharding
 from .compute import ComputeOp
-from .mesh_ops import verify_sharding
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
-from .ratios import verify_ratios
 from .sharding_attrs import ShardingAttr
 
 WORKING = "spmd.working"
@@ -121,29 +118,6 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
         if any(again for _, again in by_index.values()):
             flags = [BoolAttr.from_bool(i in by_index and by_index[i][1]) for i in range(count)]
             op.attributes[REGATHER] = ArrayAttr(flags)
-
-
-def verify_attributes(func: FuncOp) -> None:
-    """
-    Raise VerifyException unless the shardings of a function's arguments and results fit their types, and its ratios
-    its meshes.
-    """
-    verify_ratios(func)
-    sides = (
-        ("argument", func.arg_attrs, func.function_type.inputs),
-        ("result", func.res_attrs, func.function_type.outputs),
-    )
-    for side, listed, types in sides:
-        for index, (entry, value_type) in enumerate(zip(listed or (), types, strict=False)):
-            for name in (SHARDING, WORKING):
-                if (given := entry.data.get(name)) is None:
-                    continue
-                if not isinstance(given, ShardingAttr):
-                    raise VerifyException(f"{name} of {side} {index} is {given}, expected a #spmd.sharding")
-                try:
-                    verify_sharding(func, given, value_type)
-                except VerifyException as error:
-                    raise VerifyException(f"{name} of {side} {index}: {error}") from error
 
 
 def merge_argument_attributes(func: FuncOp, added: Mapping[int, Mapping[str, Attribute | None]]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from .cluster import Algorithm, Cluster
@@ -22,6 +22,16 @@ from .sharding import DimSharding, Sharding
 Method: TypeAlias = Algorithm
 
 DimShare = Callable[[DimSharding], float]
+
+METHODS: Mapping[CollectiveKind, tuple[Method, ...]] = {
+    CollectiveKind.ALL_REDUCE: ("flat", "hierarchical"),
+    CollectiveKind.ALL_GATHER: ("flat", "padded", "grouped_broadcast"),
+    CollectiveKind.REDUCE_SCATTER: ("flat", "padded", "grouped_broadcast"),
+    CollectiveKind.ALL_TO_ALL: ("flat", "padded"),
+    CollectiveKind.SLICE: (),
+    CollectiveKind.PARTIAL: (),
+}
+"""The methods that there are for each kind of collective; nothing is sent by the last two."""
 
 _CHOSEN = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 """The kinds that can be carried out in either way."""

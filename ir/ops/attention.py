@@ -58,6 +58,9 @@ def of_the_triangle(op: OpInstance) -> float:
     return 0.5 + 0.5 * min(1.0, _BLOCK / max(op.operands[0][2], 1)) if op.argument("is_causal", False) else 1.0
 
 
+_ARGUMENTS = "Tensor? attn_mask=None, bool is_causal=False, float? scale=None"
+
+
 def attention_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     yield from rows(
@@ -67,6 +70,7 @@ def attention_rows() -> Iterator[OpSpec]:
         flops="4*b*h*r*s*t*e",
         scale=of_the_triangle,
         results=2,
+        arguments=_ARGUMENTS,
     )
     yield from rows(
         "attention_backward",
@@ -76,4 +80,5 @@ def attention_rows() -> Iterator[OpSpec]:
         flops="10*b*h*r*s*t*e",
         scale=of_the_triangle,
         results=3,
+        arguments=_ARGUMENTS,
     )

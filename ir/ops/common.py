@@ -129,6 +129,7 @@ def rows(
     view: bool = False,
     results: int = 1,
     ordered: bool = False,
+    arguments: str | None = None,
 ) -> Iterator[OpSpec]:
     """One row per name; operands and linear sets are given as words."""
     for name in names.split():
@@ -146,4 +147,5 @@ def rows(
             view,
             results,
             ordered,
+            arguments,
         )

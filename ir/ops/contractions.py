@@ -92,6 +92,7 @@ def contractions_rows() -> Iterator[OpSpec]:
         linear="rows matrices",
         flops="2*s*k*n*e/g",
         localize=_PLACES,
+        arguments="",
     )
     yield from rows(
         "grouped_mm_backward",
@@ -101,6 +102,7 @@ def contractions_rows() -> Iterator[OpSpec]:
         flops="4*s*k*n*e/g",
         localize=_PLACES,
         results=2,
+        arguments="",
     )
     for name, other in (("dot", "tensor"), ("vdot", "other")):
         yield from rows(

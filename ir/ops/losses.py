@@ -101,7 +101,12 @@ def losses_rows() -> Iterator[OpSpec]:
     )
     # On other devices than CPUs each of their ops goes over all scores.
     yield from rows(
-        "sum_exp", "scores shift", "([b, c], [b]) -> ([b]) reduction={c}", flops="30*each", passes=5
+        "sum_exp",
+        "scores shift",
+        "([b, c], [b]) -> ([b]) reduction={c}",
+        flops="30*each",
+        passes=5,
+        arguments="",
     )
     yield from rows(
         "cross_entropy_backward",
@@ -110,4 +115,5 @@ def losses_rows() -> Iterator[OpSpec]:
         linear="grad",
         flops="45*each",
         passes=3.5,
+        arguments="",
     )

@@ -20,20 +20,37 @@ _LIKE = {"like": ""}
 _PLACE = {"start": "result0.start", "whole": "result0.whole"}
 
 
+_DRAW = "int stream, bool independent=False"
+
+_MADE = f"Tensor? like=None, {_DRAW}, ScalarType dtype, SymInt[] size"
+
+
 def random_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     placed = {"size": "result0", **_PLACE}
-    yield from rows("random_dropout", "input seed", flops=_DRAWN, passes=_PASSES, localize=_PLACE, results=2)
-    yield from rows("random_bernoulli", "p like seed", flops=_DRAWN, reads=_LIKE, passes=_PASSES, localize=placed)
     yield from rows(
-        "random_uniform random_integers", "like seed", flops=_DRAWN, reads=_LIKE, passes=_PASSES, localize=placed
+        "random_dropout",
+        "input seed",
+        flops=_DRAWN,
+        passes=_PASSES,
+        localize=_PLACE,
+        results=2,
+        arguments=f"float p, {_DRAW}",
     )
-    yield from rows(
-        "random_normal random_exponential",
-        "like seed",
-        flops="330*each",
-        reads=_LIKE,
-        passes=2 * _PASSES,
-        localize=placed,
-    )
+    for name, operands, drawn, flops, passes in (
+        ("random_bernoulli", "p like seed", "", _DRAWN, _PASSES),
+        ("random_uniform", "like seed", "float low, float high, ", _DRAWN, _PASSES),
+        ("random_integers", "like seed", "int low, int high, ", _DRAWN, _PASSES),
+        ("random_normal", "like seed", "float mean, float std, ", "330*each", 2 * _PASSES),
+        ("random_exponential", "like seed", "float lambd, ", "330*each", 2 * _PASSES),
+    ):
+        yield from rows(
+            name,
+            operands,
+            flops=flops,
+            reads=_LIKE,
+            passes=passes,
+            localize=placed,
+            arguments=f"{drawn}{_MADE}",
+        )
     yield from rows("native_dropout_backward", "grad_output mask", linear="grad_output", flops="20*each")

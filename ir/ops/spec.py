@@ -64,6 +64,8 @@ class OpSpec:
     view       whether results alias the first operand (nothing is computed or moved)
     results    the number of results
     ordered    torch's kernel takes it for granted that its operands lie in memory in the order of their dims
+    arguments  of an op that is none of torch's: its arguments beside the operands, and operands that may be None, as
+               torch writes a schema (`Tensor? attn_mask=None, bool is_causal=False`); None for torch's (`schemas.txt`)
     family     the class of cost: the name of the file that has the row (the table fills it in)
     """
 
@@ -80,6 +82,7 @@ class OpSpec:
     view: bool = False
     results: int = 1
     ordered: bool = False
+    arguments: str | None = None
     family: str = ""
 
     def bind(self, op: OpInstance) -> Rule:

@@ -46,13 +46,9 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
+"""The method that the communicator is not told of: it takes what suits its backend."""
+
 HIERARCHICAL = "hierarchical"
-_METHODS: Mapping[str, tuple[CollectiveKind, ...]] = {
-    "padded": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
-    "grouped_broadcast": (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
-    HIERARCHICAL: (CollectiveKind.ALL_REDUCE,),
-}
-"""The methods that the communicator is told of, by kind; otherwise it takes what suits its backend."""
 
 
 class Collectives:
@@ -146,12 +142,9 @@ class Collectives:
 
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
     named: dict[str, Doc] = {}
-    if op.method is not None and (method := op.method.data) != _USUAL:
-        if method not in _METHODS:
-            known = ", ".join((_USUAL, *_METHODS))
-            raise EmitError(op, f"has a method '{method}'; the communicator knows {known}")
-        if kind in _METHODS[method]:
-            named["method"] = f'"{method}"'
+    # Unequal parts go through an all-to-all in one way.
+    if op.method is not None and op.method.data != _USUAL and kind is not CollectiveKind.ALL_TO_ALL:
+        named["method"] = f'"{op.method.data}"'
     return named | ({"donate": "True"} if donate else {})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from xdsl.ir import SSAValue
 
@@ -53,7 +52,7 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
         steps = [op.step(sharding_of(op.operand), mesh)]
     else:
         steps = [_started(op, index, mesh) for index in range(len(op.args))]
-    method = "flat" if op.method is None else cast(Method, op.method.data)
+    method = "flat" if op.method is None else op.method.data
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))

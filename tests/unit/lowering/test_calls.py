@@ -55,7 +55,12 @@ F, G = "tensor<6x4xf32>", "tensor<4x5xf32>"
             "tensor<6x4xbf16>",
             Call("aten._to_copy.default", (_X,), (("dtype", Dtype("bfloat16")),)),
         ),
-        ('%y = aten.clone %a {memory_format = "contiguous_format"}', F, F, Call("aten.clone.default", (_X,))),
+        (
+            '%y = aten.opaque "aten::clone" %a {memory_format = "contiguous_format"}',
+            F,
+            F,
+            Call("aten.clone.default", (_IN_ORDER[0],)),
+        ),
         (
             "%y = aten.cat %a, %b, %a {dim = 1}",
             f"{F}, {F}, {F}",
@@ -148,8 +153,8 @@ def test_updates_take_states_by_position_and_settings_by_name():
 @pytest.mark.parametrize(
     ("line", "types", "result", "message"),
     [
-        ("%y = aten.softplus %a {gamma = 1}", F, F, "has an argument 'gamma' that aten.softplus.default"),
-        ("%y = aten.select.int %a {index = 1}", F, "tensor<4xf32>", "lacks the argument 'dim'"),
+        ('%y = aten.opaque "aten::softplus" %a {gamma = 1}', F, F, "an argument 'gamma' that aten.softplus.default"),
+        ('%y = aten.opaque "aten::select.int" %a {index = 1}', F, "tensor<4xf32>", "lacks the argument 'dim'"),
         ('%y = aten.opaque "nobody::knows.it" %a', F, F, "torch has no op 'nobody.knows.it'"),
     ],
 )

@@ -28,6 +28,14 @@ def test_xdsl_opt_finds_our_passes_by_entry_point():
     assert "spmd.signature" in printed
 
 
+def test_xdsl_opt_refuses_attributes_of_another_kind():
+    tool = Path(sys.executable).with_name("xdsl-opt")
+    wrong = STEP.replace('train.batch = "0"', "train.batch = 0 : i64")
+    done = subprocess.run([str(tool)], input=wrong, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "train.batch of argument 0 is 0 : i64, expected text" in done.stderr
+
+
 def test_the_embedding_example_shards_its_step():
     printed = run(sys.executable, str(ROOT / "examples" / "embed_passes.py"))
     assert 'spmd.cluster @"local-4"' in printed

@@ -34,7 +34,7 @@ func.func @result_of_another_shape(%x: tensor<4x6xf32>) {
 // -----
 
 func.func @argument_missing(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{its shapes and arguments do not fit 'permute'}}
+  // expected-error@+1 {{'aten.permute' lacks its attribute `dims`, a list of whole numbers}}
   %y = aten.permute %x : (tensor<4x6xf32>) -> tensor<6x4xf32>
   func.return
 }
@@ -59,7 +59,7 @@ func.func @looked_up_in_parts(%x: tensor<4xf32>, %i: tensor<6xi64>) {
 // -----
 
 func.func @no_stream(%x: tensor<4x6xf32>, %seed: tensor<i64>) {
-  // expected-error@+1 {{'aten.random_dropout' draws from stream None; give it a `stream`, counted from 0}}
+  // expected-error@+1 {{'aten.random_dropout' lacks its attribute `stream`, a whole number}}
   %y, %kept = aten.random_dropout %x, %seed {p = 0.1 : f64} : (tensor<4x6xf32>, tensor<i64>) -> (tensor<4x6xf32>, tensor<4x6xi1>)
   func.return
 }

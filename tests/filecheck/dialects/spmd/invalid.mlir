@@ -72,7 +72,7 @@ func.func @axes_other_than_those_of_the_shardings(%x: tensor<4x6xf32>) {
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @start_of_what_sends_nothing(%x: tensor<4xf32>) {
-  // expected-error@+1 {{'spmd.start' of unknown collective "slice"}}
+  // expected-error@+1 {{spmd.kind is "slice", expected one of "all_reduce", "reduce_scatter", "all_gather", "all_to_all"}}
   %t = spmd.start "slice" %x out_shardings = [#spmd.sharding<@mesh, [{"gpu"}]>] : tensor<4xf32>
   func.return
 }

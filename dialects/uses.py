@@ -1,0 +1,76 @@
+"""Whether the values of a function are used where they are there: xDSL does not look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from .spmd import FreeOp
+from .verified import InnerFault
+
+
+def verify_uses(func: FuncOp) -> None:
+    """
+    Raise InnerFault at the first op that uses a value above its definition in the same block or around it, a value of
+    another op's region, or one whose memory was given back.
+    """
+    for region in func.regions:
+        _Uses().verify(region)
+
+
+class _Uses:
+    """The values that are there at a place of a function, and those that were given back before."""
+
+    def __init__(self) -> None:
+        self._there: set[SSAValue] = set()
+        self._freed: set[SSAValue] = set()
+
+    def verify(self, region: Region) -> None:
+        """Go through the ops of a region in order; what it defines is gone after it."""
+        defined: list[SSAValue] = []
+        for block in region.blocks:
+            self._there.update(block.args)
+            defined += block.args
+            for op in block.ops:
+                if not self._there.issuperset(op.operands):
+                    self._verify_operands(op)
+                for inner in op.regions:
+                    self.verify(inner)
+                self._there.update(op.results)
+                defined += op.results
+                if isinstance(op, FreeOp):
+                    self._there.difference_update(op.operands)
+                    self._freed.update(op.operands)
+        self._there.difference_update(defined)
+
+    def _verify_operands(self, op: Operation) -> None:
+        for index, operand in enumerate(op.operands):
+            if operand not in self._there and (reason := self._fault(op, index, operand)) is not None:
+                raise InnerFault(op, reason)
+
+    def _fault(self, op: Operation, index: int, operand: SSAValue) -> str | None:
+        """Why `op` may not use a value that was not met before it; None where another block of its region has it."""
+        if operand in self._freed:
+            return f"uses %{operand.name_hint or '?'} after its memory was given back by 'spmd.free'"
+        definition = operand.owner
+        home = definition if isinstance(definition, Block) else definition.parent
+        around = tuple(_blocks_around(op))
+        if home is not None and all(block.parent is not home.parent for block in around):
+            return f"operand {index} is defined inside of another op, which does not hand it on"
+        if isinstance(definition, Block):
+            return None
+        if definition.is_ancestor(op):
+            return f"operand {index} is a result of the op around it, '{definition.name}'"
+        if any(block is definition.parent for block in around):
+            return f"operand {index} is defined only further down, by '{definition.name}'"
+        return None
+
+
+def _blocks_around(op: Operation) -> Iterator[Block]:
+    """Yield the block of `op`, the block of its parent op, and so on outwards."""
+    around: Operation | None = op
+    while around is not None and around.parent is not None:
+        yield around.parent
+        around = around.parent_op()

@@ -1,0 +1,35 @@
+// RUN: opt-tool %s --split-input-file --verify-diagnostics
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @no_such_method(%x: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) {
+  // expected-error@+1 {{spmd.method is "banana", expected one of "flat", "padded", "grouped_broadcast", "hierarchical"}}
+  %y = spmd.all_gather [{"gpu"}, {}] %x out_sharding = <@mesh, [{}, {}]> method = "banana" : tensor<4x6xf32>
+  func.return
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @a_method_of_another_kind(%x: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) {
+  // expected-error@+1 {{'spmd.all_gather' of kind all_gather has the method "hierarchical", expected one of "flat", "padded", "grouped_broadcast"}}
+  %y = spmd.all_gather [{"gpu"}, {}] %x out_sharding = <@mesh, [{}, {}]> method = "hierarchical" : tensor<4x6xf32>
+  func.return
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @nothing_is_sent(%x: tensor<4x6xf32>) {
+  // expected-error@+1 {{'spmd.slice' of kind slice has the method "flat", expected none, for it sends nothing}}
+  %y = spmd.slice [{"gpu"}, {}] %x out_sharding = <@mesh, [{"gpu"}, {}]> method = "flat" : tensor<4x6xf32>
+  func.return
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @text_in_the_generic_form(%x: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}) {
+  // expected-error@+1 {{should be of base attribute spmd.method}}
+  %y = "spmd.all_gather"(%x) <{out_sharding = #spmd.sharding<@mesh, [{}, {}]>, axes = #spmd.dim_axes[{"gpu"}, {}], method = "flat"}> : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  func.return
+}
