@@ -2,8 +2,8 @@
 What each stage of a step runs, in the order in which its ranks issue it: the one reading of a scheduled step.
 
 A stage runs its ops in the order of the block. In the place of its first fragment stands its whole schedule, with the
-transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator and the emitter
-all go through these entries, so that what is proved of a program is proved of the one that runs.
+transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator and
+the emitter all go through these entries, so that what is proved of a program is proved of the one that runs.
 """
 
 from __future__ import annotations
