@@ -29,6 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 from . import train
 from .aten import INFERRED, RULE
 from .compute import SIGNATURE
+from .pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
 from .placed import AT, SHARDING
 from .ratios import PIECES, RATIOS, SEGMENT
@@ -136,6 +137,7 @@ ON_ARGUMENTS: Mapping[str, Kind] = {
     SHARDING: SPREAD,
     WORKING: SPREAD,
     REGATHER: FLAG,
+    PIN: _of("a #spmd.pin", ValuePinAttr),
     STAGE: COUNT,
     PIECES: _list(POSITIVE, "whole numbers from 1"),
 }
@@ -158,6 +160,7 @@ ON_OPS: Mapping[str, Kind] = {
     STAGE: COUNT,
     WORKING: _list(_either(SPREAD, UNIT), "#spmd.shardings, unit where there is none"),
     REGATHER: _list(FLAG, "true and false"),
+    PIN: _of("a #spmd.op_pin, or a #spmd.pin on a transfer", OpPinAttr, ValuePinAttr),
     BACKWARD: UNIT,
     CHECKPOINT: COUNT,
     RECOMPUTED: UNIT,
@@ -174,6 +177,7 @@ ON_FUNCTIONS: Mapping[str, Kind] = {
     RATIOS: _list(_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),
     STAGES: _list(TEXT, "names of meshes"),
     SCHEDULE: _list(_SLOTS, "lists of #pipe.slots"),
+    PINS: _list(_of("a #spmd.pin_entry", PinEntryAttr), "#spmd.pin_entries"),
     FRUGAL: UNIT,
     ROOM: NUMBER,
     SEARCH: ENTRIES,

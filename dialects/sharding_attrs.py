@@ -125,9 +125,9 @@ class SignatureAttr(Data[MeshSignature]):
     def parse_parameter(cls, parser: AttrParser) -> MeshSignature:
         with parser.in_angle_brackets():
             mesh = parse_mesh_name(parser)
-            operands = _parse_shardings(parser)
+            operands = parse_shardings(parser)
             parser.parse_punctuation("->")
-            return MeshSignature(mesh, Signature(operands, _parse_shardings(parser)))
+            return MeshSignature(mesh, Signature(operands, parse_shardings(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -296,7 +296,8 @@ def _number(parser: AttrParser) -> Callable[[], int]:
     return lambda: parser.parse_integer(allow_boolean=False, allow_negative=False)
 
 
-def _parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
+def parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
+    """Read `([{"dp"}, {}], [{}])`."""
     parser.parse_punctuation("(")
     if parser.parse_optional_punctuation(")") is not None:
         return ()

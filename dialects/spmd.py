@@ -40,6 +40,7 @@ from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
 from .mesh_ops import ClusterOp, MeshOp, verify_sharding
+from .pins import OpPinAttr, PinEntryAttr, ValuePinAttr
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
 
@@ -388,6 +389,9 @@ SPMD = Dialect(
         SignatureAttr,
         AxesAttr,
         RuleAttr,
+        PinEntryAttr,
+        ValuePinAttr,
+        OpPinAttr,
         DeviceAttr,
         LinkAttr,
         TopologyAttr,

@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.sharding import Sharding
 from .compute import ComputeOp
 from .mesh_ops import verify_sharding
+from .pins import verify_pins
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
@@ -125,10 +126,11 @@ def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[
 
 def verify_attributes(func: FuncOp) -> None:
     """
-    Raise VerifyException unless the shardings of a function's arguments and results fit their types, and its ratios
-    its meshes.
+    Raise VerifyException unless the shardings of a function's arguments and results fit their types, its ratios its
+    meshes, and its pins both.
     """
     verify_ratios(func)
+    verify_pins(func)
     sides = (
         ("argument", func.arg_attrs, func.function_type.inputs),
         ("result", func.res_attrs, func.function_type.outputs),
