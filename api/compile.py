@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from xdsl.context import Context
@@ -76,6 +76,9 @@ BEGIN = Pipeline.of(
 END = Pipeline.of(CheckOrderPass(), CheckMemoryPass(), InsertFreesPass())
 """What is run on every program, behind the passes that decide."""
 
+PlanAlgorithm: TypeAlias = Algorithm | Literal["auto"]
+"""How a plan is found; see `PlanOptions`."""
+
 Observer = Callable[[str], None]
 
 
@@ -108,7 +111,7 @@ class PlanOptions:
             forked, so one is right where a process group or a GPU is in use.
     """
 
-    algorithm: Algorithm | Literal["auto"] | None = None
+    algorithm: PlanAlgorithm | None = None
     pins: str | Path | None = None
     dtype: torch.dtype | None = None
     gradients: bool = False
@@ -137,7 +140,7 @@ class PlanOptions:
             return Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
         algorithm = self._algorithm()
         keep = self.keep_activations if algorithm != "auto" else None
-        return Pipeline.of(
+        made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
             BEGIN,
             RecomputePass() if keep is None else RecomputePass(keep),
@@ -145,8 +148,10 @@ class PlanOptions:
             self._search_plan() if algorithm == "auto" else self._flat(cluster, SearchStrategyPass(algorithm)),
             END,
         )
+        # Read from its text, which names an option that has no such value: types are not checked where passes are made.
+        return Pipeline.parse(str(made))
 
-    def _algorithm(self) -> Algorithm | Literal["auto"]:
+    def _algorithm(self) -> PlanAlgorithm:
         has_preset = self.pins is not None and any(pin.preset for pin in load_pins(self.pins))
         given_shares = self.ratios not in ("auto", "even", "balanced")
         return self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")

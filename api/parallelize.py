@@ -40,7 +40,7 @@ from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
-from .compile import CompiledStep, PlanOptions
+from .compile import CompiledStep, PlanAlgorithm, PlanOptions
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
@@ -59,7 +59,7 @@ def parallelize(
     *,
     pins: str | Path | None = None,
     dtype: torch.dtype | None = None,
-    algorithm: str | None = None,
+    algorithm: PlanAlgorithm | None = None,
     ratios: str = "auto",
     random: Literal["exact", "independent"] = "exact",
     pipeline: str | None = None,
@@ -96,7 +96,7 @@ def parallelize(
             in `TrainingStep`. Of a model function's weights each rank makes only its parts.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
-        pins: a pin file, or the name of a preset.
+        pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         algorithm: of the search.
         ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the

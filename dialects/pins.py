@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, TensorType
 from xdsl.dialects.func import FuncOp
@@ -173,7 +174,7 @@ class OpPinAttr(Data[OpPin]):
 def verify_pins(func: FuncOp) -> None:
     """Raise VerifyException unless the pins of a function's arguments and of its ops fit them and the meshes."""
     entries = func.attributes.get(PINS)
-    count = len(entries.data) if isinstance(entries, ArrayAttr) else 0
+    count = len(cast("ArrayAttr[Attribute]", entries)) if isinstance(entries, ArrayAttr) else 0
     axes = {axis.name: None for mesh in meshes_of(func) for axis in mesh.mesh.axes}
     check = _Check(tuple(axes), count)
     listed = func.arg_attrs.data if func.arg_attrs is not None else ()

@@ -20,7 +20,7 @@ from ...passes.pipeline import run_pipeline
 from ...passes.search.pin_file import is_pin_text
 from ...runtime.initialize import drawn_alike
 from ..calibration.local_cluster import GENERIC
-from ..compile import CompiledStep, PlanOptions, import_training_step, lower
+from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
 from ..training_step import TrainingStep
 from .comparison import Worst
@@ -55,7 +55,7 @@ class CheckCase:
     optimizer: str | None = None
     steps: int = 5
     cluster: Cluster | None = None
-    algorithm: str | None = None
+    algorithm: PlanAlgorithm | None = None
     pipeline: str | None = None
     ratios: str = "auto"
     schedule: tuple[float, ...] = ()
@@ -147,7 +147,7 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
 
 
 def _options(case: CheckCase) -> PlanOptions:
-    algorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
+    algorithm: PlanAlgorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
     asked = PlanOptions(algorithm, case.pins, case.dtype, True, case.pipeline, case.ratios)
     return replace(asked, keep_activations=case.keep_activations)
 

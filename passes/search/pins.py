@@ -209,7 +209,8 @@ class _Preset:
     def tensor_parallel(self) -> None:
         """The batch stays whole, in every op; matrices that matrix products use are split, at home and in use."""
         for op, splits in self._batch_splits().items():
-            self._op(op, SignatureLimit(never=self._placements(op, splits)))
+            if self.view.has(op) and set(splits) != {ANY}:
+                self._op(op, SignatureLimit(never=self._placements(op, splits)))
         for given in self.view.inputs:
             if given.role == train.BATCH:
                 self._value(self.constraints.arguments, given.argument.index, "R")
