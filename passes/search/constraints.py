@@ -173,7 +173,7 @@ def write_pins(view: StepView, constraints: Constraints) -> None:
         if not _is_by_hand(before):
             arguments[value.index] = {PIN: _value_pin(constraints.arguments.get(value.index), value, constraints)}
     # Behind all other attributes, wherever earlier pins were.
-    merge_argument_attributes(view.func, dict.fromkeys(arguments, {PIN: None}))
+    merge_argument_attributes(view.func, {index: {PIN: None} for index in arguments})
     merge_argument_attributes(view.func, arguments)
     for transfer in view.arrivals:
         pin = _value_pin(constraints.arrivals.get(transfer.result), transfer.result, constraints)
