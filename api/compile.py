@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, ModuleOp
 from xdsl.passes import ModulePass
+from xdsl.transforms.canonicalize import CanonicalizePass
+from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 
 from ..dialects.compute import python_value
 from ..dialects.ratios import ratios_of
@@ -27,17 +30,32 @@ from ..lowering.capture.capture import capture_step
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
 from ..passes.add_cluster import add_cluster
+from ..passes.add_pins import AddPinsPass
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
+from ..passes.balance_ratios import BalanceRatiosPass
+from ..passes.check_memory import CheckMemoryPass
+from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
+from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
+from ..passes.decompose_mean import DecomposeMeanPass
+from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
-from ..passes.pipeline import run_pipeline
-from ..passes.pipeline_spec import quoted
+from ..passes.fit_memory import FitMemoryPass
+from ..passes.fixed_point import FixedPointPass
+from ..passes.insert_frees import InsertFreesPass
+from ..passes.insert_resharding import InsertReshardingPass
+from ..passes.join_updates import JoinUpdatesPass
+from ..passes.overlap import OverlapPass
+from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
+from ..passes.recompute import RecomputePass
 from ..passes.scale_loss import ScaleLossPass
-from ..passes.search.pins import load_pins
+from ..passes.search.pin_file import load_pins
 from ..passes.search_plan import SearchPlanPass
+from ..passes.search_strategy import Algorithm, SearchStrategyPass
+from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
 from ..passes.step.step_view import cluster_of_module, step_views
@@ -46,24 +64,20 @@ from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
 from .training_step import LossScaling, TrainingStep
 
-PIPELINE = (
-    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,{recompute},{plan},check-order,check-memory,insert-frees"
+BEGIN = Pipeline.of(
+    DecomposeMeanPass(),
+    DecomposeCrossEntropyPass(),
+    CanonicalizePass(),
+    CommonSubexpressionElimination(),
+    DeadCodeElimination(),
 )
-"""What `plan` runs; `plan` stands for the passes that decide, `search-plan` alone by default."""
+"""What is run on every step that was imported, before anything is decided."""
 
-AGAIN = "{plan},check-order,insert-frees"
-"""
-What `replan` runs on the step before any decision, on which the first passes were run. `search-plan` has made sure that
-the plan fits.
-"""
+END = Pipeline.of(CheckOrderPass(), CheckMemoryPass(), InsertFreesPass())
+"""What is run on every program, behind the passes that decide."""
 
-_FLAT = "{strategy},insert-resharding,select-collectives,overlap{fit},join-updates"
-"""What decides on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
-
-_FIT = ',fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap"}'
-"""Where nothing is pinned and shares are even; others say what they want, or find limits of memory themselves."""
-
-_SEARCH = "search-strategy{algorithm=eliminate}"
+PlanAlgorithm: TypeAlias = Algorithm | Literal["auto"]
+"""How a plan is found; see `PlanOptions`."""
 
 Observer = Callable[[str], None]
 
@@ -80,28 +94,28 @@ class PlanOptions:
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
             `search-strategy`, on the cluster's own mesh with the batch whole. ``fixed`` where a preset is pinned.
-        pins: a pin file.
+        pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
-        pipeline: a pass pipeline that replaces the default one.
+        pipeline: passes, or their text form, that replace the default ones.
         ratios: the shares of devices. ``even``; ``balanced`` by `balance-ratios`; ``auto``, balanced where the devices
             of the cluster differ; or the shares themselves, as ``0.4,0.3,0.2,0.1``, on a mesh of one axis.
         random: ``exact``, the numbers that one device draws; or ``independent``, each rank draws its part by itself.
         probe: whether the rules of ops that the table lacks are inferred from what they compute.
         mesh, stages, micro_batches, duplex, keep_activations, budget: what `search-plan` is not to decide, and its
             seconds; see there.
-        candidate: a file whose candidate `search-plan` makes again, in the place of a search: the `plan.json` of
-            another plan, say.
+        candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
+            say, or the JSON text of it.
         adapt: whether the candidate may be of another cluster, and is put on this one.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
 
-    algorithm: str | None = None
-    pins: str | None = None
+    algorithm: PlanAlgorithm | None = None
+    pins: str | Path | None = None
     dtype: torch.dtype | None = None
     gradients: bool = False
-    pipeline: str | None = None
+    pipeline: str | Pipeline | None = None
     ratios: str = "auto"
     random: Literal["exact", "independent"] = "exact"
     probe: bool = True
@@ -115,49 +129,61 @@ class PlanOptions:
     adapt: bool = False
     processes: int = 1
 
-    def passes(self, cluster: Cluster) -> str:
-        """The pipeline string, for a plan on `cluster`."""
+    def passes(self, cluster: Cluster) -> Pipeline:
+        """
+        The passes that make a plan on `cluster` of an imported step.
+
+        Raises:
+            PipelineError, PinError: the pipeline or the pins that were given cannot be read.
+        """
         if self.pipeline is not None:
-            return self.pipeline
-        first = "draw-independently," if self.random == "independent" else ""
+            return Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
         algorithm = self._algorithm()
         keep = self.keep_activations if algorithm != "auto" else None
-        recompute = "recompute" if keep is None else f"recompute{{keep={keep}}}"
-        return first + PIPELINE.format(recompute=recompute, plan=self._plan(cluster, algorithm))
+        made = Pipeline.of(
+            [DrawIndependentlyPass()] if self.random == "independent" else [],
+            BEGIN,
+            RecomputePass() if keep is None else RecomputePass(keep),
+            [AddPinsPass(str(self.pins))] if self.pins is not None else [],
+            self._search_plan() if algorithm == "auto" else self._flat(cluster, SearchStrategyPass(algorithm)),
+            END,
+        )
+        # Read from its text, which names an option that has no such value: types are not checked where passes are made.
+        return Pipeline.parse(str(made))
 
-    def _algorithm(self) -> str:
+    def _algorithm(self) -> PlanAlgorithm:
         has_preset = self.pins is not None and any(pin.preset for pin in load_pins(self.pins))
         given_shares = self.ratios not in ("auto", "even", "balanced")
         return self.algorithm or ("fixed" if has_preset else "eliminate" if given_shares else "auto")
 
-    def _plan(self, cluster: Cluster, algorithm: str) -> str:
-        """The passes that decide."""
-        if algorithm == "auto":
-            return f"search-plan{{{' '.join(self._decided())}}}"
-        strategy = self._strategy(cluster, algorithm)
-        return _FLAT.format(strategy=strategy, fit=_FIT if strategy == _SEARCH else "")
+    def _search_plan(self) -> SearchPlanPass:
+        """The pass that decides on everything that the user did not."""
+        return SearchPlanPass(
+            mesh=self.mesh,
+            stages=self.stages,
+            micro_batches=self.micro_batches,
+            duplex=self.duplex,
+            keep_activations=self.keep_activations,
+            ratios="even" if self.ratios == "even" else "auto",
+            budget=self.budget,
+            processes=self.processes,
+            candidate=self.candidate,
+            adapt=self.adapt,
+        )
 
-    def _decided(self) -> list[str]:
-        """The options of `search-plan`."""
-        texts = {"mesh": self.mesh, "pins": self.pins, "candidate": self.candidate}
-        plain = {"stages": self.stages, "micro_batches": self.micro_batches, "budget": self.budget}
-        plain["keep_activations"] = self.keep_activations
-        plain["processes"] = self.processes if self.processes > 1 else None
-        found = [f"{name}={quoted(value)}" for name, value in texts.items() if value is not None]
-        found += [f"{name}={value}" for name, value in plain.items() if value is not None]
-        found += ["adapt=true"] if self.adapt else []
-        return [*found, f"duplex={self.duplex}", f"ratios={'even' if self.ratios == 'even' else 'auto'}"]
-
-    def _strategy(self, cluster: Cluster, algorithm: str) -> str:
-        pins = f" pins={quoted(str(self.pins))}" if self.pins else ""
-        search = f"search-strategy{{algorithm={algorithm}{pins}}}"
+    def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
+        """The passes that decide on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
+        program = Pipeline.of(InsertReshardingPass(), SelectCollectivesPass(), OverlapPass())
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
-            return search
-        if self.ratios not in ("auto", "balanced"):
+            # Other algorithms say what is wanted, and ratios find the limits of memory themselves.
+            fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
+            return Pipeline.of(search, program, fits, JoinUpdatesPass())
+        if self.ratios in ("auto", "balanced"):
+            strategy = Pipeline.of(FixedPointPass(str(Pipeline.of(search, BalanceRatiosPass()))))
+        else:
             # The second search is for the ratios that are given.
-            return f"{search},balance-ratios{{ratios={quoted(self.ratios)}}},{search}"
-        # A pipeline in quotes cannot quote the pins; what is pinned need not be found again.
-        return f"{search},balance-ratios" if pins else f'fixed-point{{pipeline="{search},balance-ratios" max=3}}'
+            strategy = Pipeline.of(search, BalanceRatiosPass(self.ratios), search)
+        return Pipeline.of(strategy, program, JoinUpdatesPass())
 
 
 @dataclass(frozen=True)
@@ -246,8 +272,11 @@ def compile_step(
         observe: called with the name of each phase before it begins, to show progress.
 
     Raises:
-        CaptureError, PassError, PipelineError: the step cannot be captured, or no plan obeys what was asked.
+        CaptureError, PassError, PipelineError, PinError: the step cannot be captured, what was asked cannot be read, or
+            no plan obeys it.
     """
+    # A pipeline or pins that cannot be read are told before the step is captured, which takes longer.
+    options.passes(cluster)
     observe("import")
     start = perf_counter()
     module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
@@ -285,7 +314,7 @@ def lower(
             if fault := first_fault(module):
                 hint = "run opt-tool --verify-each to see which"
                 raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
-            return report(module, seconds, name, step_spec)
+            return {**report(module, seconds, name, step_spec), "pipeline": str(passes)}
 
         def emitted() -> tuple[str, float]:
             start = perf_counter()

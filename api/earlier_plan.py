@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from ..runtime.checkpoint import checkpoints
 from .compile import CompiledStep, PlanOptions
 from .files import plan_digest
 from .plan_record import RECORD, PlanRecord
-from .replan import OtherStepError, candidate_file, transition
+from .replan import OtherStepError, transition
 
 LOG = logging.getLogger("shardwright")
 
@@ -58,14 +59,14 @@ class EarlierPlan:
         if self.record.candidate is None:
             return [self._told(each, cluster, adapted=False) for each in compiled(asked)]
         # What it was to obey may be no longer asked for.
-        with candidate_file(replace(self.record, candidate={**self.record.candidate, "pins": []})) as path:
-            if self._is_for(cluster) and not self.record.adapted:
-                # Other options than then, to which it is no answer, are for a search.
-                with suppress(PassError):
-                    found = compiled(replace(asked, candidate=path))
-                    return [self._told(each, cluster, adapted=False) for each in found]
-            found = compiled(replace(asked, candidate=path, adapt=True))
-            return [self._told(each, cluster, adapted=True) for each in found]
+        candidate = json.dumps({**self.record.candidate, "pins": []})
+        if self._is_for(cluster) and not self.record.adapted:
+            # Other options than then, to which it is no answer, are for a search.
+            with suppress(PassError):
+                found = compiled(replace(asked, candidate=candidate))
+                return [self._told(each, cluster, adapted=False) for each in found]
+        found = compiled(replace(asked, candidate=candidate, adapt=True))
+        return [self._told(each, cluster, adapted=True) for each in found]
 
     def _is_for(self, cluster: Cluster) -> bool:
         mesh = self.record.cluster.mesh

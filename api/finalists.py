@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,8 +58,9 @@ def compile_finalists(
         most: how many at most.
 
     Raises:
-        CaptureError, PassError, PipelineError: as in `compile_step`.
+        CaptureError, PassError, PipelineError, PinError: as in `compile_step`.
     """
+    options.passes(cluster)
     observe("import")
     start = time.perf_counter()
     module = import_training_step(step, dtype=options.dtype, gradients=options.gradients, probe=options.probe)
@@ -73,13 +72,10 @@ def compile_finalists(
         )
 
     found = [made(options)]
-    with tempfile.TemporaryDirectory(prefix="shardwright-finalists-") as folder:
-        for number, record in enumerate(_most_worthy(found[0].report["runners_up"], most - 1)):
-            path = Path(folder, f"{number}.json")
-            path.write_text(json.dumps(record), encoding="utf-8")
-            # A slower candidate may turn out not to fit.
-            with suppress(PassError):
-                found.append(made(replace(options, candidate=str(path), adapt=False)))
+    for record in _most_worthy(found[0].report["runners_up"], most - 1):
+        # A slower candidate may turn out not to fit.
+        with suppress(PassError):
+            found.append(made(replace(options, candidate=json.dumps(record), adapt=False)))
     return found
 
 

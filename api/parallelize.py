@@ -40,11 +40,10 @@ from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
 from .calibration.auto_cluster import AUTO, auto_cluster, mesh_of
-from .compile import CompiledStep, PlanOptions
+from .compile import CompiledStep, PlanAlgorithm, PlanOptions
 from .distributed_step import DistributedStep
 from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
-from .pin_file import pin_file
 from .plan_log import log_plan
 from .plan_record import PlanRecord
 from .training_step import LossScaling, TrainingStep
@@ -60,7 +59,7 @@ def parallelize(
     *,
     pins: str | Path | None = None,
     dtype: torch.dtype | None = None,
-    algorithm: str | None = None,
+    algorithm: PlanAlgorithm | None = None,
     ratios: str = "auto",
     random: Literal["exact", "independent"] = "exact",
     pipeline: str | None = None,
@@ -97,7 +96,7 @@ def parallelize(
             in `TrainingStep`. Of a model function's weights each rank makes only its parts.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
             a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
-        pins: a pin file, or the name of a preset.
+        pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         algorithm: of the search.
         ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
@@ -140,9 +139,9 @@ def parallelize(
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
-    options = PlanOptions(algorithm, dtype=dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
+    options = PlanOptions(algorithm, pins, dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
     begun = Path(replan_from) if replan_from is not None else None
-    made = _parallelized(step, device, cluster, options, pins, seed, compared, measure, on_nan, begun)
+    made = _parallelized(step, device, cluster, options, seed, compared, measure, on_nan, begun)
     for batch in shapes:
         made.declare(batch)
     return made
@@ -153,7 +152,6 @@ def _parallelized(
     device: torch.device,
     cluster: str | Path | Cluster | DeviceMesh,
     options: PlanOptions,
-    pins: str | Path | None,
     seed: int | None,
     compared: int,
     measure: int | None,
@@ -174,7 +172,7 @@ def _parallelized(
             cluster = auto_cluster(device, mesh_of(cluster))
         elif cluster == AUTO:
             cluster = auto_cluster(device)
-        asked = _Asked(step, cluster, options, pins, measure, replan_from)
+        asked = _Asked(step, cluster, options, measure, replan_from)
         planned, modules = _from_rank_0(asked)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]
@@ -240,7 +238,6 @@ class _Asked:
     step: TrainingStep
     cluster: str | Path | Cluster
     options: PlanOptions
-    pins: str | Path | None
     measure: int
     replan_from: Path | None
 
@@ -248,15 +245,13 @@ class _Asked:
         """The plan for `world` ranks, and after it others that may be faster."""
         given = self.cluster if isinstance(self.cluster, Cluster) else find_cluster(self.cluster)
         cluster = _fitted(given, world)
-        with pin_file(self.pins) as path:
-            options, most = replace(self.options, pins=path), self.measure if world > 1 else 1
-            name = _name_of(self.step.model)
-            old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
+        most, name = self.measure if world > 1 else 1, _name_of(self.step.model)
+        old = EarlierPlan.find(self.replan_from) if self.replan_from is not None else None
 
-            def compiled(asked: PlanOptions) -> list[CompiledStep]:
-                return compile_finalists(self.step, cluster, asked, most, name=name)
+        def compiled(asked: PlanOptions) -> list[CompiledStep]:
+            return compile_finalists(self.step, cluster, asked, most, name=name)
 
-            return old.made(compiled, options, cluster) if old is not None else compiled(options)
+        return old.made(compiled, self.options, cluster) if old is not None else compiled(self.options)
 
 
 def _name_of(model: nn.Module | Callable[[], nn.Module]) -> str:

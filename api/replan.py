@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from xdsl.context import Context
@@ -20,10 +17,14 @@ from ..dialects.placed import parts_of
 from ..ir.cluster import Cluster
 from ..ir.state_moves import Moves, SpreadState, kept_ranks, state_moves
 from ..passes.add_cluster import add_cluster
+from ..passes.check_order import CheckOrderPass
 from ..passes.errors import describe
-from ..passes.pipeline import run_pipeline
-from ..passes.pipeline_spec import quoted
-from .compile import AGAIN, CompiledStep, PlanOptions, lower
+from ..passes.insert_frees import InsertFreesPass
+from ..passes.pipeline import Pipeline, run_pipeline
+from ..passes.search.constraints import strip_pins
+from ..passes.search_plan import SearchPlanPass
+from ..passes.strip_resharding import StripReshardingPass
+from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord
 from .rank_placement import best_ranks, exchangeable, kept_bytes
 from .state_placement import lasting_values, state_placement
@@ -31,7 +32,8 @@ from .state_placement import lasting_values, state_placement
 
 def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOptions()) -> ModuleOp:
     """
-    What the usual passes make of a planned module on another cluster; the module stays as it is.
+    What the usual passes make of a planned module on another cluster; the module stays as it is. What is pinned in it
+    is obeyed, unless the options have pins.
 
     PassFailedException where it has loops over parts of the batch or stages, which are made before a search and not
     taken back; PassError where no plan fits the cluster.
@@ -45,7 +47,9 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
         options = replace(options, algorithm="fixed" if options.pins else "eliminate")
     found = module.clone()
     add_cluster(found, cluster)
-    run_pipeline(Context(), found, f"strip-resharding,{options.passes(cluster)}")
+    if options.pins is not None:
+        strip_pins(found)
+    run_pipeline(Context(), found, Pipeline.of(StripReshardingPass(), options.passes(cluster)))
     return found
 
 
@@ -119,21 +123,12 @@ def replan(
     _verify_same_step(_shapes_of(undecided), old)
     # Before anything is planned: it may be one that there was not.
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
-    with candidate_file(old) as path:
-        passes = AGAIN.format(plan=f"search-plan{{candidate={quoted(path)} adapt=true}}")
-        options = PlanOptions(pipeline=passes, processes=processes)
-        made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
+    # On what the first passes were run already; `search-plan` has made sure that the plan fits.
+    search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
+    options = PlanOptions(pipeline=Pipeline.of(search, CheckOrderPass(), InsertFreesPass()), processes=processes)
+    made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
     return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)
-
-
-@contextmanager
-def candidate_file(old: PlanRecord) -> Generator[str]:
-    """The path of a file with the candidate of a plan, for as long as the context lasts."""
-    with tempfile.TemporaryDirectory(prefix="shardwright-replan-") as folder:
-        path = Path(folder, "candidate.json")
-        path.write_text(json.dumps(old.candidate), encoding="utf-8")
-        yield str(path)
 
 
 def transition(

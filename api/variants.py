@@ -18,8 +18,9 @@ from ..lowering.capture.capture import OutputForm, Returns, capture_forward
 from ..lowering.codegen.emit_python import emit_python
 from ..lowering.codegen.load_program import load_text
 from ..lowering.importer.step import import_step
+from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
-from ..passes.pipeline import run_pipeline
+from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.homes import Homes
 from ..passes.verification import first_fault
 from ..runtime.agreement import from_rank_0, verify_alike
@@ -30,14 +31,11 @@ from ..runtime.plan import PlanError
 from ..runtime.stages import Stage, connect
 from ..runtime.transfers import Lines
 from .batch_form import BatchForm, Shapes, told
-from .compile import import_training_step, versions
+from .compile import BEGIN, END, import_training_step, versions
 from .training_step import TrainingStep
 
 MOST = 64
 """How many programs for evaluation and prediction a step holds at most."""
-
-_BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-_END = "check-order,check-memory,insert-frees"
 
 Made: TypeAlias = "tuple[str, OutputForm | None]"
 """The text of a program, and the form of what the model returns where the program gives that."""
@@ -81,11 +79,11 @@ class Planner:
             return self._emitted(self.homes.plan_step(module)), None
 
     def _begin(self, module: ModuleOp) -> None:
-        first = "draw-independently," if self.draws_independently else ""
-        run_pipeline(Context(), module, first + _BEGIN, verify_each=False)
+        first = [DrawIndependentlyPass()] if self.draws_independently else []
+        run_pipeline(Context(), module, Pipeline.of(first, BEGIN), verify_each=False)
 
     def _emitted(self, module: ModuleOp) -> str:
-        run_pipeline(Context(), module, _END, verify_each=False)
+        run_pipeline(Context(), module, END, verify_each=False)
         if fault := first_fault(module):
             raise PassError("plan", "invalid", fault.message, fault.op)
         return emit_python(module, name=self.name, step_spec=None, versions=versions())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import pickle
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,7 +13,7 @@ from _outline import Outline, Stretch, outline_of
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import import_training_step
+from shardwright.api.compile import BEGIN, import_training_step
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
@@ -24,7 +23,9 @@ from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import CollectiveWork
-from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.partition_stages import PartitionStagesPass
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_functions
 
 RANKS, HOST, BATCH, LAYERS = 16, 4, 32, 24
@@ -126,18 +127,13 @@ def _searched(axes: tuple[tuple[str, int], ...], begins: tuple[int, ...]) -> Mod
     links = tuple(Link(axis, 0.0, 1e-10) for axis in mesh.names)
     add_cluster(module, Cluster("amp", mesh, (device,), (0,) * RANKS, links))
     presets = [(preset, axis) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in mesh.names]
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write("".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for preset, axis in presets))
-        file.flush()
-        pins = f' pins="{file.name}"' if presets else ""
-        first = ",".join(map(str, begins))
-        run_pipeline(
-            Context(),
-            module,
-            "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-            f'partition-stages{{stages={len(begins)} begins="{first}"}},search-strategy{{algorithm=fixed{pins}}}',
-            verify_each=False,
-        )
+    pins = "".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for preset, axis in presets)
+    passes = Pipeline.of(
+        BEGIN,
+        PartitionStagesPass(len(begins), begins=",".join(map(str, begins))),
+        SearchStrategyPass("fixed", pins or None),
+    )
+    run_pipeline(Context(), module, passes, verify_each=False)
     return module
 
 

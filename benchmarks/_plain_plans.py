@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby, product
-from pathlib import Path
 from time import perf_counter
 
 from xdsl.context import Context
@@ -26,7 +24,8 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import StepView, step_views
 
@@ -300,15 +299,13 @@ class Workshop:
         """The step with its decisions in the IR, or why there are none."""
         module = (self.prepared.fused if plan.is_fused else self.prepared.decomposed).clone()
         add_cluster(module, on_mesh(self.cluster, plan.mesh))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "pins.toml"
-            file.write_text("".join(_pin(preset, axes) for preset, axes in plan.pins))
-            after = f",{plan.after}" if plan.after else ""
-            search = f'search-strategy{{algorithm=fixed pins="{file}"}}' if plan.pins else "search-strategy"
-            try:
-                run_pipeline(Context(), module, f"{plan.before}{search}{after}", verify_each=False)
-            except PassError as error:
-                return str(error)
+        pins = "".join(_pin(preset, axes) for preset, axes in plan.pins)
+        search = SearchStrategyPass("fixed", pins) if pins else SearchStrategyPass()
+        passes = Pipeline.of(Pipeline.parse(plan.before.rstrip(",")), search, Pipeline.parse(plan.after))
+        try:
+            run_pipeline(Context(), module, passes, verify_each=False)
+        except PassError as error:
+            return str(error)
         return module
 
 

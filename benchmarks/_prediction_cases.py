@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
 
-_HEAD = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{{algorithm=fixed pins={pins}}}"
+_FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
 _SHARDED = "insert-resharding,select-collectives"
 _TAIL = "check-memory,insert-frees"
-_HALVES = "split-batch{{parts=2}}"
+_HALVES = "split-batch{parts=2}"
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Form:
     Args:
         pins: the entries of a pin file; none: the strategy is searched for.
         mesh: another mesh than one axis of all ranks.
-        pipeline: replaces the usual passes; `{pins}` in it is the pin file.
+        pipeline: replaces the usual passes and pins.
         ratios: as `PlanOptions` has them.
     """
 
@@ -40,6 +38,10 @@ def _preset(name: str, axis: str = "") -> str:
     return f'[[pin]]\npreset = "{name}"\n{axes}'
 
 
+def _pinned(preset: str, *passes: str) -> str:
+    return ",".join((_FIRST, f"search-strategy{{algorithm=fixed pins={preset}}}", *passes, _TAIL))
+
+
 _HOSTS = "node=2,gpu=2"
 FORMS: dict[str, Form] = {
     "searched": Form(),
@@ -49,9 +51,9 @@ FORMS: dict[str, Form] = {
     "uneven": Form(_preset("dp"), ratios="0.625,0.375"),
     "hybrid": Form(_preset("dp", "node") + _preset("tp", "gpu"), mesh=_HOSTS),
     "grid": Form(mesh=_HOSTS),
-    "no overlap": Form(_preset("zero3"), pipeline=f"{_HEAD},{_SHARDED},{_TAIL}"),
-    "micro": Form(_preset("dp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},accumulate,overlap,{_TAIL}"),
-    "duplex": Form(_preset("tp"), pipeline=f"{_HEAD},{_HALVES},{_SHARDED},duplex,overlap,{_TAIL}"),
+    "no overlap": Form(pipeline=_pinned("zero3", _SHARDED)),
+    "micro": Form(pipeline=_pinned("dp", _HALVES, _SHARDED, "accumulate", "overlap")),
+    "duplex": Form(pipeline=_pinned("tp", _HALVES, _SHARDED, "duplex", "overlap")),
 }
 """The ways by name."""
 
@@ -128,10 +130,5 @@ def meshes(groups: Sequence[Group]) -> Iterator[str]:
 def plan(step: TrainingStep, form: str, cluster: Cluster, keep: float | None = None) -> CompiledStep:
     """The plan of `step` in one of the ways, for `cluster`, which keeps a part of activations."""
     way = FORMS[form]
-    with tempfile.TemporaryDirectory() as folder:
-        pins = Path(folder) / "pins.toml"
-        pins.write_text(way.pins)
-        pipeline = way.pipeline.format(pins=f'"{pins}"') if way.pipeline else None
-        given = str(pins) if way.pins else None
-        options = PlanOptions(pins=given, pipeline=pipeline, ratios=way.ratios, keep_activations=keep)
-        return compile_step(step, cluster, options, name=form.replace(" ", "_"))
+    options = PlanOptions(pins=way.pins or None, pipeline=way.pipeline, ratios=way.ratios, keep_activations=keep)
+    return compile_step(step, cluster, options, name=form.replace(" ", "_"))

@@ -38,10 +38,8 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
 _TAIL = "check-memory,insert-frees"
-_PINNED = "search-strategy{{algorithm=fixed pins={pins}}}"
+_TENSOR_PARALLEL, _DATA_PARALLEL = (f"search-strategy{{algorithm=fixed pins={preset}}}" for preset in ("tp", "dp"))
 _FLAT = "insert-resharding,select-collectives"
-_TENSOR_PARALLEL = '[[pin]]\npreset = "tp"\n'
-_DATA_PARALLEL = '[[pin]]\npreset = "dp"\n'
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Comparison:
     Programs of one step on one emulated cluster.
 
     Args:
-        pipelines: by name the passes, in which `{pins}` is the pin file; the first is what others are compared with.
+        pipelines: by name the passes; the first is what others are compared with.
         shares: by rank, the share of a core that it gets.
         speeds: by rank, its FLOP/s in the cluster that is planned for, as a share of the others'.
     """
@@ -58,40 +56,37 @@ class Comparison:
     step: str
     pipelines: Mapping[str, str]
     ranks: int = 2
-    pins: str = ""
     shares: Mapping[int, float] = field(default_factory=dict[int, float])
     speeds: Sequence[float] = (1.0, 1.0)
 
 
 def _pipeline(schedule: str) -> str:
-    stages = f"{_HEAD},partition-stages{{{{stages=2}}}},search-strategy,split-batch{{{{parts=8}}}},{_FLAT},overlap"
-    return f"{stages},schedule-pipeline{{{{schedule={schedule}}}}},plan-transfers,{_TAIL}"
+    stages = f"{_HEAD},partition-stages{{stages=2}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
+    return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
 COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
         "gpt2",
         {
-            "no duplex": f"{_HEAD},{_PINNED},{_FLAT},overlap,{_TAIL}",
-            "duplex": f"{_HEAD},{_PINNED},split-batch{{{{parts=2}}}},{_FLAT},duplex,overlap,{_TAIL}",
+            "no duplex": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "duplex": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts=2}},{_FLAT},duplex,overlap,{_TAIL}",
         },
-        pins=_TENSOR_PARALLEL,
     ),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
     "shares": Comparison(
         "mlp",
         {
-            "even": f"{_HEAD},{_PINNED},{_FLAT},overlap,{_TAIL}",
-            "balanced": f"{_HEAD},{_PINNED},balance-ratios,{_FLAT},overlap,{_TAIL}",
+            "even": f"{_HEAD},{_DATA_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "balanced": f"{_HEAD},{_DATA_PARALLEL},balance-ratios,{_FLAT},overlap,{_TAIL}",
         },
-        pins=_DATA_PARALLEL,
         shares={1: 0.4},
         speeds=(1.0, 0.4),
     ),
 }
 
 
-def programs(comparison: Comparison, rate: str, folder: Path) -> dict[str, str]:
+def programs(comparison: Comparison, rate: str) -> dict[str, str]:
     """The text of every program, planned for the cluster that is emulated."""
     from shardwright.api.compile import PlanOptions, compile_step
     from shardwright.ir.cluster_file import parse_cluster
@@ -105,13 +100,10 @@ def programs(comparison: Comparison, rate: str, folder: Path) -> dict[str, str]:
     text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
     link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
     cluster = parse_cluster(text + places + link, "emulated")
-    pins = folder / "pins.toml"
-    pins.write_text(comparison.pins)
     step = STEPS[comparison.step]()
     found: dict[str, str] = {}
     for name, passes in comparison.pipelines.items():
-        options = PlanOptions(pipeline=passes.format(pins=f'"{pins}"'))
-        found[name] = compile_step(step, cluster, options, name=name).program
+        found[name] = compile_step(step, cluster, PlanOptions(pipeline=passes), name=name).program
     return found
 
 
@@ -157,7 +149,7 @@ def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
     comparison = COMPARISONS[name]
     with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * comparison.ranks) as names:
         folder = Path(made)
-        texts = programs(comparison, rate, folder)
+        texts = programs(comparison, rate)
         first = next(iter(texts))
         listed = [(first, texts[first]), *texts.items()]
         asked = {"step": comparison.step, "programs": listed, "pairs": pairs}

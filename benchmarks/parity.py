@@ -44,13 +44,8 @@ PRESETS = {"ddp": "dp", "fsdp2": "zero3"}
 
 def plan_text(step: TrainingStep, ranks: int, preset: str) -> str:
     """The program of `step` pinned to a preset on one axis of `ranks` devices."""
-    import tempfile
-
     cluster = on_mesh(find_cluster("local-4"), Mesh.of(gpu=ranks))
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as pins:
-        pins.write(f'[[pin]]\npreset = "{preset}"\n')
-        pins.flush()
-        return compile_step(step, cluster, PlanOptions(pins=pins.name), name=preset).program
+    return compile_step(step, cluster, PlanOptions(pins=preset), name=preset).program
 
 
 def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:

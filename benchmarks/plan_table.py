@@ -156,22 +156,14 @@ def planned(case: Case) -> dict[str, Any]:
         options = PlanOptions(mesh="8x8", stages=1, micro_batches=1, duplex="no")
     else:
         given = dict(zip(case.options[::2], case.options[1::2], strict=True))
-        pins = _pin_file(given["--pin"]) if "--pin" in given else None
         keep = float(given["--keep-activations"]) if "--keep-activations" in given else None
-        options = PlanOptions(pins=pins, keep_activations=keep)
+        options = PlanOptions(pins=given.get("--pin"), keep_activations=keep)
     cluster = find_cluster(case.cluster)
     try:
         made = lower(_imported(case.step).clone(), cluster, options, name=case.step, step_spec=case.step, seconds={})
     except PassError as error:
         return {"error": str(error)}
     return dict(made.report)
-
-
-@lru_cache
-def _pin_file(preset: str) -> str:
-    path = Path(tempfile.mkdtemp(prefix="plan-table-")) / f"{preset}.toml"
-    path.write_text(f'[[pin]]\npreset = "{preset}"\n')
-    return str(path)
 
 
 def planned_by_command(case: Case) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, import_training_step
 from shardwright.api.files import write_atomically
-from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text, parse_module
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
@@ -37,7 +36,7 @@ from shardwright.tools.ir_input import full_context
 
 _STAGES = (
     "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=8},"
-    'search-strategy{algorithm=fixed pins="PINS"},split-batch{parts=16},insert-resharding,select-collectives,overlap,'
+    "search-strategy{algorithm=fixed pins=zero3},split-batch{parts=16},insert-resharding,select-collectives,overlap,"
     "schedule-pipeline{schedule=1f1b},plan-transfers,insert-frees"
 )
 _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
@@ -76,9 +75,7 @@ def made(case: Case) -> ModuleOp:
     links = (Link(axis.name, 25e-6 if axis.name == "node" else 12e-6, 1 / 45e9) for axis in case.mesh.axes)
     cluster = Cluster("h100", case.mesh, (_H100,), (0,) * case.mesh.device_count, tuple(links))
     add_cluster(module, cluster)
-    with pin_file("zero3") as pins:
-        usual = PlanOptions("fixed", pins).passes(cluster)
-        run_pipeline(Context(), module, case.passes.replace("PINS", str(pins)) or usual)
+    run_pipeline(Context(), module, case.passes or PlanOptions("fixed", "zero3").passes(cluster))
     return module
 
 

@@ -36,6 +36,7 @@ from .kinds import (
     shown,
 )
 from .mesh_ops import find_mesh, verify_sharding
+from .pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr, verify_pins
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
 from .placed import AT, SHARDING
 from .ratios import PIECES, RATIOS, SEGMENT, verify_ratios
@@ -81,6 +82,7 @@ ON_ARGUMENTS: Mapping[str, Kind] = {
     SHARDING: SPREAD,
     WORKING: SPREAD,
     REGATHER: FLAG,
+    PIN: instance_of("a #spmd.pin", ValuePinAttr),
     STAGE: COUNT,
     PIECES: list_of(POSITIVE, "whole numbers from 1"),
 }
@@ -103,6 +105,7 @@ ON_OPS: Mapping[str, Kind] = {
     STAGE: COUNT,
     WORKING: list_of(either(SPREAD, UNIT), "#spmd.shardings, unit where there is none"),
     REGATHER: list_of(FLAG, "true and false"),
+    PIN: instance_of("a #spmd.op_pin, or a #spmd.pin on a transfer", OpPinAttr, ValuePinAttr),
     BACKWARD: UNIT,
     CHECKPOINT: COUNT,
     RECOMPUTED: UNIT,
@@ -117,6 +120,7 @@ ON_FUNCTIONS: Mapping[str, Kind] = {
     RATIOS: list_of(instance_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),
     STAGES: list_of(TEXT, "names of meshes"),
     SCHEDULE: list_of(_SLOTS, "lists of #pipe.slots"),
+    PINS: list_of(instance_of("a #spmd.pin_entry", PinEntryAttr), "#spmd.pin_entries"),
     FRUGAL: UNIT,
     ROOM: NUMBER,
     SEARCH: ENTRIES,
@@ -152,9 +156,10 @@ def verify_op_attributes(op: Operation) -> None:
 def verify_function_attributes(func: FuncOp) -> None:
     """
     Raise VerifyException unless what is decided for a function fits it: the attributes of its arguments and results,
-    its ratios, its stages and its schedule.
+    its ratios, its pins, its stages and its schedule.
     """
     verify_ratios(func)
+    verify_pins(func)
     _verify_roles(func)
     if len(func.body.blocks) == 1:
         Stages(func).verify()

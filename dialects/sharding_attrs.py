@@ -126,9 +126,9 @@ class SignatureAttr(Data[MeshSignature]):
     def parse_parameter(cls, parser: AttrParser) -> MeshSignature:
         with parser.in_angle_brackets():
             mesh = parse_mesh_name(parser)
-            operands = _parse_shardings(parser)
+            operands = parse_shardings(parser)
             parser.parse_punctuation("->")
-            return MeshSignature(mesh, Signature(operands, _parse_shardings(parser)))
+            return MeshSignature(mesh, Signature(operands, parse_shardings(parser)))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -280,7 +280,8 @@ def parse_sharding(parser: AttrParser) -> Sharding:
     return shardings[0]
 
 
-def _parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
+def parse_shardings(parser: AttrParser) -> tuple[Sharding, ...]:
+    """Read `([{"dp"}, {}], [{}])`."""
     parser.parse_punctuation("(")
     if parser.parse_optional_punctuation(")") is not None:
         return ()

@@ -41,6 +41,7 @@ from ..ir.sharding import Sharding
 from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
 from .kinds import one_of
 from .mesh_ops import ClusterOp, MeshOp, verify_sharding
+from .pins import OpPinAttr, PinEntryAttr, ValuePinAttr
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
 from .words import CollectiveKindAttr, MethodAttr
@@ -396,6 +397,9 @@ SPMD = Dialect(
         SignatureAttr,
         AxesAttr,
         RuleAttr,
+        PinEntryAttr,
+        ValuePinAttr,
+        OpPinAttr,
         DeviceAttr,
         LinkAttr,
         TopologyAttr,

@@ -13,13 +13,15 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..dialects.ratios import ratios_of, set_ratios
-from ..dialects.step import BALANCE
+from ..dialects.step import BALANCE, sharding_of
 from ..ir.cluster import Cluster
+from ..ir.pins import is_as_pinned
 from ..ir.ratios import EVEN, Ratios
 from ..ir.signatures import Split, choices_of, needs_all_parts
 from .analysis.durations import ComputeSeconds
 from .analysis.memory import size_text
 from .errors import fail
+from .search.constraints import constraints_of
 from .search_strategy import HEADROOM
 from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
@@ -29,7 +31,7 @@ from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
 from .step.factors import Factors
 from .step.requirements import require_no_joined_updates
-from .step.step_view import StepView, step_functions, step_views
+from .step.step_view import StepView, step_functions, step_views, value_label
 from .strip_resharding import strip_resharding
 
 _ROUNDS = 8
@@ -46,7 +48,8 @@ class BalanceRatiosPass(ModulePass):
     """
     Give the parts of each axis the shares with which the chosen program takes the least time.
 
-    Requires: signatures (`search-strategy`), a cluster.
+    Requires: signatures (`search-strategy`), a cluster. A sharding that is pinned with its offsets must be what the
+    shares give (`add-pins`).
     Ensures: the function's `spmd.ratios` has the shares, where they are not even, and every signature, home and
     working copy is divided by them; axes and dims stay as they were. Its `spmd.balance` has the predicted seconds of
     a step before and after, and which ops run whole because a device must not lack a part. Ops carry `spmd.segment`
@@ -116,6 +119,7 @@ class BalanceRatiosPass(ModulePass):
             balancer = _Balancer(op, view, cluster, self._axes(view.func, cluster))
             segments = None if self.segments == "layers" else self.segments
             found.setdefault(view.func, []).append(balancer.run(segments, self._given(view.func, cluster)))
+            _verify_pins(view)
         for func, stages in found.items():
             func.attributes[BALANCE] = _summary(stages)
 
@@ -140,6 +144,19 @@ class BalanceRatiosPass(ModulePass):
         except ValueError as error:
             fail(func, f"balance-ratios{{ratios={self.ratios!r}}}: {error}")
         return found
+
+
+def _verify_pins(view: StepView) -> None:
+    """OpFailure where the shares have moved the boundaries of a sharding that is pinned in full."""
+    constraints, hint = constraints_of(view), "leave offsets out of the pin, or give the ratios that they are of"
+    for index, limit in constraints.arguments.items():
+        home = sharding_of(argument := view.func.body.block.args[index])
+        if limit.sharding is not None and not is_as_pinned(home, limit.sharding):
+            shares = f"the shares divide {value_label(argument)} as {home}, pinned is {limit.sharding}"
+            fail(view.func, f"{constraints.named(limit.by)}: {shares}; {hint}")
+    for op, limit in constraints.ops.items():
+        if limit.is_exact and op.signature is not None and not limit.allows(op.signature):
+            fail(op, f"{constraints.named(limit.by)}: under the shares its signature is {op.signature}; {hint}")
 
 
 @dataclass(frozen=True)

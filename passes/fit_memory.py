@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.step import ROOM, SEARCH
 from .analysis.memory import peak_memory
-from .pipeline import run_pipeline
+from .pipeline import Pipeline, run_pipeline
 from .step.step_view import step_views
 
 
@@ -67,13 +67,14 @@ class FitMemoryPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module."""
+        pipeline = Pipeline.parse(self.pipeline)
         for _ in range(self.max):
             excesses = _excesses(op)
             if not excesses:
                 return
             for func, excess in excesses.items():
                 func.attributes[ROOM] = FloatAttr(_believed(func) - excess, 64)
-            run_pipeline(ctx, op, self.pipeline)
+            run_pipeline(ctx, op, pipeline)
 
 
 def _excesses(module: ModuleOp) -> dict[FuncOp, float]:

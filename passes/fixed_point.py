@@ -8,7 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from .pipeline import replace_module, run_pipeline
+from .errors import PassError
+from .pipeline import Pipeline, replace_module, run_pipeline
 from .shares.prediction import predicted_seconds
 
 _CLOSE = 1e-9
@@ -22,7 +23,8 @@ class FixedPointPass(ModulePass):
 
     The strategy is best for the ratios that it was found with, and ratios for the strategy: each is found in turn.
     The time is that of the phases of `balance-ratios`. It may also rise, or swing between two programs; the run that
-    does not improve on the best ends the loop and is dropped.
+    does not improve on the best, or fails, ends the loop and is dropped. What is pinned (`add-pins`) stays, so that
+    every run obeys it.
 
     Pipeline: fixed-point{pipeline="search-strategy,balance-ratios" max=3}
 
@@ -75,9 +77,16 @@ class FixedPointPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the whole module."""
+        pipeline = Pipeline.parse(self.pipeline)
         best, least = op.clone(), float("inf")
-        for _ in range(self.max):
-            run_pipeline(ctx, op, self.pipeline)
+        for turn in range(self.max):
+            try:
+                run_pipeline(ctx, op, pipeline)
+            except PassError:
+                # Under the shares that were found, pins may leave no strategy.
+                if turn == 0:
+                    raise
+                break
             seconds = predicted_seconds(op)
             if seconds >= least * (1.0 - _CLOSE):
                 break

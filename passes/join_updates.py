@@ -16,6 +16,7 @@ from ..dialects import train
 from ..dialects.aten import AtenOp
 from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of, value_bytes
 from ..dialects.mesh_ops import ClusterOp
+from ..dialects.pins import PIN
 from ..dialects.sharding_attrs import SignatureAttr
 from ..dialects.spmd import FreeOp, SliceOp
 from ..ir.cluster import Cluster
@@ -263,7 +264,7 @@ def _structure(update: Update, common: Container[SSAValue]) -> object:
     return tuple(found)
 
 
-_OF_ONE = (SIGNATURE, train.UPDATE)
+_OF_ONE = (SIGNATURE, PIN, train.UPDATE)
 """Attributes in which updates that are joined may differ."""
 
 

@@ -16,6 +16,7 @@ from ..dialects.staged import Stages
 from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh
 from .errors import fail
+from .search.pins import resolve_pins
 from .stages.divide import divide
 from .stages.partition import Partition, partition
 from .stages.stage_costs import AmpCosts, StageCosts, read_forward_seconds
@@ -33,7 +34,8 @@ class PartitionStagesPass(ModulePass):
     stage. A weight that several stages use is kept by the first: it crosses to the others, and their gradients come
     back. Batch items, scalars and constants, and what is made of these alone, every stage has for itself.
 
-    Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`.
+    Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`. What `add-pins` added is resolved
+    again, for the meshes of the stages.
     Ensures: a mesh and a cluster for each stage; `pipe.stages` on the function, `pipe.stage` on arguments and ops;
     transfers without shardings; a step count, a learning rate and a loss for each stage.
 
@@ -117,6 +119,7 @@ class PartitionStagesPass(ModulePass):
             clusters = stage_clusters(cluster, counts)
             divide(view, layers, [c.mesh.name for c in clusters], found.bounds)
             add_stages(op, clusters)
+        resolve_pins(op)
 
     def _best(self, view: StepView, layers: Layers, cluster: Cluster) -> tuple[tuple[int, ...], Partition]:
         """The fastest partition over the ways to give out ranks."""

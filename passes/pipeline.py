@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias
 
@@ -12,11 +13,40 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from .errors import OpFailure, PassError
-from .pipeline_spec import parse_pipeline
+from .pipeline_spec import parse_pipeline, pass_text
 from .registry import PassFactory
 from .verification import first_fault
 
 Observer: TypeAlias = Callable[[ModulePass, ModuleOp], None]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Passes in the order in which they run; the text form is what `opt-tool --pass-pipeline` takes."""
+
+    passes: tuple[ModulePass, ...]
+
+    @staticmethod
+    def of(*passes: ModulePass | Iterable[ModulePass]) -> Pipeline:
+        """The pipeline of some passes, and of sequences of passes."""
+        return Pipeline(tuple(p for each in passes for p in ((each,) if isinstance(each, ModulePass) else each)))
+
+    @staticmethod
+    def parse(text: str, available: Mapping[str, PassFactory] | None = None) -> Pipeline:
+        """
+        The passes that `text` names, from `available`, by default ours and xDSL's own.
+
+        Raises:
+            PipelineError: `text` names no pipeline; the error points at what is wrong.
+        """
+        return Pipeline(parse_pipeline(text, available))
+
+    def __iter__(self) -> Iterator[ModulePass]:
+        return iter(self.passes)
+
+    def __str__(self) -> str:
+        """The text form, which `parse` reads; options that are the default are left out."""
+        return ",".join(map(pass_text, self.passes))
 
 
 def run_passes(
@@ -51,7 +81,7 @@ def run_passes(
 def run_pipeline(
     ctx: Context,
     module: ModuleOp,
-    pipeline: str,
+    pipeline: str | Pipeline,
     *,
     available: Mapping[str, PassFactory] | None = None,
     verify_each: bool = True,
@@ -59,15 +89,15 @@ def run_pipeline(
     on_after: Observer | None = None,
 ) -> dict[str, float]:
     """
-    Run the passes that `pipeline` names, as `run_passes` does.
+    Run the passes of `pipeline`, as `run_passes` does.
 
-    They come from `available`, by default ours and xDSL's own. PipelineError says what is wrong with the
+    Those of a text come from `available`, by default ours and xDSL's own. PipelineError says what is wrong with the
     text, before any pass has run.
     """
     return run_passes(
         ctx,
         module,
-        parse_pipeline(pipeline, available),
+        (Pipeline.parse(pipeline, available) if isinstance(pipeline, str) else pipeline).passes,
         verify_each=verify_each,
         on_before=on_before,
         on_after=on_after,

@@ -14,6 +14,7 @@ from xdsl.utils.arg_spec import parse_pipeline as parse_specs
 from xdsl.utils.exceptions import ArgSpecParseError, ParseError
 from xdsl.utils.hints import isa
 
+from ..dialects.cluster_attrs import float_text
 from .errors import nearest, sentence
 from .registry import PassFactory, available_passes, our_passes
 
@@ -77,6 +78,33 @@ def quoted(text: str) -> str:
         raise PipelineError(message, text.encode(errors="replace").decode(), wrong, wrong + 1, "rename it")
     return f'"{"".join(_ESCAPES.get(c, c) for c in text)}"'
 
+
+def pass_text(each: ModulePass) -> str:
+    """A pass with the options that are not the default, as a pipeline names it: `search-strategy{algorithm=fixed}`."""
+    required = type(each).required_fields()
+    given = ((field, getattr(each, field.name)) for field in fields(each) if field.init)
+    texts = [
+        field.name.replace("_", "-") + (f"={_spelled(value)}" if value not in (None, ()) else "")
+        for field, value in given
+        if field.name in required or value != _default(field)
+    ]
+    return each.name + (f"{{{' '.join(texts)}}}" if texts else "")
+
+
+def _spelled(value: object) -> str:
+    """A value so that it is read as what it is, and not as a number or a word with a meaning."""
+    match value:
+        case float():
+            return float_text(value)
+        case str():
+            return value if _WORD.fullmatch(value) and value not in ("true", "false") else quoted(value)
+        case tuple():
+            return ",".join(map(_spelled, cast(tuple[object, ...], value)))
+        case _:
+            return str(value).lower()
+
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 

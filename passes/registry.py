@@ -13,6 +13,7 @@ PassFactory: TypeAlias = Callable[[], type[ModulePass]]
 
 _HOMES: dict[str, str] = {
     "add-cluster": "add_cluster:AddClusterPass",
+    "add-pins": "add_pins:AddPinsPass",
     "clip-gradients": "clip_gradients:ClipGradientsPass",
     "partition-stages": "partition_stages:PartitionStagesPass",
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",

@@ -17,6 +17,7 @@ from ..dialects.compute import plain_attribute
 from ..dialects.step import CHOSEN, PLAN, RUNNERS_UP
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh, parse_mesh
+from ..ir.pins import Pin
 from ..ir.text_file import read_text
 from .analysis.memory import size_text
 from .errors import fail
@@ -29,7 +30,8 @@ from .planning.notes import Allowance, Note
 from .planning.records import Chosen
 from .planning.summary import plan_attribute
 from .planning.workbench import Finished, Refused, Workbench
-from .search.pins import Pin, PinError, load_pins
+from .search.constraints import is_pinned, pin_entries
+from .search.pins import add_pins
 from .step.requirements import require_no_stages
 from .step.step_view import cluster_of_module, step_functions
 from .strip_resharding import strip_resharding
@@ -48,7 +50,8 @@ class SearchPlanPass(ModulePass):
     is not finished. Where devices differ they have shares by their speed. Of what fits in memory the fastest is kept.
 
     Requires: a `spmd.mesh` and a `spmd.cluster`; a step without stages. Run it after `decompose-mean`; a batch-norm is
-    decomposed if that pays.
+    decomposed if that pays. What is pinned (`add-pins`) every candidate obeys; it keeps the mesh, to whose axes pins
+    refer.
     Ensures: what `search-strategy`, `partition-stages`, `split-batch`, `insert-resharding`, `select-collectives`,
     `accumulate`, `duplex`, `overlap`, `join-updates`, `schedule-pipeline` and `plan-transfers` ensure, as far as they
     were of use. The mesh may be another one of the same devices. `spmd.plan` on the function has the chosen candidate,
@@ -127,9 +130,6 @@ class SearchPlanPass(ModulePass):
     ratios: Literal["auto", "even"] = "auto"
     """Whether devices that differ may have shares by their speed."""
 
-    pins: str | None = None
-    """A TOML file of pins, which every candidate obeys; they keep the mesh, whose axes they refer to."""
-
     budget: int | float | None = None
     """Seconds after which no further candidate is begun, and the best so far is the plan."""
 
@@ -140,7 +140,8 @@ class SearchPlanPass(ModulePass):
     """In how many processes of this machine candidates are tried; the plan does not depend on it."""
 
     candidate: str | None = None
-    """A JSON file with a candidate, as `spmd.chosen`, or a `plan.json`: it is made again, and nothing is searched."""
+    """A candidate, as `spmd.chosen`, or a `plan.json`, in a JSON file or as JSON text: it is made again, and nothing is
+    searched."""
 
     adapt: bool = False
     """Whether the candidate may be of another cluster: it is then put on the devices that there are, and searched is
@@ -159,19 +160,26 @@ class SearchPlanPass(ModulePass):
         cluster = cluster_of_module(op)
         try:
             given = self._given(cluster) if self.candidate is not None else None
-            pins = load_pins(self.pins) if self.pins is not None else given.pins if given is not None else ()
             fixed = self._fixed(cluster)
             if given is not None and not self.adapt and not _obeys(fixed, given.candidate.layout):
-                raise ValueError(f"{self.candidate} is {given.candidate.name}, asked for was {fixed}; leave one out")
-        except (PinError, ValueError) as error:
+                raise ValueError(f"{self._source} is {given.candidate.name}, asked for was {fixed}; leave one out")
+        except ValueError as error:
             raise PassFailedException(str(error)) from error
-        bench = Workbench(op, cluster, pins)
+        if given is not None and given.pins and not is_pinned(op):
+            add_pins(op, given.pins)
+        pins = pin_entries(funcs[0])
+        bench = Workbench(op, cluster)
         found = self._found(bench, given, fixed)
         if isinstance(found, str):
             fail(funcs[0], found)
         replace_module(op, found.best.module)
         for func in step_functions(op):
             func.attributes |= found.attributes(pins, cluster.mesh)
+
+    @property
+    def _source(self) -> str:
+        """Where the candidate comes from, for messages."""
+        return "the given candidate" if _is_json(self.candidate or "") else str(self.candidate)
 
     def _found(self, bench: Workbench, given: Chosen | None, fixed: Fixed) -> _FoundPlan | str:
         if given is None:
@@ -205,7 +213,7 @@ class SearchPlanPass(ModulePass):
             made = bench.adapted(candidate) if self.adapt else bench.finish(bench.solve(candidate))
             best = min(made, key=lambda each: each.seconds)
         except Refused as error:
-            return f"{candidate.name}, as {self.candidate} has it, cannot be: {error}"
+            return f"{candidate.name}, as {self._source} has it, cannot be: {error}"
         peak, memory = best.tightest
         note = Note(best.candidate, best.seconds, "" if best.fits else "does not fit", best.exposed, peak, memory)
         return _FoundPlan(best, [note])
@@ -213,17 +221,18 @@ class SearchPlanPass(ModulePass):
     def _given(self, cluster: Cluster) -> Chosen:
         """The candidate of the file; ValueError where it has none, or one for another number of devices."""
         try:
-            read = json.loads(read_text(self.candidate or ""))
+            text = self.candidate or ""
+            read = json.loads(text if _is_json(text) else read_text(text))
             given = Chosen.read(read.get("chosen_candidate", read), cluster.mesh.name)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{self.candidate}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
+                f"{self._source}: cannot read a candidate ({type(error).__name__}: {error}); expected the plan.json"
                 " of a plan that was searched for, or its entry chosen_candidate"
             ) from error
         mesh = given.candidate.layout.mesh
         if not self.adapt and mesh.device_count != cluster.mesh.device_count:
             raise ValueError(
-                f"{self.candidate}: the candidate is for {mesh.device_count} devices, cluster {cluster.name!r} has"
+                f"{self._source}: the candidate is for {mesh.device_count} devices, cluster {cluster.name!r} has"
                 f" {cluster.mesh.device_count}; search again"
             )
         return given
@@ -283,6 +292,11 @@ class _FoundPlan:
         )
         plan = plan_attribute(self.best.candidate.name, self.best.seconds, self.bound, self.notes)
         return {CHOSEN: chosen, PLAN: plan, **({RUNNERS_UP: ArrayAttr(others)} if others else {})}
+
+
+def _is_json(text: str) -> bool:
+    """Whether a candidate is given as text, and not as a file."""
+    return text.lstrip().startswith("{")
 
 
 def _obeys(fixed: Fixed, layout: Layout) -> bool:

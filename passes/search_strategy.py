@@ -19,10 +19,10 @@ from ..dialects.step import (
     SEARCH,
 )
 from ..ir.cluster import Cluster
-from .errors import fail
+from .add_pins import AddPinsPass
+from .search.constraints import Constraints, constraints_of
 from .search.decided import write_strategy
 from .search.objective import COMPLETION, Weights
-from .search.pins import Constraints, Pin, PinError, apply_pins, load_pins
 from .search.problem import Infeasible, Solution, TooManyError, brute_force
 from .search.strategy import build_problem
 from .search.strategy_problem import StrategyProblem
@@ -45,7 +45,7 @@ class SearchStrategyPass(ModulePass):
     Give every op a signature and every argument a home, at the least predicted time of a step.
 
     Requires: a `spmd.mesh` and a `spmd.cluster`. Reshardings and collectives of an earlier run are stripped
-    first.
+    first. What is pinned (`add-pins`) is obeyed, and stays.
     Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
     users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
     it, in seconds. Where memory is short, the function is marked `spmd.frugal`.
@@ -96,7 +96,7 @@ class SearchStrategyPass(ModulePass):
     """
 
     pins: str | None = None
-    """A TOML file of pins."""
+    """Pins to add first, as by `add-pins`."""
 
     memory: int | float | None = None
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
@@ -114,20 +114,15 @@ class SearchStrategyPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
-        try:
-            pins = load_pins(self.pins) if self.pins is not None else ()
-        except PinError as error:
-            raise PassFailedException(str(error)) from error
         strip_resharding(op)
+        if self.pins is not None:
+            AddPinsPass(self.pins).apply(ctx, op)
         for func in step_functions(op):
             func.attributes.pop(FRUGAL, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
-            try:
-                stage = search(view, cluster, pins, self.algorithm, self.memory, self._weights)
-                found.setdefault(view.func, []).append(stage)
-            except PinError as error:
-                fail(view.func, str(error))
+            stage = search(view, cluster, self.algorithm, self.memory, self._weights)
+            found.setdefault(view.func, []).append(stage)
         for func, stages in found.items():
             func.attributes[SEARCH] = self._summary(stages)
 
@@ -146,13 +141,12 @@ class SearchStrategyPass(ModulePass):
 def search(
     view: StepView,
     cluster: Cluster,
-    pins: Sequence[Pin],
     algorithm: Algorithm,
     memory: float | None = None,
     weights: Weights = Weights(),
 ) -> Found:
     """Search one step function, or one stage of it, and write what was found; see `SearchStrategyPass`."""
-    constraints = apply_pins(pins, view)
+    constraints = constraints_of(view)
     weights = COMPLETION if algorithm == "fixed" else weights
     return search_within(view, cluster, constraints, _room(view.func, cluster, memory), algorithm, weights)
 

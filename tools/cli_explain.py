@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.table import Table
 from rich.text import Text
+from xdsl.utils.exceptions import PassFailedException
 
 from ..api.files import UNDECIDED
 from ..ir.sharding import Sharding
@@ -20,7 +21,8 @@ from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.alternatives import Alternative, Alternatives, Decided, NoSuchDecision, Question
 from ..passes.planning.records import Chosen
 from ..passes.planning.workbench import Refused, Workbench
-from ..passes.search.pins import PinError
+from ..passes.search.constraints import is_pinned
+from ..passes.search.pins import add_pins
 from ..passes.step.step_view import cluster_of_module
 from .cli_arguments import TOOL, command_line
 from .cli_console import bound_text, print_report, working
@@ -140,11 +142,13 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
         cluster = cluster_of_module(module)
         try:
             chosen = Chosen.read(report["chosen_candidate"], cluster.mesh.name)
-            bench = Workbench(module, cluster, chosen.pins).keeping(chosen.candidate.layout.keep)
+            if chosen.pins and not is_pinned(module):
+                add_pins(module, chosen.pins)
+            bench = Workbench(module, cluster).keeping(chosen.candidate.layout.keep)
             return Question(bench, chosen.candidate, name, phase).answer()
         except NoSuchDecision as error:
             raise _error(str(error), _nearest(name, error.known)) from error
-        except (KeyError, TypeError, ValueError, PinError, Refused) as error:
+        except (KeyError, TypeError, ValueError, PassFailedException, Refused) as error:
             hint = "plan again: it may be of another version"
             raise _error(f"the plan of {folder} cannot be made again: {error}", hint) from error
 

@@ -19,7 +19,6 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
-from ..api.pin_file import pin_file
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
 from ..dialects import train
@@ -96,12 +95,11 @@ def planned(
     options: Namespace, cluster: Cluster, dtype: torch.dtype | None = None, pipeline: str | None = None
 ) -> CompiledStep:
     """Plan the step that a command line names, showing progress."""
-    pins = getattr(options, "pin", None)
     spec = getattr(options, "step", None) or options.target
-    with working(f"planning {spec}") as phase, pin_file(pins) as path, plan_progress(phase):
+    with working(f"planning {spec}") as phase, plan_progress(phase):
         asked = PlanOptions(
             getattr(options, "algorithm", None),
-            path,
+            getattr(options, "pin", None),
             dtype,
             pipeline=pipeline,
             ratios=getattr(options, "ratios", "auto"),

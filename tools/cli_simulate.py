@@ -117,12 +117,10 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace)
 
 def _replanned(module: ModuleOp, cluster: Cluster, options: Namespace) -> ModuleOp:
     from ..api.compile import PlanOptions
-    from ..api.pin_file import pin_file
     from ..api.replan import replanned
 
     try:
-        with pin_file(options.pin) as pins:
-            return replanned(module, cluster, PlanOptions(options.algorithm, pins, ratios=options.ratios))
+        return replanned(module, cluster, PlanOptions(options.algorithm, options.pin, ratios=options.ratios))
     except PassFailedException as error:
         raise _error(f"--replan: {error}") from error
 

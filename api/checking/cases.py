@@ -17,10 +17,10 @@ from ...ir.submesh import on_mesh
 from ...lowering.capture.calling import Batch, build_optimizer
 from ...passes.add_cluster import add_cluster
 from ...passes.pipeline import run_pipeline
+from ...passes.search.pin_file import is_pin_text
 from ...runtime.initialize import drawn_alike
 from ..calibration.local_cluster import GENERIC
-from ..compile import CompiledStep, PlanOptions, import_training_step, lower
-from ..pin_file import is_pin_text, pin_file
+from ..compile import CompiledStep, PlanAlgorithm, PlanOptions, import_training_step, lower
 from ..steps import find_step
 from ..training_step import TrainingStep
 from .comparison import Worst
@@ -55,7 +55,7 @@ class CheckCase:
     optimizer: str | None = None
     steps: int = 5
     cluster: Cluster | None = None
-    algorithm: str | None = None
+    algorithm: PlanAlgorithm | None = None
     pipeline: str | None = None
     ratios: str = "auto"
     schedule: tuple[float, ...] = ()
@@ -141,20 +141,18 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
     """
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)
-    with pin_file(case.pins) as pins:
-        passes = _options(case, pins).passes(cluster)
-        run_pipeline(Context(), module, passes)
-    return passes
+    passes = _options(case).passes(cluster)
+    run_pipeline(Context(), module, passes)
+    return str(passes)
 
 
-def _options(case: CheckCase, pins: str | None) -> PlanOptions:
-    algorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
-    asked = PlanOptions(algorithm, pins, case.dtype, True, case.pipeline, case.ratios)
+def _options(case: CheckCase) -> PlanOptions:
+    algorithm: PlanAlgorithm = case.algorithm or ("fixed" if case.pins else "eliminate")
+    asked = PlanOptions(algorithm, case.pins, case.dtype, True, case.pipeline, case.ratios)
     return replace(asked, keep_activations=case.keep_activations)
 
 
 def compile_case(case: CheckCase, module: ModuleOp) -> CompiledStep:
     """Plan a case on its imported step, which is changed."""
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
-    with pin_file(case.pins) as pins:
-        return lower(module, cluster, _options(case, pins), name=case.name, step_spec=None, seconds={})
+    return lower(module, cluster, _options(case), name=case.name, step_spec=None, seconds={})

@@ -18,10 +18,11 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.step import is_regathered, sharding_of, working_of
+from ...ir.pins import ShardingLimit, SignatureLimit, is_same
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
+from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached
-from ..search.pins import Constraints, Limit, OpLimit, Pin, apply_pins, is_same
 from ..search.problem import Costs, Infeasible, Problem, States
 from ..search.strategy_problem import StrategyProblem
 from ..step.step_view import StepView, step_views
@@ -209,7 +210,7 @@ class Question:
         self.observe(f"the objective of each alternative: {way.choice.name}")
         problems = [
             (problem, nodes)
-            for view, problem in self.bench.problems(way, _opened(self.subject, self.bench.pins))
+            for view, problem in self.bench.problems(way, _opened(self.subject))
             if (nodes := _nodes(problem, self.subject, view))
         ]
         states = self._states(problems)
@@ -232,7 +233,7 @@ class Question:
         """The best program with a state that one way to search finds."""
         self.observe(f"{state}: {way.choice.name}")
         try:
-            solved = self.bench.solve(way, _fixed(self.subject, state, self.bench.pins))
+            solved = self.bench.solve(way, _fixed(self.subject, state))
             if solved.fingerprint not in self.steps:
                 self.steps[solved.fingerprint] = self._fastest(self.bench.finish(solved))
         except Refused as error:
@@ -316,29 +317,29 @@ def _objective(problem: StrategyProblem, nodes: list[int], state: int) -> float:
         return float("inf")
 
 
-def _opened(subject: Subject, pins: Sequence[Pin]) -> Narrow:
-    """Leave a subject open, as far as what the user pinned allows."""
+def _opened(subject: Subject) -> Narrow:
+    """Leave a subject open, as far as what is pinned in the IR allows."""
 
     def narrow(view: StepView, constraints: Constraints) -> None:
-        asked = apply_pins(pins, view)
+        asked = constraints_of(view)
         for each in subject.found_in(view):
             if isinstance(each, ComputeOp):
-                constraints.ops[id(each)] = asked.ops.get(id(each), OpLimit())
+                constraints.ops[each] = asked.ops.get(each, SignatureLimit())
             else:
-                constraints.arguments[each.index] = asked.arguments.get(each.index, Limit())
+                constraints.arguments[each.index] = asked.arguments.get(each.index, ShardingLimit())
 
     return narrow
 
 
-def _fixed(subject: Subject, state: State, pins: Sequence[Pin]) -> Narrow:
-    """Give a subject one state, which what the user pinned allows."""
-    opened = _opened(subject, pins)
+def _fixed(subject: Subject, state: State) -> Narrow:
+    """Give a subject one state, which what is pinned in the IR allows."""
+    opened = _opened(subject)
 
     def narrow(view: StepView, constraints: Constraints) -> None:
         opened(view, constraints)
         for each in subject.found_in(view):
             if isinstance(each, ComputeOp) and isinstance(state, Signature):
-                constraints.ops[id(each)] = replace(constraints.ops[id(each)], signature=state)
+                constraints.ops[each] = replace(constraints.ops[each], signature=state)
             elif isinstance(each, BlockArgument) and isinstance(state, Sharding):
                 before = constraints.arguments[each.index]
                 constraints.arguments[each.index] = replace(before, sharding=before.sharding or state)

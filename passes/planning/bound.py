@@ -29,8 +29,8 @@ from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ...ir.signatures import signatures
 from ..analysis.compute import has_tables, op_work, seconds_by_signature
+from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
-from ..search.pins import Constraints, apply_pins
 from ..search.problem import Costs, Edge, Problem
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
@@ -125,7 +125,7 @@ def plan_bound(
         enough = target if least is None else min(target, least.seconds)
         seconds, parts = 0.0, list[Bound]()
         for view, cluster in bench.laid_out(layout):
-            bounding = _Bounding(view, cluster, apply_pins(bench.pins, view), LIMITS, bench.tables_of(cluster))
+            bounding = _Bounding(view, cluster, constraints_of(view), LIMITS, bench.tables_of(cluster))
             parts.append(bounding.run(start, rounds, enough))
             start = start or bounding.best
             seconds += parts[-1].seconds

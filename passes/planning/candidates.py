@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...ir.mesh import Mesh
+from ...ir.pins import Pin
 from ..search.objective import COMPLETION, Weights
-from ..search.pins import Pin
 from ..stages.schedules import Policy
 
 Mode = Literal["whole", "accumulate", "duplex", "pipeline"]

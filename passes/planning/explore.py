@@ -120,7 +120,7 @@ class Explorer:
         """Those that the devices may form."""
         if self.fixed.mesh is not None:
             return [self.fixed.mesh]
-        return [self.bench.own_mesh] if self.bench.pins else meshes(self.cluster)
+        return [self.bench.own_mesh] if self.bench.is_pinned else meshes(self.cluster)
 
     def run(self) -> Finished | None:
         """Try what is worth it, in an order that does not depend on how long anything takes."""

@@ -27,6 +27,7 @@ from ...dialects.staged import Stages
 from ...dialects.step import CHOSEN, merge_argument_attributes, sharding_of
 from ...ir.cluster import Cluster
 from ...ir.mesh import AxisKind, Mesh
+from ...ir.pins import ShardingLimit
 from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ..accumulate import AccumulatePass
@@ -41,7 +42,7 @@ from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
-from ..search.pins import Constraints, Limit
+from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
@@ -193,7 +194,7 @@ class Homes:
             kept = [(each, key) for each in view.inputs if (key := _key(each, view.stage)) in self.shardings]
             homes = {each.argument: self.shardings[key] for each, key in kept if self._is_alike(view, each, key)}
             self._keep_boundaries(view, homes)
-            limits = {argument.index: Limit(sharding=home) for argument, home in homes.items()}
+            limits = {argument.index: ShardingLimit(home) for argument, home in homes.items()}
             mine = sum(local_bytes(argument, home, view.mesh) for argument, home in homes.items())
             room = (1.0 - HEADROOM) * cluster.memory - max(self.held - mine, 0)
             search_within(view, cluster, Constraints(limits), room)

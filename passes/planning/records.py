@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...ir.mesh import Axis, Mesh
+from ...ir.pins import Pin
 from ...ir.sharding import parse_sharding
 from ..search.objective import Weights
-from ..search.pins import Pin
 from .candidates import Candidate, Choice, Family, Layout
 
 Record = dict[str, Any]

@@ -167,7 +167,7 @@ class Trials:
     def _of(self, candidate: Candidate) -> _Benches:
         if (keep := candidate.layout.keep) not in self._benches:
             bench = self._bench.keeping(keep)
-            self._benches[keep] = _Benches(bench, None if bench.pins else _short_benches(bench))
+            self._benches[keep] = _Benches(bench, None if bench.is_pinned else _short_benches(bench))
         return self._benches[keep]
 
     def _solved(self, candidate: Candidate) -> Attempt | str:

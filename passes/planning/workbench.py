@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
@@ -38,11 +38,13 @@ from ..pipeline import run_passes
 from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
+from ..search.constraints import Constraints, constraints_of, is_pinned, pin_entries
 from ..search.decided import Counterparts, strategy_of, unpacked
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.memory import Prices, Strategy
 from ..search.objective import BatchLoop, Weights
-from ..search.pins import Constraints, Pin, PinError, apply_pins
+from ..search.pin_file import PinError
+from ..search.pins import apply_pins, resolve_pins
 from ..search.problem import Infeasible, Problem, Solution
 from ..search.shared_tables import Tables
 from ..search.strategy import build_problem
@@ -78,7 +80,7 @@ _GOOD_ENOUGH = 0.03
 
 
 Narrow = Callable[[StepView, Constraints], None]
-"""Changes the constraints of one stage, besides what pins say: to fix one decision, say, or to leave it open."""
+"""Changes the constraints of one stage, besides what is pinned: to fix one decision, say, or to leave it open."""
 
 
 class Refused(ValueError):
@@ -90,8 +92,7 @@ class Workbench:
     Makes candidates of one step on one cluster.
 
     Args:
-        module: with the cluster, and without decisions.
-        pins: what every candidate must obey.
+        module: with the cluster, and without decisions; every candidate obeys what is pinned in it.
         folding: that of a longer step, whose strategies shall be made programs of this one; by default its own.
         tables: by cluster, those of other workbenches.
         keep: what part of activations is kept at most (`recompute`); that of all layouts.
@@ -101,12 +102,12 @@ class Workbench:
         self,
         module: ModuleOp,
         cluster: Cluster,
-        pins: Sequence[Pin] = (),
         folding: Folding | None = None,
         tables: dict[Cluster, Tables] | None = None,
         keep: float = 1.0,
     ) -> None:
-        self.fused, self.cluster, self.pins, self.keep = module, cluster, tuple(pins), keep
+        self.fused, self.cluster, self.keep = module, cluster, keep
+        self.is_pinned = is_pinned(module)
         self.ctx = Context()
         self.has_batch_norm = any(op.name in BATCH_NORMS for op in module.walk())
         self.module = module.clone()
@@ -133,14 +134,14 @@ class Workbench:
         if keep == self.keep:
             return self
         if keep not in self._keeping:
-            made = Workbench(self._given, self.cluster, self.pins, tables=self._tables, keep=keep)
+            made = Workbench(self._given, self.cluster, tables=self._tables, keep=keep)
             self._keeping[keep] = made
         return self._keeping[keep]
 
     @cached_property
     def folding(self) -> Folding | None:
         """How equal layers are represented by few; None where there are none, or pins, which may tell them apart."""
-        return self._folding or (None if self.pins else folding_of(self.module))
+        return self._folding or (None if self.is_pinned else folding_of(self.module))
 
     @property
     def rows(self) -> int:
@@ -383,12 +384,14 @@ class Workbench:
         if layout not in self._laid_out:
             module = (self.fused if layout.fused else self.module).clone()
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
-            if layout.stages > 1:
-                try:
+            try:
+                if layout.stages > 1:
                     PartitionStagesPass(layout.stages, micro_batches=4 * layout.stages).apply(self.ctx, module)
-                except PassFailedException as error:
-                    self._cannot[layout] = str(error)
-                    raise Refused(str(error)) from error
+                else:
+                    resolve_pins(module)
+            except PassFailedException as error:
+                self._cannot[layout] = str(error)
+                raise Refused(str(error)) from error
             self._laid_out[layout] = LaidOut.of(module)
         return self._laid_out[layout]
 
@@ -417,7 +420,9 @@ class Workbench:
     ) -> Callable[..., StrategyProblem]:
         """What makes the problem of a stage, at prices of memory."""
         choice = candidate.choice
-        constraints = apply_pins((*choice.pins, *self.pins), view)
+        constraints = constraints_of(view)
+        if choice.pins:
+            constraints = apply_pins(choice.pins, view, pin_entries(view.func)).and_also(constraints)
         if narrow is not None:
             narrow(view, constraints)
         tables = self.tables_of(cluster)

@@ -19,14 +19,11 @@ from ...dialects import train
 from ...dialects.compute import ComputeOp, shape_of
 from ...dialects.pipe import TransferOp
 from ...ir.mesh import Axis, Mesh
+from ...ir.pins import Placement, placement
 from ...ir.rules import Rule
-from ...ir.sharding import Sharding
 from ...ir.signatures import choices, signature
 from ..analysis.comparisons import find_comparisons
 from ..step.step_view import StepView
-
-Placement = str | tuple[str, int | None]
-"""What a sharding says of one axis: "R", "P" or ("S", dim)."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +32,6 @@ class Propagation:
 
     ops: dict[ComputeOp, tuple[Placement, ...]]
     arrivals: dict[SSAValue, Placement]
-
-
-def placement(sharding: Sharding, axis: str) -> Placement:
-    """What `sharding` says of `axis`."""
-    for dim, spread in enumerate(sharding.dims):
-        if axis in spread.axes:
-            return ("S", dim)
-    return "P" if axis in sharding.partial_axes else "R"
 
 
 def propagate_batch(

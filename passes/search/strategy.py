@@ -27,6 +27,7 @@ from ...dialects.compute import ComputeOp, dtype_of, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
 from ...dialects.train import may_join
 from ...ir.cluster import Cluster
+from ...ir.pins import ShardingLimit, SignatureLimit
 from ...ir.ratios import Splits
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
@@ -38,9 +39,9 @@ from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
 from ..step.factors import Factors
 from ..step.step_view import StepView
+from .constraints import Constraints
 from .memory import Lifetimes, Prices, owns_memory
 from .objective import BatchLoop, Price, ShardingChange, Weights
-from .pins import Constraints, OpLimit
 from .problem import Costs, Edge, Problem
 from .shared_tables import Port, Tables
 from .strategy_problem import Decision, EdgeTraffic, StrategyProblem
@@ -133,7 +134,7 @@ class _Builder:
         every = self._signatures(op, rule, splits, turns)
         key = (id(rule), splits, limits, turns)
         if key not in tables.signatures:
-            allowed = tuple(s for s in every if self.constraints.allows(s, limits))
+            allowed = tuple(s for s in every if limits is None or limits.allows(s))
             tables.signatures[key] = allowed or self.constraints.refuse_op(op)
             tables.wider[id(tables.signatures[key])] = every
         states = tables.signatures[key]
@@ -149,10 +150,10 @@ class _Builder:
         seconds = self._seconds(op, states, turns)
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
 
-    def _limits(self, op: ComputeOp) -> OpLimit | None:
+    def _limits(self, op: ComputeOp) -> SignatureLimit | None:
         """The limit on an op's signature, if there is one."""
         limits = self.constraints.of_op(op)
-        return replace(limits or OpLimit(), takes_partial=False) if op in self.reductions.reduced else limits
+        return replace(limits or SignatureLimit(), takes_partial=False) if op in self.reductions.reduced else limits
 
     def _signatures(
         self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns
@@ -207,7 +208,7 @@ class _Builder:
         key = (splits, limits)
         if key not in self.tables.homes:
             states = all_shardings(splits, self.view.mesh, partial=False)
-            states = tuple(s for s in states if self.constraints.allows(s, limits))
+            states = tuple(s for s in states if limits.allows(s))
             self.tables.homes[key] = states or self.constraints.refuse_input(argument)
         return self.tables.homes[key]
 
@@ -316,10 +317,10 @@ class _Builder:
             return once
         return np.concatenate([once * (2.0 if option else 1.0) for option in options], axis=1)
 
-    def _limited(self, value: SSAValue, states: Port, limits: object) -> Port:
+    def _limited(self, value: SSAValue, states: Port, limits: ShardingLimit) -> Port:
         key = ("copy", id(states), limits)
         if key not in self.tables.homes:
-            allowed = tuple(s for s in states if self.constraints.allows(s, limits))
+            allowed = tuple(s for s in states if limits.allows(s))
             self.tables.homes[key] = allowed or (Sharding.replicated(len(shape_of(value))),)
         return self.tables.homes[key]
 

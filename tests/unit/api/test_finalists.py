@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import pytest
 from split_cluster import split_cluster
+from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument
 
 from shardwright.api.compile import CompiledStep, PlanOptions
 from shardwright.api.finalists import compile_finalists, fastest, measured_here
+from shardwright.dialects import train
+from shardwright.dialects.step import argument_attribute, sharding_of
 from shardwright.ir.mesh import Mesh
 from shardwright.models.registry import training_step
 
@@ -52,6 +58,30 @@ def test_the_fastest_counts_and_all_are_reported(finalists: list[CompiledStep]):
     assert report["chosen"] == reports[1]["chosen"]
     assert [each["measured_step_s"] for each in report["measured"]] == [3.0, 1.0, 2.0]
     assert [each["plan"] for each in report["measured"]] == [each["chosen"] for each in reports]
+
+
+def test_no_plan_goes_through_a_file(monkeypatch: pytest.MonkeyPatch, finalists: list[CompiledStep]):
+    """Neither pins nor candidates do, in whichever way they are made again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a temporary file")
+
+    for name in ("mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    pins = '[[pin]]\nvalue = "*.weight"\nsharding = \'[{}, {"gpu"}]\'\n'
+    options = PlanOptions(pins=pins, stages=1, micro_batches=1, duplex="no")
+    made = compile_finalists(training_step("mlp-tiny"), split_cluster(Mesh.of(gpu=2)), options, 2)
+    assert len(made) == 2
+    for each in made:
+        func = next(op for op in each.module.walk() if isinstance(op, FuncOp))
+        homes = [sharding_of(arg) for arg in func.body.block.args if is_weight(arg)]
+        assert len(homes) > 1
+        assert {str(home) for home in homes} == {'[{}, {"gpu"}]'}
+
+
+def is_weight(argument: BlockArgument) -> bool:
+    name = argument_attribute(argument, train.PARAM)
+    return isinstance(name, StringAttr) and name.data.endswith(".weight")
 
 
 @pytest.mark.distributed

@@ -8,7 +8,6 @@ import torch
 
 import shardwright
 from shardwright.api.compile import PlanOptions, lower
-from shardwright.api.pin_file import pin_file
 from shardwright.api.plan_record import PlanRecord
 from shardwright.api.replan import replan
 from shardwright.api.state_placement import state_placement
@@ -64,9 +63,8 @@ def test_the_state_of_the_old_plan_becomes_that_of_the_new_one_bit_by_bit():
     searched = lower(load_module(str(STEP)), three, options, name="road", step_spec=None, seconds={})
     assert searched.undecided is not None
     # Whatever the fastest plan is: here all that can be split is, so that much has to be moved.
-    with pin_file("zero3") as pins:
-        zero = PlanOptions(algorithm="fixed", pins=pins, ratios="balanced")
-        old = lower(load_module(str(STEP)), three, zero, name="road", step_spec=None, seconds={})
+    zero = PlanOptions(algorithm="fixed", pins="zero3", ratios="balanced")
+    old = lower(load_module(str(STEP)), three, zero, name="road", step_spec=None, seconds={})
     record = PlanRecord.of(old.module, searched.report)
     found = replan(searched.undecided.clone(), record, mixed)
     before, after = state_placement(old.module), {each.name: each for each in state_placement(found.step.module)}

@@ -4,7 +4,7 @@ import pytest
 from hostile_files import KINDS, cluster_texts, load_what_is_used, mutants, outcome, pin_texts
 
 from shardwright.ir.cluster_file import ClusterFileError, cluster_toml, parse_cluster
-from shardwright.passes.search.pins import PinError, parse_pins
+from shardwright.passes.search.pin_file import PinError, parse_pins
 
 HOSTS = """version = 3
 mesh = ["gpu=4"]

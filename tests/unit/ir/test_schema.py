@@ -9,16 +9,10 @@ import torch
 
 from shardwright.ir.ops.schema import _WORDS, SCHEMAS, TENSOR, Argument, arguments_of, parse_arguments
 from shardwright.ir.ops.table import op_table
-from shardwright.lowering.fused import attention_ops, cross_entropy_ops, grouped_ops, random_ops
+from shardwright.lowering.fused.table import FUSED_OPS
 from shardwright.tools.schemas import schemas_text
 
-FUSED: dict[str, Callable[..., Any]] = {
-    "attention": attention_ops.attention,
-    "attention_backward": attention_ops.attention_backward,
-    **cross_entropy_ops.FUNCTIONS,
-    **grouped_ops.FUNCTIONS,
-    **random_ops.FUNCTIONS,
-}
+FUSED = {name: op.definition for name, op in FUSED_OPS.items()}
 KINDS = {"torch.Tensor": TENSOR, "torch.dtype": "ScalarType", "_Shape": "SymInt", "torch.Tensor | float": TENSOR}
 
 

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.checking.cases import CheckCase, imported
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.pin_file import pin_file
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp
 from shardwright.ir.mesh import parse_mesh
@@ -52,9 +51,8 @@ def planned(optimizer: str, clip_norm: float | None = None) -> ModuleOp:
     """A step up to `overlap`; not to be changed."""
     module = imported(case(optimizer, clip_norm=clip_norm))
     add_cluster(module, CLUSTER)
-    with pin_file("zero3") as pins:
-        passes = f'search-strategy{{algorithm=fixed pins="{pins}"}},insert-resharding,select-collectives,overlap'
-        run_pipeline(Context(), module, f"decompose-mean,canonicalize,cse,dce,{passes}")
+    passes = "add-pins{pins=zero3},search-strategy{algorithm=fixed},insert-resharding,select-collectives,overlap"
+    run_pipeline(Context(), module, f"decompose-mean,canonicalize,cse,dce,{passes}")
     return module
 
 

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from split_cluster import split_cluster
@@ -49,12 +48,10 @@ def imported(model: str, cluster: Cluster) -> ModuleOp:
     return module
 
 
-def planned(model: str, cluster: Cluster, preset: str, folder: Path) -> ModuleOp:
+def planned(model: str, cluster: Cluster, preset: str) -> ModuleOp:
     """Return a shipped model's step with collectives chosen, under a preset's pin."""
-    pins = folder / "pins.toml"
-    pins.write_text(f'[[pin]]\npreset = "{preset}"\n')
     module = imported(model, cluster)
-    search = f'search-strategy{{algorithm=fixed pins="{pins}"}}'
+    search = f"add-pins{{pins={preset}}},search-strategy{{algorithm=fixed}}"
     passes = f"decompose-mean,canonicalize,cse,dce,{search},insert-resharding,select-collectives"
     run_pipeline(Context(), module, passes)
     return module
@@ -85,8 +82,8 @@ def communications(module: ModuleOp) -> Counter[str]:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
-def test_numbers_stay(preset: str, options: str, tmp_path: Path):
-    before = planned("mlp-tiny", split_cluster(parse_mesh("dp=2,tp=2")), preset, tmp_path)
+def test_numbers_stay(preset: str, options: str):
+    before = planned("mlp-tiny", split_cluster(parse_mesh("dp=2,tp=2")), preset)
     check_pass(before, overlapped(before, options), "overlap")
 
 
@@ -107,8 +104,8 @@ def choose_at_random(module: ModuleOp, mesh: Mesh, seed: int) -> None:
             op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, choose.choice(signatures(op.rule(), mesh)))
 
 
-def test_data_parallel_gradients_travel_in_a_handful_of_buckets(tmp_path: Path):
-    before = planned("gpt2-tiny", find_cluster("local-4"), "dp", tmp_path)
+def test_data_parallel_gradients_travel_in_a_handful_of_buckets():
+    before = planned("gpt2-tiny", find_cluster("local-4"), "dp")
     assert communications(before)["all_reduce"] == 38
     # The count of labels; the loss with all gradients.
     assert communications(overlapped(before))["all_reduce"] == 2
@@ -117,8 +114,8 @@ def test_data_parallel_gradients_travel_in_a_handful_of_buckets(tmp_path: Path):
 
 
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
-def test_the_predicted_time_falls_and_memory_stays(preset: str, tmp_path: Path):
-    before = planned("gpt2-tiny", find_cluster("local-4"), preset, tmp_path)
+def test_the_predicted_time_falls_and_memory_stays(preset: str):
+    before = planned("gpt2-tiny", find_cluster("local-4"), preset)
     cluster = cluster_of_module(before)
     after = overlapped(before, "{bucket_mb=0.02}")
     slow, fast = (predict(step_of(module), cluster) for module in (before, after))
@@ -145,14 +142,14 @@ def reductions_in_flight(module: ModuleOp) -> int:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_no_more_reductions_are_in_flight_than_asked(most: int, tmp_path: Path):
-    before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3", tmp_path)
+def test_no_more_reductions_are_in_flight_than_asked(most: int):
+    before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3")
     assert reductions_in_flight(overlapped(before, "{bucket_mb=0.001}")) > most
     assert reductions_in_flight(overlapped(before, f"{{bucket_mb=0.001 in_flight={most}}}")) == most
 
 
-def test_where_memory_is_short_less_is_under_way(tmp_path: Path):
-    before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3", tmp_path)
+def test_where_memory_is_short_less_is_under_way():
+    before = planned("gpt2-tiny", find_cluster("hidup-2x4-10g"), "zero3")
     cluster = cluster_of_module(before)
 
     def peak(options: str) -> int:
@@ -165,6 +162,6 @@ def test_where_memory_is_short_less_is_under_way(tmp_path: Path):
     assert peak(f"{{bucket_mb=0.02 memory={between}}}") <= between
 
 
-def test_a_second_run_changes_nothing(tmp_path: Path):
-    once = overlapped(planned("mlp-tiny", find_cluster("local-4"), "dp", tmp_path))
+def test_a_second_run_changes_nothing():
+    once = overlapped(planned("mlp-tiny", find_cluster("local-4"), "dp"))
     assert str(overlapped(once)) == str(once)

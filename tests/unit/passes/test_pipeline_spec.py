@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from shardwright.passes.pipeline import Pipeline
 from shardwright.passes.pipeline_spec import PipelineError, options_of, parse_pipeline
 
 
@@ -59,6 +60,28 @@ def missing_library() -> type[ModulePass]:
 )
 def test_pipelines_are_read(text: str, passes: tuple[ModulePass, ...]):
     assert parse_pipeline(text, PASSES) == passes
+
+
+@pytest.mark.parametrize(
+    ("passes", "text"),
+    [
+        ((), ""),
+        ((Search(),), "search"),
+        ((Search("greedy", 1e-7, 4, (1.0, 2.5), True), Search(budget=2)), None),
+        ((Repeat("search"), Repeat("")), 'repeat{pipeline=search},repeat{pipeline=""}'),
+        ((Repeat("4"), Repeat("true"), Repeat("4x4"), Repeat("a/b")), None),
+        ((Repeat(str(Pipeline.of(Repeat('x="\\"\n\t{}'), Search("greedy")))),), None),
+    ],
+)
+def test_the_text_of_a_pipeline_is_read_as_the_same_passes(passes: tuple[ModulePass, ...], text: str | None):
+    made = str(Pipeline(passes))
+    assert Pipeline.parse(made, PASSES) == Pipeline(passes)
+    assert text is None or made == text
+
+
+def test_pipelines_are_made_of_passes_and_of_pipelines():
+    inner = Pipeline.of(Search(), [Repeat("search")])
+    assert list(Pipeline.of(Search(budget=2), inner, [])) == [Search(budget=2), Search(), Repeat("search")]
 
 
 def test_a_pipeline_inside_an_option_is_a_pipeline():

@@ -13,6 +13,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import OpResult, SSAValue
 
 from shardwright.api.checking.cases import CheckCase, compile_case, imported
+from shardwright.api.compile import PlanAlgorithm
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import ComputeOp, dtype_of
@@ -30,7 +31,7 @@ def step(reduce_dtype: ReduceDtype | None) -> TrainingStep:
     return replace(recipe_steps.mixed_gpt2(), reduce_dtype=reduce_dtype)
 
 
-def planned(pins: str | None, reduce_dtype: ReduceDtype | None, algorithm: str | None = None) -> ModuleOp:
+def planned(pins: str | None, reduce_dtype: ReduceDtype | None, algorithm: PlanAlgorithm | None = None) -> ModuleOp:
     mesh = parse_mesh("2")
     made = partial(step, reduce_dtype)
     case = CheckCase(made, mesh, pins, torch.float32, "sgd", cluster=split_cluster(mesh), algorithm=algorithm)

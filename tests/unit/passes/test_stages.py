@@ -5,7 +5,6 @@ import torch
 
 from shardwright.api.checking.cases import CheckCase, imported, plan_case
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.pin_file import pin_file
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
@@ -37,9 +36,8 @@ def test_every_prefix_trains(count: int):
 
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
 def test_pinned_stages_train(preset: str):
-    with pin_file(preset) as pins:
-        search = f'search-strategy{{algorithm=fixed pins="{pins}"}}'
-        agrees(4, f'partition-stages{{stages=2 ranks="3,1"}},{search},{BACK}')
+    stages = 'partition-stages{stages=2 ranks="3,1"}'
+    agrees(4, f"add-pins{{pins={preset}}},{stages},search-strategy{{algorithm=fixed}},{BACK}")
 
 
 @pytest.mark.parametrize("step", ["bert-tiny", "vit-tiny", "vgg19-tiny", "mlp-tiny"])
@@ -54,12 +52,11 @@ SCHEDULED = "split-batch{parts=4},insert-resharding,select-collectives,overlap"
 @pytest.mark.parametrize("ranks", ["2,2", "1,2,1"])
 def test_scheduled_stages_train(schedule: str, ranks: str):
     stages = len(ranks.split(","))
-    with pin_file("dp") as pins:
-        agrees(
-            4,
-            f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins="{pins}"}},'
-            f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees",
-        )
+    agrees(
+        4,
+        f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins=dp}},'
+        f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees",
+    )
 
 
 def test_stages_have_ratios_of_their_own():

@@ -22,9 +22,9 @@ from shardwright.passes.planning.bound import compute_bound, plan_bound, step_bo
 from shardwright.passes.planning.explore import Allowance, Explorer
 from shardwright.passes.planning.layouts import Fixed, meshes
 from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import strategy_of, write_strategy
 from shardwright.passes.search.eliminate import solve
-from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.problem import Solution
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem

@@ -11,10 +11,10 @@ from shardwright.passes.planning.candidates import Candidate, Layout, preset, se
 from shardwright.passes.planning.fold import Folder, folding
 from shardwright.passes.planning.shrink import short_steps
 from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.decided import transferred
 from shardwright.passes.search.eliminate import solve
 from shardwright.passes.search.objective import Weights
-from shardwright.passes.search.pins import Constraints
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import StrategyProblem
 from shardwright.passes.step.step_view import step_views

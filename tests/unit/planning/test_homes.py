@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -51,10 +50,8 @@ def forward(rows: int) -> ModuleOp:
 
 
 @pytest.fixture
-def pins(tmp_path: Path) -> str:
-    path = tmp_path / "pins.toml"
-    path.write_text('[[pin]]\nvalue = "0.weight"\nsharding = \'[{"gpu"}, {}]\'\n')
-    return str(path)
+def pins() -> str:
+    return '[[pin]]\nvalue = "0.weight"\nsharding = \'[{"gpu"}, {}]\'\n'
 
 
 def test_a_parameter_stays_divided_where_fewer_ops_tie_its_dims(pins: str):

@@ -12,6 +12,7 @@ from shardwright.api.compile import import_training_step
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.pins import Pin
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.registry import training_step
 from shardwright.passes.add_cluster import add_cluster
@@ -23,8 +24,9 @@ from shardwright.passes.planning.notes import Allowance
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.shrink import equal_layers, extrapolated, short_steps, shrunk
 from shardwright.passes.planning.workbench import Finished, Refused, Workbench
+from shardwright.passes.search.constraints import Constraints
 from shardwright.passes.search.objective import Weights
-from shardwright.passes.search.pins import Constraints, Pin
+from shardwright.passes.search.pins import add_pins
 from shardwright.passes.search.shared_tables import Tables
 from shardwright.passes.search.strategy import build_problem
 from shardwright.passes.search.strategy_problem import repriced
@@ -186,8 +188,9 @@ def test_where_memory_is_short_activations_are_computed_again():
     config = GPT2Config(layers=4, width=32, heads=4, vocabulary=101, positions=24)
     tiny, plain = prepared(import_training_step(gpt2_step(config, batch=64, length=24))), find_cluster("local-4")
     pins, fixed = (Pin(preset="dp"),), Fixed(stages=1, micro_batches=1, duplex=False)
-    free = Explorer(Workbench(tiny, plain, pins), fixed, Allowance(20_000)).run()
-    none_kept = Explorer(Workbench(tiny, plain, pins), replace(fixed, keep=0.0), Allowance(20_000)).run()
+    add_pins(tiny, pins)
+    free = Explorer(Workbench(tiny, plain), fixed, Allowance(20_000)).run()
+    none_kept = Explorer(Workbench(tiny, plain), replace(fixed, keep=0.0), Allowance(20_000)).run()
     assert free is not None
     assert none_kept is not None
     assert free.candidate.layout.keep == 1
@@ -196,7 +199,7 @@ def test_where_memory_is_short_activations_are_computed_again():
     small = replace(plain, devices=tuple(replace(each, memory=(most + least) / 2) for each in plain.devices))
     module = tiny.clone()
     add_cluster(module, small)
-    found = Explorer(Workbench(module, small, pins), fixed, Allowance(20_000)).run()
+    found = Explorer(Workbench(module, small), fixed, Allowance(20_000)).run()
     assert found is not None
     assert found.fits
     assert 0 < found.candidate.layout.keep < 1

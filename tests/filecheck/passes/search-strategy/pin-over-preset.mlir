@@ -9,9 +9,9 @@ spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
 
 func.func @step(
-  // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", spmd.sharding = #spmd.sharding<@mesh, [{}, {"gpu"}]>, spmd.working = #spmd.sharding<@mesh, [{}, {}]>}
+  // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", {{.*}}spmd.sharding = #spmd.sharding<@mesh, [{}, {"gpu"}]>, spmd.working = #spmd.sharding<@mesh, [{}, {}]>}
   %w: tensor<32x16xf32> {train.param = "fc.weight"},
-  // CHECK: %x: tensor<64x32xf32> {train.batch = "x", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}
+  // CHECK: %x: tensor<64x32xf32> {train.batch = "x", {{.*}}spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>}
   %x: tensor<64x32xf32> {train.batch = "x"},
   %t: tensor<64x16xf32> {train.batch = "t"},
   %count: tensor<f32> {train.step_count},

@@ -9,7 +9,7 @@ spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#link]
 
 func.func @step(
-  // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", spmd.sharding = #spmd.sharding<@mesh, [{}, {"gpu"}]>
+  // CHECK: %w: tensor<32x16xf32> {train.param = "fc.weight", {{.*}}spmd.sharding = #spmd.sharding<@mesh, [{}, {"gpu"}]>
   %w: tensor<32x16xf32> {train.param = "fc.weight"},
   %x: tensor<64x32xf32> {train.batch = "x"},
   %t: tensor<64x16xf32> {train.batch = "t"},

@@ -12,11 +12,11 @@
 // RUN:   | filecheck %s --check-prefix=FILE
 
 // What pins ask for and cannot be had is refused with the reason, at the step or op concerned.
-// TYPO: 'func.func' op @step: pin 'fcc.weight' matches no parameter, state, gradient or batch input; the first are fc.weight
+// TYPO: 'func.func' op @step: typo.toml:1: pin 'fcc.weight' matches no parameter, state, gradient or batch input; the first are fc.weight
 // AXIS: pin 'fc.weight' on fc.weight: mesh @mesh has no axis "gpus"; its axes are "gpu"=2
-// PRESET: Inputs/unknown-preset.toml: pin 1: preset 'fsdp' is not one of dp, zero1, zero2, zero3, tp
-// HOME: the pins leave no sharding for %w of shape [32, 16]
-// GRAD: 'train.sgd' op %w.new: the pins leave no signature for it; its rule is
+// PRESET: Inputs/unknown-preset.toml:1: pin 1: preset 'fsdp' is not one of dp, zero1, zero2, zero3, tp
+// HOME: 'func.func' op @step: partial.toml:1: pin 'fc.weight' leaves no sharding for %w of shape [32, 16]
+// GRAD: 'train.sgd' op %w.new: partial-grad.toml:1: pin 'fc.weight.grad' leaves no signature for it; its rule is
 // FILE: Inputs/missing.toml: cannot read the pin file: No such file or directory
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>

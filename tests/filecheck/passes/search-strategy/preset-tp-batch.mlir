@@ -15,10 +15,10 @@ func.func @step(
   %x: tensor<4096x32xf32> {train.batch = "0"}
 ) -> tensor<f32> {
   %vt = aten.t %v : (tensor<16x32xf32>) -> tensor<32x16xf32>
-  // CHECK: aten.mm %x, %vt {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}, {"gpu"}]) -> ([{}, {"gpu"}])>}
+  // CHECK: aten.mm %x, %vt {{{.*}}spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}, {"gpu"}]) -> ([{}, {"gpu"}])>}
   %a = aten.mm %x, %vt : (tensor<4096x32xf32>, tensor<32x16xf32>) -> tensor<4096x16xf32>
   %wt = aten.t %w : (tensor<32x16xf32>) -> tensor<16x32xf32>
-  // CHECK: aten.mm %a{{[a-z_.]*}}, %wt {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}, {"gpu"}]) -> ([{}, {"gpu"}])>}
+  // CHECK: aten.mm %a{{[a-z_.]*}}, %wt {{{.*}}spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}, {"gpu"}]) -> ([{}, {"gpu"}])>}
   %b = aten.mm %a, %wt : (tensor<4096x16xf32>, tensor<16x32xf32>) -> tensor<4096x32xf32>
   %c = aten.relu %b : (tensor<4096x32xf32>) -> tensor<4096x32xf32>
   %s = aten.sum %c : (tensor<4096x32xf32>) -> tensor<f32>

@@ -1,0 +1,206 @@
+"""What a search must obey on one step, and how the IR holds it (`spmd.pin`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar, cast
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+
+from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr
+from ...dialects.pipe import TransferOp
+from ...dialects.step import argument_attribute, merge_argument_attributes
+from ...ir.pins import Copy, OpPin, Pin, ShardingLimit, SignatureLimit, ValuePin
+from ..errors import fail
+from ..step.step_view import StepView, value_label
+
+_Key = TypeVar("_Key")
+
+_FREE, _ANY = ShardingLimit(), SignatureLimit()
+
+
+@dataclass
+class Constraints:
+    """
+    The limits of the values and ops of one step; what has none is free.
+
+    Args:
+        arguments: by index, where an argument is kept.
+        arrivals: how a value comes from another stage.
+        copies: the working copy of a value.
+        ops: the signature of an op.
+        regathered: the values whose working copy is made again for backward.
+        pins: the entries that limits are `by`.
+    """
+
+    arguments: dict[int, ShardingLimit] = field(default_factory=dict[int, ShardingLimit])
+    arrivals: dict[SSAValue, ShardingLimit] = field(default_factory=dict[SSAValue, ShardingLimit])
+    copies: dict[SSAValue, ShardingLimit] = field(default_factory=dict[SSAValue, ShardingLimit])
+    ops: dict[ComputeOp, SignatureLimit] = field(default_factory=dict[ComputeOp, SignatureLimit])
+    regathered: set[SSAValue] = field(default_factory=set[SSAValue])
+    pins: tuple[Pin, ...] = ()
+
+    def of_input(self, value: SSAValue) -> ShardingLimit:
+        """The limit on an argument's home, or on how a value comes from another stage."""
+        if isinstance(value, BlockArgument):
+            return self.arguments.get(value.index, _FREE)
+        return self.arrivals.get(value, _FREE)
+
+    def of_copy(self, value: SSAValue) -> ShardingLimit | None:
+        """The limit on the working copy of a value, if there is one."""
+        return self.copies.get(value)
+
+    def of_op(self, op: ComputeOp) -> SignatureLimit | None:
+        """The limit on an op's signature, if there is one."""
+        return self.ops.get(op)
+
+    def and_also(self, other: Constraints) -> Constraints:
+        """Both constraints; shardings that are given in full win over placements of axes."""
+        return Constraints(
+            _united(self.arguments, other.arguments),
+            _united(self.arrivals, other.arrivals),
+            _united(self.copies, other.copies),
+            {op: self.ops.get(op, _ANY).and_also(other.ops.get(op, _ANY)) for op in (self.ops | other.ops)},
+            self.regathered | other.regathered,
+            max(self.pins, other.pins, key=len),
+        )
+
+    def refuse_op(self, op: ComputeOp) -> NoReturn:
+        """Raise the error for an op that no signature is left for."""
+        fail(op, f"{self._leave(self.ops.get(op, _ANY).by)} no signature for it; its rule is {op.rule()}")
+
+    def refuse_input(self, argument: SSAValue) -> NoReturn:
+        """Raise the error for an argument, or a value from another stage, that no sharding is left for."""
+        limit, owner = self.of_input(argument), argument.owner
+        func = owner.parent_op() if isinstance(owner, Block) else owner
+        assert func is not None
+        why = f": {limit.sharding} is not a sharding of it in the mesh's order of axes"
+        fail(
+            func,
+            f"{self._leave(limit.by)} no sharding for {value_label(argument)} of shape {list(shape_of(argument))}"
+            + (why if limit.sharding else ""),
+        )
+
+    def _leave(self, by: Sequence[int]) -> str:
+        """The pins of a limit, as the subject of a message."""
+        return f"{self.named(by)} leaves" if len(by) == 1 else f"{self.named(by)} leave"
+
+    def named(self, by: Sequence[int]) -> str:
+        """The pins of a limit, for messages."""
+        return " and ".join(str(self.pins[index]) for index in by if index < len(self.pins)) or "the pins in the IR"
+
+
+def _united(one: dict[_Key, ShardingLimit], other: dict[_Key, ShardingLimit]) -> dict[_Key, ShardingLimit]:
+    return {key: one.get(key, _FREE).and_also(other.get(key, _FREE)) for key in (one | other)}
+
+
+def pin_entries(func: FuncOp) -> tuple[Pin, ...]:
+    """The entries of pin files that were added to a function."""
+    listed = func.attributes.get(PINS)
+    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+    return tuple(entry.data for entry in entries if isinstance(entry, PinEntryAttr))
+
+
+def is_pinned(module: ModuleOp) -> bool:
+    """Whether anything in a module is pinned."""
+    return any(_has_pins(op) for op in module.walk())
+
+
+def _has_pins(op: Operation) -> bool:
+    if isinstance(op, FuncOp):
+        entries = op.arg_attrs.data if op.arg_attrs is not None else ()
+        return PINS in op.attributes or any(PIN in entry.data for entry in entries)
+    return PIN in op.attributes
+
+
+def strip_pins(module: ModuleOp) -> None:
+    """Remove all pins from a module."""
+    for op in module.walk():
+        op.attributes.pop(PIN, None)
+        if isinstance(op, FuncOp):
+            op.attributes.pop(PINS, None)
+            if op.arg_attrs is not None:
+                merge_argument_attributes(op, {index: {PIN: None} for index in range(len(op.arg_attrs.data))})
+
+
+def constraints_of(view: StepView) -> Constraints:
+    """What is pinned of a step in the IR."""
+    found = Constraints(pins=pin_entries(view.func))
+    for value, pin in _value_pins(view):
+        if pin.limit is not None and isinstance(value, BlockArgument):
+            found.arguments[value.index] = pin.limit
+        elif pin.limit is not None:
+            found.arrivals[value] = pin.limit
+        if pin.copy is not None:
+            _add_copy(found, value, pin.copy)
+    for op in view.ops:
+        if isinstance(given := op.attributes.get(PIN), OpPinAttr):
+            if given.data.limit is not None:
+                found.ops[op] = given.data.limit
+            for index, copy in given.data.copies:
+                _add_copy(found, op.outs[index], copy)
+    return found
+
+
+def _value_pins(view: StepView) -> Iterator[tuple[SSAValue, ValuePin]]:
+    """The pins of arguments, and of values that other stages send."""
+    for given in view.inputs:
+        if isinstance(pin := argument_attribute(given.argument, PIN), ValuePinAttr):
+            yield given.argument, pin.data
+    for transfer in view.arrivals:
+        if isinstance(pin := transfer.attributes.get(PIN), ValuePinAttr):
+            yield transfer.result, pin.data
+
+
+def _add_copy(found: Constraints, value: SSAValue, copy: Copy) -> None:
+    found.copies[value] = copy.limit
+    if copy.regathered:
+        found.regathered.add(value)
+
+
+def write_pins(view: StepView, constraints: Constraints) -> None:
+    """
+    Write constraints on the arguments, ops and transfers of a step, in the place of those that came from pin files;
+    what was pinned by hand stays.
+    """
+    arguments: dict[int, dict[str, Attribute | None]] = {}
+    for given in view.inputs:
+        before, value = argument_attribute(given.argument, PIN), given.argument
+        if not _is_by_hand(before):
+            arguments[value.index] = {PIN: _value_pin(constraints.arguments.get(value.index), value, constraints)}
+    # Behind all other attributes, wherever earlier pins were.
+    merge_argument_attributes(view.func, {index: {PIN: None} for index in arguments})
+    merge_argument_attributes(view.func, arguments)
+    for transfer in view.arrivals:
+        pin = _value_pin(constraints.arrivals.get(transfer.result), transfer.result, constraints)
+        _set_pin(transfer, pin)
+    for op in view.ops:
+        copies = tuple((at, copy) for at, out in enumerate(op.outs) if (copy := _copy(out, constraints)) is not None)
+        limit = constraints.ops.get(op)
+        _set_pin(op, OpPinAttr(OpPin(limit, copies)) if limit is not None or copies else None)
+
+
+def _set_pin(op: ComputeOp | TransferOp, pin: Attribute | None) -> None:
+    if _is_by_hand(op.attributes.get(PIN)):
+        return
+    op.attributes.pop(PIN, None)
+    if pin is not None:
+        op.attributes[PIN] = pin
+
+
+def _is_by_hand(pin: Attribute | None) -> bool:
+    return isinstance(pin, ValuePinAttr | OpPinAttr) and not pin.data.by
+
+
+def _value_pin(limit: ShardingLimit | None, value: SSAValue, constraints: Constraints) -> ValuePinAttr | None:
+    copy = _copy(value, constraints)
+    return ValuePinAttr(ValuePin(limit, copy)) if limit is not None or copy is not None else None
+
+
+def _copy(value: SSAValue, constraints: Constraints) -> Copy | None:
+    limit = constraints.copies.get(value)
+    return Copy(limit, value in constraints.regathered) if limit is not None else None

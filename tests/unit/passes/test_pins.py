@@ -1,0 +1,138 @@
+"""Pins in the IR are what the pins ask for, survive its text, and are obeyed by whatever searches next."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from ir_files import context
+from split_cluster import split_cluster
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from shardwright.api.compile import PlanOptions, import_training_step
+from shardwright.dialects.pins import PIN, PINS
+from shardwright.dialects.text import module_text, parse_module
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models.registry import training_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.pipeline_spec import PipelineError
+from shardwright.passes.search.constraints import constraints_of, is_pinned, strip_pins
+from shardwright.passes.search.pin_file import load_pins
+from shardwright.passes.search.pins import add_pins, apply_pins
+from shardwright.passes.step.step_view import step_functions, step_views
+
+NESTED = """
+[[pin]]
+preset = "zero1"
+axes = ["dp"]
+[[pin]]
+preset = "tp"
+axes = ["tp"]
+[[pin]]
+value = "wpe.weight"
+sharding = '[{}, {"tp"}]'
+[[pin]]
+value = "wte.weight.grad"
+sharding = '[{"dp"}, {}]'
+"""
+PINS_OF = {"dp": "dp", "zero1": "zero1", "zero3": "zero3", "tp": "tp", "nested": NESTED}
+SEARCH = "search-strategy{algorithm=fixed}"
+
+
+def cluster() -> Cluster:
+    return split_cluster(parse_mesh("dp=4,tp=2"))
+
+
+@cache
+def imported() -> ModuleOp:
+    """A step on two axes; not to be changed."""
+    module = import_training_step(training_step("gpt2-tiny"))
+    add_cluster(module, cluster())
+    run_pipeline(Context(), module, "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce")
+    return module
+
+
+def after(module: ModuleOp, pipeline: str) -> ModuleOp:
+    """A copy of a module after some passes."""
+    made = module.clone()
+    run_pipeline(Context(), made, pipeline)
+    return made
+
+
+@pytest.mark.parametrize("name", PINS_OF)
+@pytest.mark.parametrize("stages", ["", 'partition-stages{stages=2 ranks="4,4"}'])
+def test_what_is_read_from_the_ir_is_what_the_pins_ask_for(name: str, stages: str):
+    pins = load_pins(PINS_OF[name])
+    module = after(imported(), stages)
+    asked = [apply_pins(pins, view) for view, _ in step_views(module)]
+    add_pins(module, pins)
+    assert [constraints_of(view) for view, _ in step_views(module)] == asked
+    text = module_text(module)
+    assert module_text(parse_module(context(), text)) == text
+
+
+@pytest.mark.parametrize("name", ["zero3", "nested"])
+def test_searching_from_the_text_finds_the_same_strategy(name: str):
+    module = imported().clone()
+    add_pins(module, load_pins(PINS_OF[name]))
+    again = parse_module(context(), module_text(module))
+    assert module_text(after(again, SEARCH)) == module_text(after(module, SEARCH))
+
+
+@pytest.mark.parametrize("name", PINS_OF)
+def test_stages_that_are_made_later_are_pinned_as_if_they_were_there_before(name: str):
+    stages, pins = 'partition-stages{stages=2 ranks="4,4"}', load_pins(PINS_OF[name])
+    before, later = imported().clone(), after(imported(), stages)
+    add_pins(before, pins)
+    run_pipeline(Context(), before, stages)
+    add_pins(later, pins)
+    for func in (*step_functions(before), *step_functions(later)):
+        # The one attribute of a function that stands elsewhere among the others.
+        del func.attributes[PINS]
+    assert module_text(before) == module_text(later)
+
+
+def test_pins_are_removed_without_a_trace():
+    module = imported().clone()
+    text = module_text(module)
+    add_pins(module, load_pins(NESTED))
+    assert is_pinned(module)
+    assert PIN in module_text(module)
+    strip_pins(module)
+    assert not is_pinned(module)
+    assert module_text(module) == text
+
+
+def test_the_name_of_a_file_is_the_same_on_every_machine(tmp_path: Path):
+    path = tmp_path / "my pins.toml"
+    path.write_text("# mine\n" + NESTED)
+    assert [pin.place for pin in load_pins(path)] == [f"my pins.toml:{line}" for line in (3, 6, 9, 12)]
+    assert load_pins(path) == load_pins(NESTED)
+
+
+def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search():
+    mixed = find_cluster("mixed-4")
+    module = import_training_step(training_step("mlp-tiny"))
+    add_cluster(module, mixed)
+    pins = '[[pin]]\nvalue = "*.weight"\nsharding = \'[{}, {"gpu"}]\'\n'
+    passes = PlanOptions("eliminate", pins, ratios="balanced").passes(mixed)
+    assert [each.name for each in passes][6:8] == ["add-pins", "fixed-point"]
+    run_pipeline(Context(), module, passes)
+    ((view, _),) = step_views(module)
+    weights = [given for given in view.inputs if given.role == "train.param" and given.name.endswith(".weight")]
+    limits = constraints_of(view).arguments
+    assert weights
+    for given in weights:
+        assert str(limits[given.argument.index].sharding) == '[{}, {"gpu"}]'
+    func = next(op for op in module.walk() if isinstance(op, FuncOp))
+    assert "spmd.ratios" in func.attributes
+    assert PINS in func.attributes
+
+
+def test_options_that_are_none_are_refused_by_name():
+    with pytest.raises(PipelineError, match="option 'algorithm' of pass 'search-strategy' takes"):
+        PlanOptions("fastest").passes(cluster())  # pyright: ignore[reportArgumentType]
