@@ -1,0 +1,20 @@
+"""A fault of an op that the verifier of another finds."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import VerifyException
+
+
+class InnerFault(VerifyException):
+    """
+    What is wrong with an op, found by the verifier of one around it.
+
+    Args:
+        op: the op that does not verify.
+        reason: why.
+    """
+
+    def __init__(self, op: Operation, reason: str) -> None:
+        super().__init__(f"'{op.name}': {reason}")
+        self.op, self.reason = op, reason
