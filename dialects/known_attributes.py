@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr
+from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from ..ir.mesh import AxisKind
 from . import train
 from .aten import INFERRED, RULE
 from .compute import SIGNATURE, ComputeOp
@@ -35,10 +36,10 @@ from .kinds import (
     one_of,
     shown,
 )
-from .mesh_ops import find_mesh, verify_sharding
+from .mesh_ops import find_mesh, meshes_of, verify_sharding
 from .pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr, verify_pins
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
-from .placed import AT, SHARDING
+from .placed import AT, SHARDING, parts_of
 from .ratios import PIECES, RATIOS, SEGMENT, verify_ratios
 from .schedules import verify_schedule
 from .sharding_attrs import RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
@@ -57,6 +58,7 @@ from .step import (
     SEARCH,
     WORKING,
 )
+from .verified import InnerFault
 
 SPREAD = instance_of("a #spmd.sharding", ShardingAttr)
 ENTRIES = instance_of("a dictionary", DictionaryAttr)
@@ -78,6 +80,7 @@ ON_ARGUMENTS: Mapping[str, Kind] = {
     train.SEED: UNIT,
     train.INITIAL: NUMBER,
     "train.tied": list_of(TEXT, "names"),
+    "train.value": instance_of("a dense list of elements", DenseIntOrFPElementsAttr),
     "train.range": list_of(WHOLE, "two whole numbers", 2),
     SHARDING: SPREAD,
     WORKING: SPREAD,
@@ -111,6 +114,7 @@ ON_OPS: Mapping[str, Kind] = {
     RECOMPUTED: UNIT,
     train.UPDATE: either(UNIT, TEXT),
     train.LOSS_GRADIENT: UNIT,
+    train.EACH_GRADIENT: UNIT,
 }
 
 ON_FUNCTIONS: Mapping[str, Kind] = {
@@ -131,6 +135,9 @@ ON_FUNCTIONS: Mapping[str, Kind] = {
 }
 
 _PER_RESULT = (WORKING, REGATHER)
+
+_OURS = ("aten.", "pipe.", "spmd.", "train.")
+"""What the names of our dialects' attributes begin with: others are those of others."""
 
 
 def verify_op_attributes(op: Operation) -> None:
@@ -164,6 +171,17 @@ def verify_function_attributes(func: FuncOp) -> None:
     if len(func.body.blocks) == 1:
         Stages(func).verify()
         verify_schedule(func)
+    _verify_parts(func)
+
+
+def _verify_parts(func: FuncOp) -> None:
+    """Raise InnerFault at the first op that runs for a part that no axis of time has."""
+    axes = [axis for mesh in meshes_of(func) for axis in mesh.mesh.axes if axis.kind is AxisKind.TEMPORAL]
+    for op in func.walk():
+        for name, part in parts_of(op).items() if AT in op.attributes else ():
+            if all(name != axis.name or part >= axis.size for axis in axes):
+                times = ", ".join(f'"{axis.name}" of {axis.size} parts' for axis in axes) or "there are none"
+                raise InnerFault(op, f'{AT} is part {part} of "{name}", expected a part of an axis of time: {times}')
 
 
 def _verify_roles(func: FuncOp) -> None:
@@ -198,7 +216,10 @@ def _verify_sharding(op: Operation, given: ShardingAttr, value_type: Attribute, 
 
 def _verify(given: Mapping[str, Attribute], known: Mapping[str, Kind], where: str) -> None:
     for name, value in given.items():
-        if (kind := known.get(name)) is not None and not kind.holds(value):
+        if (kind := known.get(name)) is None:
+            if name.startswith(_OURS):
+                raise VerifyException(f"{name}{where} is no attribute that stands there, expected {', '.join(known)}")
+        elif not kind.holds(value):
             raise VerifyException(f"{name}{where} is {shown(value)}, expected {kind.words}")
 
 

@@ -32,6 +32,7 @@ from .compute import SIGNATURE, ComputeOp, dtype_of, element_bytes, shape_of, si
 from .mesh_ops import find_mesh
 from .placed import argument_attribute
 from .sharding_attrs import SignatureAttr
+from .update_settings import settings_problem
 
 PARAM, STATE, BUFFER, CONSTANT, BATCH = (
     "train.param",
@@ -54,18 +55,14 @@ Role attributes of results: the index of the argument that it replaces, nothing,
 of the tensors that the model returns.
 """
 
-
 LOSS_GRADIENT = "train.loss_gradient"
 """On an op: it is the one that backward begins with, the gradient of the loss, 1."""
-
 
 FORWARD = "train.forward"
 """On a function: it is the forward pass of a model alone, in eval mode."""
 
-
 REDUCE_DTYPE = "train.reduce_dtype"
 """On a function: the dtype in which gradients are reduced over devices that are cast on their way to the updates."""
-
 
 UPDATE = "train.update"
 """
@@ -77,7 +74,6 @@ EACH_GRADIENT = "train.each_gradient"
 
 INITIAL = "train.initial"
 """On an argument that is a state: what its elements are before the first step; zero where it is not there."""
-
 
 FOUND_INF = "found_inf"
 """The last operand of an update that may be skipped: a number, above 0 where all is to stay as it was."""
@@ -119,6 +115,8 @@ class TrainOp(ComputeOp):
         names = self.operand_names()
         if len(names) != len(self.args):
             raise VerifyException(f"'{self.name}' has {len(self.args)} operands, expected ({', '.join(names)})")
+        if problem := settings_problem(self.name, self.attributes, self.OPERANDS, self.absent()):
+            raise VerifyException(f"'{self.name}' {problem}")
         if FOUND_INF in names and shape_of(self.args[-1]):
             raise VerifyException(f"'{self.name}' has ({', '.join(names)}), and found_inf is no tensor of no dims")
         super().verify_()
@@ -336,6 +334,8 @@ class ForeachOp(TrainOp):
             raise VerifyException(f"'{self.name}' of {self.count} members has {len(self.outs)} results")
         if (problem := self._problem()) is not None:
             raise VerifyException(f"the multi-tensor form of '{self.overload}' {problem}")
+        if problem := settings_problem(self.overload, self.attributes, (*self.list_names, *self.shared_names)):
+            raise VerifyException(f"'{self.name}' of '{self.overload}' {problem}")
         attribute = self.attributes.get(SIGNATURE)
         mesh = find_mesh(self, attribute.data.mesh) if isinstance(attribute, SignatureAttr) else None
         if (given := self.signature) is not None:

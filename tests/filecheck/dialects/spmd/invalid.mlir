@@ -109,3 +109,21 @@ func.func @never_waited_for(%x: tensor<4xf32> {spmd.sharding = #rows}) {
   %t = spmd.start "all_gather" %x out_shardings = [#spmd.sharding<@mesh, [{}]>] : tensor<4xf32>
   func.return
 }
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2, "micro"=4 temporal]>
+func.func @a_part_that_there_is_not(%x: tensor<4xf32>) {
+  // expected-error@+1 {{spmd.at is part 4 of "micro", expected a part of an axis of time: "micro" of 4 parts}}
+  %y = aten.neg %x {spmd.at = {micro = 4 : i64}} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @a_part_of_an_axis_of_devices(%x: tensor<4xf32>) {
+  // expected-error@+1 {{spmd.at is part 0 of "gpu", expected a part of an axis of time: there are none}}
+  %y = aten.neg %x {spmd.at = {gpu = 0 : i64}} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}

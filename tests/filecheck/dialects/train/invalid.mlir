@@ -90,3 +90,18 @@ func.func @a_member_of_partial_sums(%a: tensor<4xf32>, %b: tensor<4xf32>) {
     : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
   func.return
 }
+
+// -----
+
+// expected-error@+1 {{train.lr of argument 0 is no attribute that stands there, expected train.param, train.state}}
+func.func @a_role_that_does_not_exist(%lr: tensor<f32> {train.lr}) {
+  func.return
+}
+
+// -----
+
+func.func @a_role_of_an_argument_on_an_op(%x: tensor<4xf32>) {
+  // expected-error@+1 {{train.param is no attribute that stands there, expected spmd.signature}}
+  %y = aten.neg %x {train.param = "w"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}

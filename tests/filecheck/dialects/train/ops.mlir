@@ -20,8 +20,8 @@ func.func @step(
 ) {
   // CHECK: %next = train.increment %count : (tensor<f32>) -> tensor<f32>
   %next = train.increment %count : (tensor<f32>) -> tensor<f32>
-  // CHECK: %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 9.000000e-01 : f64}
-  %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 0.9 : f64}
+  // CHECK: %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 9.000000e-01 : f64, beta2 = 9.990000e-01 : f64}
+  %w.new, %m.new, %v.new = train.adamw %w, %g, %m, %v, %next, %lr {beta1 = 0.9 : f64, beta2 = 0.999 : f64}
     : (tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>, tensor<f32>)
     -> (tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>)
   func.return %w.new, %m.new, %v.new, %next : tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<f32>

@@ -10,7 +10,7 @@ spmd.mesh @mesh = <["gpu"=2]>
 func.func @step(
   %w: tensor<4xf32> {train.param = "w", spmd.sharding = #spmd.sharding<@mesh, [{}]>},
   %x: tensor<8x4xf32> {train.batch = "0", spmd.sharding = #spmd.sharding<@mesh, [{"gpu"}, {}]>},
-  %lr: tensor<f32> {train.lr}
+  %lr: tensor<f32> {train.learning_rate}
 ) -> (tensor<4xf32> {train.updates = 0 : i64}) {
   // CHECK: aten.mul.Tensor %x, %w {{.*}}([{"micro", "gpu"}, {}], [{}]) -> ([{"micro", "gpu"}, {}])>
   %h = aten.mul.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}], [{}]) -> ([{"gpu"}, {}])>}

@@ -1,0 +1,51 @@
+"""What the attributes of the optimizer's updates may be: the settings of fused ones, the arguments of other ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from xdsl.ir import Attribute
+
+from ..ir.ops.schema import Argument, arguments_of, parse_arguments
+from ..ir.ops.table import op_table
+from .compute import ABSENT
+from .op_arguments import argument_problem
+
+_ADAM = "float? beta1, float? beta2, float eps=1e-08, float weight_decay=0, bool amsgrad=False, bool maximize=False"
+
+SETTINGS: Mapping[str, str] = {
+    "train.sgd": "float momentum=0, float dampening=0, bool nesterov=False, float weight_decay=0, bool maximize=False",
+    "train.adam": _ADAM,
+    "train.adamw": _ADAM,
+}
+"""By the name of an update, its settings, as torch writes a schema; updates that are not here have none."""
+
+
+def settings_problem(
+    name: str, given: Mapping[str, Attribute], operands: tuple[str, ...], absent: Iterable[str] = ()
+) -> str | None:
+    """
+    Why an update does not have the settings that there are; None where it does.
+
+    Args:
+        name: of the update, or of the op that is done to each member of several.
+        given: the attributes.
+        operands: the names of its tensors.
+        absent: those that are said to be None.
+    """
+    if unknown := next((each for each in absent if each not in operands), None):
+        return f"lists '{unknown}' in `{ABSENT}`, expected some of its tensors: {', '.join(operands) or 'it has none'}"
+    plain = {key: value for key, value in given.items() if "." not in key and key != ABSENT}
+    if (problem := argument_problem(_known(name, operands), plain, ())) is not None:
+        return problem
+    return "has one of beta1 and beta2, expected both or none" if ("beta1" in plain) != ("beta2" in plain) else None
+
+
+@lru_cache(maxsize=256)
+def _known(name: str, operands: tuple[str, ...]) -> Mapping[str, Argument]:
+    if (settings := SETTINGS.get(name)) is not None:
+        return {each.name: each for each in parse_arguments(settings)}
+    if (overload := name.removeprefix("aten.")) not in op_table():
+        return {}
+    return {key: each for key, each in (arguments_of(overload) or {}).items() if key not in operands}
