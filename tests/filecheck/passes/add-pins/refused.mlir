@@ -1,6 +1,6 @@
-// RUN: not opt-tool %s -p 'add-pins{pins=fsdp}' 2>&1 | filecheck %s --check-prefix=ALIAS
-// RUN: not opt-tool %s -p 'add-pins{pins="[[pin]]\nvalue = \"v\"\nsharding = \"[]\""}' 2>&1 | filecheck %s --check-prefix=TEXT
-// RUN: not opt-tool %s -p 'add-pins{pins="[[pin]]\npreset = \"dp\"\n[[pin]]\npreset = 3"}' 2>&1 | filecheck %s --check-prefix=LINE
+// RUN: not opt-tool %s --pass-pipeline='add-pins{pins=fsdp}' 2>&1 | filecheck %s --check-prefix=ALIAS
+// RUN: not opt-tool %s --pass-pipeline='add-pins{pins="[[pin]]\nvalue = \"v\"\nsharding = \"[]\""}' 2>&1 | filecheck %s --check-prefix=TEXT
+// RUN: not opt-tool %s --pass-pipeline='add-pins{pins="[[pin]]\npreset = \"dp\"\n[[pin]]\npreset = 3"}' 2>&1 | filecheck %s --check-prefix=LINE
 
 // What cannot be read or does not fit is refused with the entry and its line.
 
