@@ -12,6 +12,8 @@ from xdsl.utils.exceptions import PassFailedException
 from .search.constraints import strip_pins
 from .search.pin_file import PinError, load_pins
 from .search.pins import add_pins
+from .step.requirements import require_no_resharding
+from .step.step_view import step_functions
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class AddPinsPass(ModulePass):
     of their operands and results (`#spmd.op_pin`). A sharding that is given in full wins over presets. A `spmd.pin`
     that was written by hand, which has no `by`, wins over both.
 
-    Requires: a `spmd.mesh`. In stages, pins are for the mesh of each stage.
+    Requires: a `spmd.mesh`; a step without resharding (`strip-resharding`). In stages, pins are for the mesh of each.
     Ensures: the function's `spmd.pins` lists the entries with their places, those of earlier runs first; `by` in a
     `spmd.pin` counts them. `search-strategy`, `search-plan` and `balance-ratios` obey pins and keep them, so that
     searches of `fixed-point` and `fit-memory` do too; `partition-stages` resolves the entries again.
@@ -73,6 +75,8 @@ class AddPinsPass(ModulePass):
             pins = load_pins(self.pins)
         except PinError as error:
             raise PassFailedException(str(error)) from error
+        for func in step_functions(op):
+            require_no_resharding(func, self.name)
         if self.replace:
             strip_pins(op)
         add_pins(op, pins)

@@ -9,6 +9,7 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -164,7 +165,7 @@ def search_within(
         view,
         cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
-        lambda problem, allowance: _solved(problem, algorithm, allowance),
+        lambda problem, allowance: _solved(problem, constraints, algorithm, allowance),
         room,
     )
     write_strategy(view, found.strategy)
@@ -178,7 +179,9 @@ def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
     return min(room, left.value.data) if isinstance(left, FloatAttr) else room
 
 
-def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) -> Solution:
+def _solved(
+    problem: StrategyProblem, constraints: Constraints, algorithm: Algorithm, allowance: float
+) -> Solution:
     from .search.eliminate import Limits, solve
 
     limits = Limits(allowance=allowance, branches=_BRANCHES) if allowance else Limits()
@@ -187,15 +190,15 @@ def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) ->
     except TooManyError as error:
         raise PassFailedException(f"{error}; use another algorithm, as algorithm=eliminate") from error
     except Infeasible as error:
-        names = [_subject_name(problem, node) for node in error.nodes[:4]]
+        subjects = [problem.decisions[node].subject for node in error.nodes[:4]]
+        names = ", ".join(map(_subject_name, subjects))
+        pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
         raise PassFailedException(
-            f"no strategy obeys all constraints: {', '.join(names)} cannot be sharded together;"
-            " relax a pin on them"
+            f"no strategy obeys all constraints: {names} cannot be sharded together; relax {pins}"
         ) from error
 
 
-def _subject_name(problem: StrategyProblem, node: int) -> str:
-    subject = problem.decisions[node].subject
+def _subject_name(subject: ComputeOp | SSAValue) -> str:
     if isinstance(subject, ComputeOp):
         return f"'{subject.name}' {value_label(subject.outs[0]) if subject.outs else ''}".strip()
     return value_label(subject)

@@ -58,6 +58,12 @@ class Constraints:
         """The limit on an op's signature, if there is one."""
         return self.ops.get(op)
 
+    def pinned_by(self, subject: ComputeOp | SSAValue) -> tuple[int, ...]:
+        """The pins that limit an op, or a value and its working copy."""
+        if isinstance(subject, ComputeOp):
+            return self.ops.get(subject, _ANY).by
+        return (*self.of_input(subject).by, *self.copies.get(subject, _FREE).by)
+
     def and_also(self, other: Constraints) -> Constraints:
         """Both constraints; shardings that are given in full win over placements of axes."""
         return Constraints(
@@ -91,7 +97,8 @@ class Constraints:
 
     def named(self, by: Sequence[int]) -> str:
         """The pins of a limit, for messages."""
-        return " and ".join(str(self.pins[index]) for index in by if index < len(self.pins)) or "the pins in the IR"
+        names = dict.fromkeys(str(self.pins[index]) for index in by if index < len(self.pins))
+        return " and ".join(names) or "the pins in the IR"
 
 
 def _united(one: dict[_Key, ShardingLimit], other: dict[_Key, ShardingLimit]) -> dict[_Key, ShardingLimit]:

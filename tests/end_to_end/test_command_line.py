@@ -169,7 +169,7 @@ def test_a_check_on_ranks(folder: Path):
             PAIR_CLUSTER.replace("1e-7", '"soon"'),
             "bad.toml:10: [link.gpu] latency: is 'soon', expected a number",
         ),
-        ("pin", '[[pin]]\npreset = "pd"\n', "bad.toml: pin 1: preset 'pd' is not one of dp, zero1, zero2, zero3, tp"),
+        ("pin", '[[pin]]\npreset = "pd"\n', "bad.toml:1: pin 1: preset 'pd' is not one of dp, zero1, zero2, zero3, tp"),
         ("pin", '[[pin]]\nvalue = "no.*"\nsharding = "[{}]"\n', "pin 'no.*' matches no parameter"),
     ],
 )

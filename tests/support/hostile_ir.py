@@ -72,6 +72,7 @@ PASSES: tuple[str, ...] = (
         _LOCAL,
         _MIXED,
     ),
+    *("add-pins{pins=dp}", "add-pins{pins=zero3}", "add-pins{pins=tp}", "add-pins{pins=zero1 replace=true}"),
     *("draw-independently", "partition-stages{stages=2}", "partition-stages{stages=3 cost=amp}", "search-strategy"),
     *("search-strategy{algorithm=exhaustive}", "search-strategy{memory=20000}", "balance-ratios", "insert-resharding"),
     *("balance-ratios{segments=layers}", "split-batch{parts=2}", 'split-batch{parts=3 axis="half"}', "duplex"),

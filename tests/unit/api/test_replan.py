@@ -11,8 +11,12 @@ from shardwright.api.compile import PlanOptions, lower
 from shardwright.api.plan_record import PlanRecord
 from shardwright.api.replan import replan
 from shardwright.api.state_placement import state_placement
+from shardwright.dialects.step import sharding_of
 from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
 from shardwright.ir.state_moves import Box, Move, relative
+from shardwright.passes.search.constraints import pin_entries, strip_pins
+from shardwright.passes.search.pin_file import load_pins
+from shardwright.passes.step.step_view import step_views
 from shardwright.tools.ir_input import load_module
 
 STEP = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
@@ -104,3 +108,21 @@ def test_a_rank_that_there_was_not_cannot_remain():
     assert old.undecided is not None
     with pytest.raises(ValueError, match="not each one of the 4"):
         replan(old.undecided, PlanRecord.of(old.module, old.report), parse_cluster(THREE), [0, 1, 7])
+
+
+@pytest.mark.parametrize("kept", ["the IR", "the record"])
+def test_what_was_pinned_is_pinned_on_other_devices_too(kept: str):
+    module, four = load_module(str(STEP)), parse_cluster(shipped_clusters()["local-4"])
+    pins = '[[pin]]\npreset = "zero3"\n[[pin]]\nvalue = "2.weight"\nsharding = \'[{}, {"gpu"}]\'\n'
+    options = PlanOptions("auto", pins, mesh="4", stages=1, micro_batches=1, duplex="no")
+    old = lower(module, four, options, name="road", step_spec=None, seconds={})
+    assert old.undecided is not None
+    undecided = old.undecided.clone()
+    if kept == "the record":
+        strip_pins(undecided)
+    found = replan(undecided, PlanRecord.of(old.module, old.report), parse_cluster(THREE))
+    ((view, _),) = step_views(found.step.module)
+    assert pin_entries(view.func) == load_pins(pins)
+    homes = {given.name: sharding_of(given.argument) for given in view.inputs}
+    assert [dim.axes for dim in homes["2.weight"].dims] == [(), ("gpu",)]
+    assert [dim.axes for dim in homes["0.weight"].dims] == [("gpu",), ()]

@@ -136,3 +136,15 @@ def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search()
 def test_options_that_are_none_are_refused_by_name():
     with pytest.raises(PipelineError, match="option 'algorithm' of pass 'search-strategy' takes"):
         PlanOptions("fastest").passes(cluster())  # pyright: ignore[reportArgumentType]
+
+
+def test_messages_name_the_pins_of_a_value_or_op():
+    module = imported().clone()
+    add_pins(module, load_pins(NESTED))
+    ((view, _),) = step_views(module)
+    constraints = constraints_of(view)
+    named = {given.name: constraints.named(constraints.pinned_by(given.argument)) for given in view.inputs}
+    assert named["wpe.weight"] == "pins:8: pin 'wpe.weight' and pins:2: pin preset 'zero1'"
+    assert named["wte.weight.exp_avg"] == "pins:2: pin preset 'zero1'"
+    ((_, update, _),) = [each for each in view.grads() if each[0] == "wte.weight"]
+    assert constraints.named(constraints.pinned_by(update)) == "pins:11: pin 'wte.weight.grad'"

@@ -1,5 +1,5 @@
-// RUN: not opt-tool %s -p 'add-pins{pins="%S/Inputs/uneven.toml"},search-strategy' 2>&1 | filecheck %s --check-prefix=EVEN
-// RUN: not opt-tool %s -p 'search-strategy,add-pins{pins="%S/Inputs/uneven.toml"},balance-ratios' 2>&1 \
+// RUN: not opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/uneven.toml"},search-strategy' 2>&1 | filecheck %s --check-prefix=EVEN
+// RUN: not opt-tool %s --pass-pipeline='search-strategy,add-pins{pins="%S/Inputs/uneven.toml"},balance-ratios' 2>&1 \
 // RUN:   | filecheck %s --check-prefix=SHARES
 
 // Boundaries that are pinned must be those of the shares, and are not moved by `balance-ratios`.

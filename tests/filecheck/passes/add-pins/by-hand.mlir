@@ -1,6 +1,6 @@
-// RUN: opt-tool %s -p search-strategy --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'add-pins{pins=dp},search-strategy{algorithm=fixed}' --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'search-plan{bound_rounds=0}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline=search-strategy --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins=dp},search-strategy{algorithm=fixed}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='search-plan{bound_rounds=0}' --mlir-print-debuginfo=false | filecheck %s
 
 // A pin that is written into the IR is obeyed by every search, wins over those that are added, and stays.
 

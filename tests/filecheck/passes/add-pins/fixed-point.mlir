@@ -1,6 +1,6 @@
-// RUN: opt-tool %s -p 'add-pins{pins="%S/Inputs/rows.toml"},fixed-point{pipeline="search-strategy,balance-ratios"}' \
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/rows.toml"},fixed-point{pipeline="search-strategy,balance-ratios"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'fixed-point{pipeline="search-strategy{pins=\"%S/Inputs/rows.toml\"},balance-ratios"}' \
+// RUN: opt-tool %s --pass-pipeline='fixed-point{pipeline="search-strategy{pins=\"%S/Inputs/rows.toml\"},balance-ratios"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
 // Every search of the loop obeys the pin; what is free would split the columns of %w, which is faster (fixed-point/settles.mlir).

@@ -1,6 +1,6 @@
-// RUN: opt-tool %s -p 'add-pins{pins="%S/Inputs/mixed.toml"}' --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'add-pins{pins="%S/Inputs/mixed.toml"}' | opt-tool --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'add-pins{pins="%S/Inputs/mixed.toml"},add-pins{pins="%S/Inputs/mixed.toml"}' \
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/mixed.toml"}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/mixed.toml"}' | opt-tool --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins="%S/Inputs/mixed.toml"},add-pins{pins="%S/Inputs/mixed.toml"}' \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
 // Globs become the values that they match, a preset the placements of all values and ops; what is given in full wins.

@@ -1,5 +1,5 @@
-// RUN: opt-tool %s -p 'add-pins{pins=tp}' --mlir-print-debuginfo=false | filecheck %s
-// RUN: opt-tool %s -p 'add-pins{pins=dp},add-pins{pins=tp replace=true}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins=tp}' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='add-pins{pins=dp},add-pins{pins=tp replace=true}' --mlir-print-debuginfo=false | filecheck %s
 
 // Tensor parallelism leaves a choice of dims, and forbids to split the batch; replace=true removes what was pinned before.
 
