@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 import pytest
 import torch
+from emitted import check_numbers
 from split_cluster import split_cluster
 from traced_programs import emitted, traced, written_out
 from xdsl.dialects.builtin import ModuleOp
@@ -23,6 +24,18 @@ CASES = {
     "dropout": ('dp=2', "dp", replace(CONFIG, dropout=0.1)),
 }
 
+MICRO_BATCHES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,split-batch{parts=2},search-strategy{algorithm=eliminate},"
+    "insert-resharding,select-collectives,accumulate,overlap,join-updates,insert-frees"
+)
+"""A loop over two parts of the batch, in a function that calls those of layers."""
+
+TWO_STAGES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
+    "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},plan-transfers,"
+    "insert-frees"
+)
+
 
 def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
     step = gpt2_step(config, batch=4, length=8)
@@ -31,9 +44,29 @@ def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
         return compile_step(step, split_cluster(parse_mesh(mesh)), options).module
 
 
+def lowered(mesh: str, pipeline: str) -> ModuleOp:
+    step = gpt2_step(CONFIG, batch=4, length=8)
+    return compile_step(step, split_cluster(parse_mesh(mesh)), PlanOptions(pipeline=pipeline)).module
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_ops_the_same_memory_and_the_same_numbers(case: str) -> None:
-    module = planned(*CASES[case])
+    check_trace(planned(*CASES[case]))
+
+
+def test_layers_within_a_loop_over_parts_of_the_batch() -> None:
+    check_trace(lowered("dp=2", MICRO_BATCHES))
+
+
+def test_layers_of_stages_give_the_numbers_of_the_ir() -> None:
+    module = lowered("dp=2", TWO_STAGES)
+    text = emitted(module)
+    assert re.search(r"h_forward\(comm, part", text)
+    check_numbers(module, text)
+
+
+def check_trace(module: ModuleOp) -> None:
+    """Check the program of a module, which has calls of layers, against the one that has none."""
     text, plain = emitted(module), written_out(module)
     calls = re.findall(r"= (\w*(?:forward|backward)\w*)\(", text)
     assert len(calls) > len(set(calls)) >= 2
