@@ -28,7 +28,8 @@ step, cluster = training_step(sys.argv[1]), find_cluster(sys.argv[2])
 import shardwright.lowering.capture.capture
 started = time.perf_counter()
 plan = compile_step(step, cluster, name=sys.argv[1], step_spec=sys.argv[1])
-print(json.dumps({**plan.report, "lines": plan.program.count("\\n"), "wall": time.perf_counter() - started, "start": started - start}))
+lines = plan.program.count("\\n")
+print(json.dumps({**plan.report, "lines": lines, "wall": time.perf_counter() - started, "start": started - start}))
 """
 
 

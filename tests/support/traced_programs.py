@@ -47,7 +47,9 @@ class LonelyCommunicator(ThreadCommunicator):
     def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
         return [x.clone() for _ in range(self.mesh.parts(axes))]
 
-    def all_gather(self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: Any = None, method: Any = None) -> Any:
+    def all_gather(
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: Any = None, method: Any = None
+    ) -> torch.Tensor:
         if sizes is None or self.mesh.parts(axes) == 1:
             return super().all_gather(x, dim, axes, sizes, method)
         return torch.cat([resized(x, dim, size) for size in sizes], dim)

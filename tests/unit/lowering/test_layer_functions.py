@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ TWO_STAGES = (
 )
 
 
+@cache
 def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
     step = gpt2_step(config, batch=4, length=8)
     with pin_file(pins) as path:

@@ -55,7 +55,8 @@ def test_those_that_are_not_equal_as_a_whole_are_apart():
     def alike(ranges: Sequence[range]) -> Sequence[range]:
         return [each for each in ranges if each.start % 40 == ranges[0].start % 40]
 
-    ranges = repeated_ranges(items, [at % 20 == 0 for at in range(120)], [at - at % 20 + 20 for at in range(120)], alike)
+    begins, ends = [at % 20 == 0 for at in range(120)], [at - at % 20 + 20 for at in range(120)]
+    ranges = repeated_ranges(items, begins, ends, alike)
     assert [[each.start for each in equal] for equal in ranges] == [[0, 40, 80], [20, 60, 100]]
 
 
