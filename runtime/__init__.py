@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
+    from .layers import by_layer, in_order, per_layer, split, updated
     from .multi_tensor import foreach, foreach_, sum_of_squares
     from .optimizers import (
         adam_,
@@ -70,6 +71,7 @@ __all__ = [
     "assign_",
     "attention",
     "attention_backward",
+    "by_layer",
     "cross_entropy_backward",
     "embedding_dense_backward_part",
     "embedding_part",
@@ -78,6 +80,7 @@ __all__ = [
     "gather_part",
     "grouped_mm",
     "grouped_mm_backward",
+    "in_order",
     "increment",
     "index_add_part",
     "index_put_part",
@@ -91,6 +94,7 @@ __all__ = [
     "nll_loss_backward_part",
     "nll_loss_forward_part",
     "part_of",
+    "per_layer",
     "random_bernoulli",
     "random_dropout",
     "random_exponential",
@@ -102,8 +106,10 @@ __all__ = [
     "scatter_src_part",
     "scatter_value_part",
     "sgd_",
+    "split",
     "sum_exp",
     "sum_of_squares",
+    "updated",
 ]
 
 _HOMES = {
@@ -123,6 +129,7 @@ _HOMES = {
     "assign_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
+    "by_layer": ".layers",
     "cross_entropy_backward": ".cross_entropy",
     "embedding_dense_backward_part": ".indexed",
     "embedding_part": ".indexed",
@@ -132,6 +139,7 @@ _HOMES = {
     "gather_part": ".indexed",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
+    "in_order": ".layers",
     "increment": ".optimizers",
     "index_add_part": ".indexed",
     "index_put_part": ".indexed",
@@ -145,6 +153,7 @@ _HOMES = {
     "nll_loss_backward_part": ".indexed",
     "nll_loss_forward_part": ".indexed",
     "part_of": ".parts",
+    "per_layer": ".layers",
     "random_bernoulli": ".counter_random",
     "random_dropout": ".counter_random",
     "random_exponential": ".counter_random",
@@ -156,7 +165,9 @@ _HOMES = {
     "scatter_src_part": ".indexed",
     "scatter_value_part": ".indexed",
     "sgd_": ".optimizers",
+    "split": ".layers",
     "sum_exp": ".cross_entropy",
+    "updated": ".layers",
 }
 
 

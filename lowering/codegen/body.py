@@ -19,7 +19,7 @@ from ...dialects.compute import ComputeOp
 from ...dialects.pipe import FragmentOp
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import sharding_of
-from ...dialects.train import TrainOp
+from ...dialects.train import TrainOp, is_update
 from ...ir.collectives import CollectiveKind
 from ...ir.mesh import Mesh
 from ...ir.sharding import Reduction, Sharding
@@ -27,14 +27,27 @@ from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
 from .effects import effect_of, overwritten_operands, summed_in_place
 from .empty import Empties
+from .equal_layers import LayerCall
+from .equal_ops import Flow
 from .errors import EmitError, place
+from .layer_calls import call_of_layer, parameters_of, return_of
+from .layer_functions import SHORTEST_LIST, LayerFunction, Layers, find_layers
 from .layout import INDENT, WIDTH, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
+from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
 from .where import Where
 
 _UNUSED = "_"
 _TOTAL = "total"
+
+_JOINED = {
+    CollectiveKind.ALL_REDUCE: "reduced",
+    CollectiveKind.REDUCE_SCATTER: "reduced",
+    CollectiveKind.ALL_GATHER: "gathered",
+}
+_JOINED_OTHERWISE = "joined"
+"""What the lists of results of one op are called."""
 
 LISTED = "list"
 """What becomes of a value of which all parts are kept."""
@@ -64,8 +77,10 @@ class Program:
     def new_function(self, label: str, text: list[str]) -> str:
         """Add a function whose first line is to follow its name; the name that it gets."""
         base = name = identifier(label)
+        count = 0
         while name in self.functions or name == "step":
-            name = f"{base}_{len(self.functions)}"
+            count += 1
+            name = f"{base}_{count}"
         self.functions[name] = text
         return name
 
@@ -85,7 +100,7 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[in
     parameters = [body.names.new(value) for value in op.captured]
     name = program.new_function(op.label.data, [])
     in_place = summed_in_place(op, program.mesh)
-    statements = [line for each in block.ops if each is not block.last_op for line in body.statement(each)]
+    statements = list(body.statements([each for each in block.ops if each is not block.last_op]))
     if order is None:
         order = [(index, how(op, sharding_of(value)) != LISTED) for index, value in enumerate(yielded)]
     repeated = [index for index, _ in order]
@@ -107,6 +122,7 @@ class Body:
         ops: what it runs, in order.
         overwritten: by op, the operands whose memory it takes (`effects`).
         frees: whether it drops what it does not need any more.
+        last_use: if it is the function of a layer, the last op of the caller that reads each value.
     """
 
     def __init__(
@@ -117,14 +133,19 @@ class Body:
         overwritten: dict[Operation, dict[int, int]],
         *,
         frees: bool,
+        last_use: dict[SSAValue, Operation] | None = None,
     ) -> None:
         self.program, self.where, self.overwritten, self.frees = program, where, overwritten, frees
         loops = where.loop is not None or any(isinstance(op, FragmentOp) for op in ops)
-        self.names, self.sizes = Names((PART, _TOTAL) if loops else ()), Sizes(program.table)
+        self.is_layer = last_use is not None
+        self.names = Names((PART, _TOTAL) if loops else (), without_number if self.is_layer else str)
+        self.sizes = Sizes(program.table)
         self.calls = Calls(where, self.names, self.sizes)
         self.empties = Empties(where, self.names, self.sizes)
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
-        self.last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
+        if last_use is None:
+            last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
+        self.last_use, self.splits = last_use, Layers(()).splits
         self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
@@ -133,13 +154,66 @@ class Body:
         if self.sizes.uses_rank:
             yield f"{INDENT}{RANK} = comm.rank"
 
+    def statements(self, ops: Sequence[Operation], layers: Layers | None = None) -> Iterator[str]:
+        """
+        The lines of all ops; equal layers are calls of one function.
+
+        Args:
+            layers: of the ops, where they are known.
+        """
+        layers = layers or self.layers(ops)
+        self.splits = layers.splits
+        for item in layers.items:
+            if isinstance(item, LayerCall):
+                yield from self._layer(layers.functions[item], item)
+            else:
+                yield from self.statement(item)
+
+    def layers(self, ops: Sequence[Operation], lists: Sequence[Sequence[SSAValue]] = ()) -> Layers:
+        """
+        The equal layers of some ops; none in a program that says which op comes next.
+
+        Args:
+            lists: of values that no op makes.
+        """
+        if self.program.ticks is not None:
+            return Layers(ops)
+        return find_layers(ops, Flow(self.overwritten, self.last_use), lists)
+
+    def _layer(self, function: LayerFunction, each: LayerCall) -> Iterator[str]:
+        """A call of the function of a layer, which is written for the first."""
+        if not function.name:
+            self._layer_function(function)
+        kind = "" if each.phase == "forward" else f", {each.phase}"
+        here = f"{each.block or function.name}{kind}"
+        if here != self.place:
+            self.place = here
+            yield from ("", f"{INDENT}# {here}")
+        yield from call_of_layer(function, each, self.names, ["comm", PART] if self.where.loop else ["comm"])
+
+    def _layer_function(self, function: LayerFunction) -> None:
+        first = function.calls[0]
+        family = first.block.rpartition(".")[0]
+        function.name = self.program.new_function(f"{family}_{first.phase}" if family else first.phase, [])
+        body = Body(self.program, self.where, first.ops, self.overwritten, frees=self.frees, last_use=self.last_use)
+        parameters, streams, unpacked = parameters_of(function, body.names, self.names)
+        body.calls.streams = dict(zip(first.streams, streams, strict=True))
+        statements = [line for op in first.ops for line in body.statement(op)]
+        parameters = [PART, *parameters] if self.where.loop else parameters
+        self.program.functions[function.name] = [
+            *body.head(function.name, parameters),
+            *unpacked,
+            *statements,
+            *return_of(function, body.names),
+        ]
+
     def statement(self, op: Operation) -> Iterator[str]:
         """The lines of one op."""
         match op:
             case ReturnOp():
                 yield from self.program.tick()
                 yield ""
-                yield from self.returned([self.names[value] for value in op.arguments])
+                yield from self.returned(self.names.listed(op.arguments))
             case FreeOp():
                 yield from self.free(op.args)
             case FragmentOp():
@@ -172,7 +246,9 @@ class Body:
 
     def comment(self, op: Operation) -> Iterator[str]:
         """A line that says which layer and line of the model follows, where that changes."""
-        if (here := place(op, WIDTH - len(f"{INDENT}# "))) and here != self.place:
+        here = place(op, WIDTH - len(f"{INDENT}# "))
+        here = any_number(here) if self.is_layer else here
+        if here and here != self.place:
             self.place = here
             if op is not self.first:
                 yield ""
@@ -202,7 +278,7 @@ class Body:
     def _assignment(self, op: ComputeOp | CollectiveOp | StartOp | WaitOp | AccumulateOp) -> Iterator[str]:
         """`results = call(...)`."""
         source = self.names[op.operands[0]] if op.operands else ""
-        targets = [self._target(op, index) for index in range(len(op.results))]
+        targets = self._targets(op)
         key = next((name for name in targets if name != _UNUSED), op.name)
         match op:
             case ComputeOp():
@@ -220,7 +296,9 @@ class Body:
                 expression = call("comm.wait", [self.names[op.token]])
             case AccumulateOp():
                 expression = self._accumulated(op, source)
-        unpacked = isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
+        if (groups := self.splits.get(op)) is not None:
+            expression = call("rt.split", [expression, *(str(len(group)) for group in groups)])
+        unpacked = op in self.splits or isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
     def _accumulated(self, op: AccumulateOp, total: str) -> Group:
@@ -232,12 +310,32 @@ class Body:
         function = {Reduction.SUM: "torch.add", Reduction.MAX: "torch.maximum", Reduction.MIN: "torch.minimum"}[kind]
         return call(function, [total, self.names[op.part]])
 
+    def _targets(self, op: Operation) -> list[str]:
+        """The names of the results, or of the lists of them; none where all of many are written in place."""
+        if (groups := self.splits.get(op)) is not None:
+            label = _JOINED.get(op.start.collective, _JOINED_OTHERWISE) if isinstance(op, WaitOp) else _JOINED_OTHERWISE
+            return [self._group(group, label) for group in groups]
+        targets = [self._target(op, index) for index in range(len(op.results))]
+        written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
+        # The lists of layers have what is written in place.
+        listed = any(self.names.list_of(value) is not None for value in op.results)
+        return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
+
+    def _group(self, values: Sequence[SSAValue], label: str) -> str:
+        """The name of a list of results, or the names of a few: `(a, b)`."""
+        if len(values) >= SHORTEST_LIST:
+            return self.names.new_list(values, label)
+        named = [_UNUSED if _is_unused(value) else self.names.new(value) for value in values]
+        return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
+
     def _target(self, op: Operation, index: int) -> str:
         """The name of a result: that of the operand of which it is a new form, or its own."""
         result = op.results[index]
-        if all(isinstance(use.operation, FreeOp) for use in result.uses):
+        if _is_unused(result):
             return _UNUSED
         operand = self._earlier_form(op, index)
+        if operand is not None and (named := self.names.list_of(operand)) is not None and named.variable:
+            operand = None
         if operand is not None and self.names.holds(operand):
             if isinstance(op, TrainOp) or base_name(result) in (None, base_name(operand)):
                 return self.names.share(result, operand)
@@ -272,11 +370,16 @@ class Body:
     def free(self, values: Iterable[Named]) -> Iterator[str]:
         """`del` of the names that still stand for values that are freed: as many to a line as fit."""
         freed = [value for value in values if self.names.holds(value)]
-        names = [self.names[value] for value in freed]
+        names = list(dict.fromkeys(map(self.names.variable, freed)))
         yield from (f"{INDENT}del {line}" for line in filled(names, len(f"{INDENT}del ")))
         for value in freed:
-            if isinstance(value, PartOf) or isinstance(value.type, TokenType):
+            listed = self.names.list_of(value) is not None
+            if listed or isinstance(value, PartOf) or isinstance(value.type, TokenType):
                 self.names.release(value)
+
+
+def _is_unused(value: SSAValue) -> bool:
+    return all(isinstance(use.operation, FreeOp) for use in value.uses)
 
 
 def _frees(ops: Iterable[Operation]) -> bool:

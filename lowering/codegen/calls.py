@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from xdsl.utils.exceptions import VerifyException
 
@@ -13,6 +14,7 @@ from ...ir.mesh import Mesh
 from ..calls.calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
 from ..fused.table import FUSED_OPS
 from .effects import IN_PLACE
+from .equal_ops import STREAM
 from .errors import EmitError
 from .layout import Doc, Group, call, keyword, tuple_of
 from .names import Names
@@ -31,6 +33,8 @@ class Calls:
     def __init__(self, where: Where, names: Names, sizes: Sizes) -> None:
         self._where, self._names, self._sizes = where, names, sizes
         self._made: dict[tuple[object, ...], tuple[Call, ...]] = {}
+        self.streams: dict[ComputeOp, str] = {}
+        """The names of the streams of random ops in a function that is called for several of them."""
 
     def expression(self, op: ComputeOp, key: str, overwritten: Collection[int]) -> Group:
         """The call of `op`; `key` names its sizes, `overwritten` are operands whose memory it takes."""
@@ -45,10 +49,12 @@ class Calls:
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
         arguments = [self._argument(op, key, [made.args[i] for made in calls], copied) for i in range(len(first.args))]
         for i, (name, _) in enumerate(first.kwargs):
-            arguments.append(keyword(name, self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)))
+            stream = self.streams.get(op) if name == STREAM else None
+            value = stream or self._argument(op, key, [made.kwargs[i][1] for made in calls], copied)
+            arguments.append(keyword(name, value))
         if target in MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
-        return call(function_name(target), arguments)
+        return replace(call(function_name(target), arguments), mixed=True)
 
     def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
         """The call of `op`: one where all devices agree, else one per device of the grid."""
@@ -66,10 +72,18 @@ class Calls:
                 return self._names[op.args[index]] + suffix
             case Dtype(name):
                 return dtype(name)
+            case tuple() as items if (indices := _plain_operands(items)) and copied.isdisjoint(indices):
+                return tuple_of(self._names.listed([op.args[index] for index in indices]))
             case tuple() as items if any(isinstance(item, Operand) for item in items):
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
                 return self._sizes.entry(key, by_device, self._where.devices(op))
+
+
+def _plain_operands(items: Sequence[Arg]) -> list[int]:
+    """The indices of operands that are passed as they are; none where other items are among them."""
+    found = [item.index for item in items if isinstance(item, Operand) and not item.ordered]
+    return found if len(found) == len(items) else []
 
 
 def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[int]:

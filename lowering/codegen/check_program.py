@@ -16,7 +16,7 @@ _IMPORTS = frozenset({"import torch", "from shardwright import runtime as rt"})
 
 _NODES = (
     *(ast.Assign, ast.Delete, ast.Return, ast.Expr, ast.FunctionDef, ast.arguments, ast.arg, ast.expr_context),
-    *(ast.Constant, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Starred),
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Call, ast.keyword, ast.Subscript, ast.Slice, ast.Starred),
     *(ast.Tuple, ast.List, ast.Dict, ast.IfExp, ast.Compare, ast.NotIn, ast.UnaryOp, ast.USub, ast.BinOp, ast.Mult),
     *(ast.Module, ast.For, ast.If, ast.Eq, ast.Import, ast.ImportFrom, ast.alias),
 )
@@ -29,8 +29,8 @@ _CALLED = re.compile(
 
 _ROOTS = frozenset({"aten", "torch", "rt", "comm"})
 
-_METHODS = frozenset({"add_", "clone", "contiguous", "over", "reshape"})
-"""What is called on tensors, and on a mesh."""
+_METHODS = frozenset({"add_", "clear", "clone", "contiguous", "over", "reshape"})
+"""What is called on tensors, lists of them, and a mesh."""
 
 _FUNCTIONS = frozenset({"float", "range"})
 
@@ -71,7 +71,8 @@ def _faults(node: ast.AST, own: set[str]) -> Iterator[str]:
                 yield "branches"
         case ast.FunctionDef():
             given = node.args
-            if node.decorator_list or given.defaults or given.vararg or given.kwarg or given.kwonlyargs:
+            listed = given.vararg is not None and node.name != "step"
+            if node.decorator_list or given.defaults or listed or given.kwarg or given.kwonlyargs:
                 yield "has a function with more than names of arguments"
         case ast.For():
             if not (isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "range"):

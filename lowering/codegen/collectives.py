@@ -79,7 +79,7 @@ class Collectives:
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
             raise EmitError(op, "its operands communicate over different axes, or by different reductions")
         self._note_levels(op, steps[0][0])
-        operands = tuple_of(self._names[arg] for arg in op.args)
+        operands = tuple_of(self._names.listed(op.args))
         kind = op.collective
         keywords = self._keywords(op, steps, key) | _options(op, kind, donate=donate)
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])

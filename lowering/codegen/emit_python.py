@@ -23,10 +23,11 @@ from ...ir.mesh import Mesh
 from .body import Body, Program
 from .check_program import ProgramTextError, check_program
 from .checks import check_lowered, the_mesh, the_step
-from .effects import effect_of, overwritten_operands, replaced_arguments, roles_of_arguments
+from .effects import effect_of, overwritten_operands, replaced_arguments
 from .errors import EmitError
+from .layered_arguments import NamedArguments, layered_arguments
 from .layout import INDENT, lines
-from .plan import ProgramSignature, argument_name, docstring, mesh_doc, plan_doc
+from .plan import ProgramSignature, docstring, mesh_doc, plan_doc
 from .stage_ops import stages_of
 from .stages import staged
 from .where import Where
@@ -106,8 +107,13 @@ def step_function(program: Program, func: FuncOp) -> Iterator[str]:
     effects = [effect_of(op, program.mesh) for op in ops]
     overwritten = overwritten_operands(ops, effects, block.args, replaced, done.operands)
     body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
-    roles = roles_of_arguments(func)
-    names = [body.names.new(a, argument_name(r)) for a, r in zip(block.args, roles, strict=True)]
-    statements = [line for op in ops for line in body.statement(op)]
-    yield from body.head("step", names)
+    layered = layered_arguments(func)
+    layers = body.layers(ops[:-1], [values for each in layered for values in each.lists])
+    arguments = NamedArguments(func, body.names, layered if layers.functions else ())
+    statements = list(body.statements(ops[:-1], layers))
+    yield from body.head("step", arguments.parameters)
+    yield from arguments.head()
     yield from statements
+    yield from program.tick()
+    yield ""
+    yield from body.returned(arguments.returned(body.names, done.operands))

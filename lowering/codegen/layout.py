@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from .python_text import checked_name, quoted
@@ -21,6 +22,7 @@ class Group:
     Items in brackets; `opening` ends in the bracket and may start with more: `inputs=(`.
 
     `fill` puts as many items on a line as fit where they do not fit on one; otherwise each has its own line.
+    `mixed` does so although some are longer than a line.
     `comma` is False for the pieces of a string.
     """
 
@@ -29,6 +31,7 @@ class Group:
     closing: str
     fill: bool = False
     comma: bool = True
+    mixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,14 @@ def lines(doc: Doc, indent: str = "", suffix: str = "") -> Iterator[str]:
         return
     yield indent + doc.opening
     inner, comma = indent + INDENT, "," if doc.comma else ""
-    pieces = [flat(item) + comma for item in doc.items]
-    if doc.fill and len(inner) + max(map(len, pieces)) <= WIDTH:
-        yield from (
-            inner + line for line in filled([flat(item) for item in doc.items], len(inner), "," if doc.comma else "")
-        )
-    else:
-        for item in doc.items:
-            yield from lines(item, inner, comma)
+    fits = [doc.fill and len(inner) + len(flat(item)) + len(comma) <= WIDTH for item in doc.items]
+    fits = fits if doc.mixed or all(fits) else [False] * len(fits)
+    for short, items in groupby(zip(fits, doc.items, strict=True), lambda each: each[0]):
+        if short:
+            yield from (inner + line for line in filled([flat(item) for _, item in items], len(inner), comma))
+        else:
+            for _, item in items:
+                yield from lines(item, inner, comma)
     yield indent + doc.closing.lstrip(",") + suffix
 
 
@@ -146,6 +149,14 @@ def literal(value: Any) -> Doc:
             return tuple_of(map(literal, value))
         case _:
             raise TypeError(f"a value of type {type(value).__name__} has no form in the program: {value!r}")
+
+
+def repeated_tuple(items: Sequence[int | str]) -> Doc:
+    """A tuple, as that of its shortest period times a number where it is the repetition of one."""
+    sizes = (size for size in range(1, len(items)) if len(items) % size == 0)
+    size = next((size for size in sizes if list(items) == list(items[:size]) * (len(items) // size)), len(items))
+    doc = literal(tuple(items[:size]))
+    return doc if size == len(items) else f"{flat(doc)} * {len(items) // size}"
 
 
 def _entry(key: str, value: Any) -> Doc:

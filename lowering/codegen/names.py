@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,8 +16,11 @@ from ...ir.collectives import CollectiveKind
 _MOST = 200
 """Characters of a name."""
 
+_SHORTEST_SLICE = 3
+"""Elements of a list that are written as a slice."""
+
 _AMBIGUOUS = {"l", "O", "I"}
-_PROGRAM = {"MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
+_PROGRAM = {"LAYER", "MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
 _FORM = re.compile(rf"([._](\d+|{'|'.join(CollectiveKind)}))+$")
 _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 
@@ -38,16 +41,36 @@ class PartOf:
 Named: TypeAlias = SSAValue | PartOf
 
 
+@dataclass(eq=False)
+class NamedList:
+    """
+    A list of the program whose elements are values.
+
+    Args:
+        text: what the program calls it: `h_3_saved`, `h[3]`.
+        values: which each of its elements stands for.
+        label: what it is called where it is clear of which layer it is: `saved`, `h`.
+        variable: whether `text` is a variable of its own.
+    """
+
+    text: str
+    values: list[Named]
+    label: str
+    variable: bool = True
+
+
 class Names:
     """
     The names given so far, and which value each of them stands for at this point of the program.
 
     Args:
         reserved: names that no value may have.
+        rename: what a hint becomes before it is a name.
     """
 
-    def __init__(self, reserved: Collection[str] = ()) -> None:
-        self._reserved = frozenset(reserved)
+    def __init__(self, reserved: Collection[str] = (), rename: Callable[[str], str] = str) -> None:
+        self._reserved, self._rename = frozenset(reserved), rename
+        self._lists: dict[Named, tuple[NamedList, int]] = {}
         self._names: dict[Named, str] = {}
         self._holders: dict[str, Named | None] = {}
         self._counts: dict[str, int] = {}
@@ -61,7 +84,58 @@ class Names:
         hint = value.name_hint or default
         if hint is None:
             hint, self._unnamed = f"v{self._unnamed}", self._unnamed + 1
-        return self._hold(value, self._unused(identifier(hint)))
+        return self._hold(value, self._unused(identifier(self._rename(hint))))
+
+    def new_list(self, values: Sequence[Named], label: str, prefix: str = "") -> str:
+        """Name a list of values; each of them is called as its element."""
+        name = self.beside(f"{prefix}.{label}" if prefix else label)
+        self.enter_list(NamedList(name, list(values), label))
+        return name
+
+    def enter_list(self, named: NamedList) -> None:
+        """Call values by their places in a list."""
+        for index, value in enumerate(named.values):
+            self._hold(value, f"{named.text}[{index}]")
+            self._lists[value] = named, index
+
+    def list_of(self, value: Named) -> NamedList | None:
+        """The list of which a value is called an element; None where it has a name of its own."""
+        return self._lists[value][0] if value in self._lists else None
+
+    def whole_list(self, values: Sequence[Named]) -> NamedList | None:
+        """The list of just these values, in this order."""
+        named = self.list_of(values[0]) if values else None
+        return named if named is not None and named.values == list(values) else None
+
+    def variable(self, value: Named) -> str:
+        """The variable that holds a value: its own, or that of a list."""
+        named = self.list_of(value)
+        return named.text if named is not None else self[value]
+
+    def listed(self, values: Sequence[Named]) -> list[str]:
+        """The names of some values; neighbours in a list as a slice of it: `*h_3_saved[2:]`."""
+        found: list[str] = []
+        at = 0
+        while at < len(values):
+            length = self._run(values, at)
+            found.append(self._slice(values[at], length) if length >= _SHORTEST_SLICE else self[values[at]])
+            at += length if length >= _SHORTEST_SLICE else 1
+        return found
+
+    def _run(self, values: Sequence[Named], at: int) -> int:
+        """How many values from `at` on are neighbours in a list."""
+        if (place := self._lists.get(values[at])) is None:
+            return 1
+        (named, index), length = place, 1
+        while at + length < len(values) and self._lists.get(values[at + length]) == (named, index + length):
+            length += 1
+        return length
+
+    def _slice(self, first: Named, length: int) -> str:
+        named, index = self._lists[first]
+        end = index + length
+        begin, last = str(index or ""), str(end) if end < len(named.values) else ""
+        return f"*{named.text}[{begin}:{last}]" if begin or last else f"*{named.text}"
 
     def beside(self, hint: str) -> str:
         """A name for what is no value of the IR."""
@@ -69,8 +143,17 @@ class Names:
         self._holders[name] = None
         return name
 
+    def forget(self, names: Collection[str]) -> None:
+        """Let others have names that stand for nothing any more."""
+        for name in names:
+            del self._holders[name]
+            self._counts.pop(name, None)
+
     def share(self, value: Named, other: Named) -> str:
         """Give `value` the name of `other`, which is not read again."""
+        if (place := self._lists.get(other)) is not None:
+            named, index = self._lists[value] = place
+            named.values[index] = value
         return self._hold(value, self._names[other])
 
     def holds(self, value: Named) -> bool:
@@ -79,7 +162,12 @@ class Names:
 
     def release(self, value: Named) -> None:
         """Let another value have the name of `value`, which is not read again."""
-        if self.holds(value):
+        if (named := self.list_of(value)) is not None:
+            for each in named.values:
+                self._lists.pop(each, None)
+                del self._holders[self._names[each]]
+            self.forget([named.text] if named.text in self._holders else [])
+        elif self.holds(value):
             name = self._names[value]
             del self._holders[name]
             self._counts.pop(name, None)

@@ -19,6 +19,7 @@ from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
 from .effects import roles_of_arguments, roles_of_results
 from .errors import EmitError
+from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 from .python_text import is_name, remark
 
@@ -121,8 +122,8 @@ def plan_doc(
         "mesh": f"MESH{suffix}",
         "step_spec": literal(step_spec),
         "versions": literal(versions),
-        "inputs": tuple_of(_values(given), fill=False),
-        "outputs": tuple_of(_results(given), fill=False),
+        "inputs": tuple_of(layered_entries("rt.Value", list(_values(given))), fill=False),
+        "outputs": tuple_of(layered_entries("rt.Result", list(_results(given))), fill=False),
         "groups": literal(groups),
         "optimizer": literal(settings),
         **more,
@@ -130,7 +131,7 @@ def plan_doc(
     return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(given: ProgramSignature) -> Iterator[Doc]:
+def _values(given: ProgramSignature) -> Iterator[Mapping[str, Any]]:
     func, roles = given.func, roles_of_arguments(given.func)
     for argument in given.arguments:
         attributes = roles[argument.index]
@@ -145,7 +146,7 @@ def _values(given: ProgramSignature) -> Iterator[Doc]:
             entries["value"] = _numbers(value)
         if (value := attributes.get(train.INITIAL)) is not None:
             entries["value"] = python_value(value)
-        yield _entry("rt.Value", entries)
+        yield entries
 
 
 def spread_text(func: FuncOp, spread: Sharding) -> str:
@@ -167,6 +168,16 @@ def argument_name(attributes: Mapping[str, Attribute]) -> str:
     return "_".join((*_argument_name(*found).values(),)) or found[0] if found is not None else "argument"
 
 
+def role_of_argument(attributes: Mapping[str, Attribute]) -> tuple[str, str]:
+    """What an argument is, empty for a parameter and the name of a state, and the name that it has in the model."""
+    found = _argument_role(attributes)
+    if found is None:
+        return "", ""
+    named = _argument_name(*found)
+    kind = named.get("state", "" if found[0] == "param" else found[0])
+    return kind, named.get("name", "")
+
+
 def _argument_role(attributes: Mapping[str, Attribute]) -> tuple[str, Attribute] | None:
     """An argument's role and the attribute that says so."""
     return next(((role, attributes[key]) for key, role in _ARGUMENT_ROLES.items() if key in attributes), None)
@@ -181,8 +192,8 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     return {"name": str(python_value(value))} if named else {}
 
 
-def _results(given: ProgramSignature) -> Iterator[Doc]:
-    func, roles = given.func, roles_of_results(given.func)
+def _results(given: ProgramSignature) -> Iterator[Mapping[str, Any]]:
+    func, roles, inputs = given.func, roles_of_results(given.func), roles_of_arguments(given.func)
     done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)
     for index in given.results:
@@ -191,20 +202,20 @@ def _results(given: ProgramSignature) -> Iterator[Doc]:
         spread["sharding"] = spread_text(func, sharding_of(result))
         if train.LOSS in attributes:
             _check_result(func, result, Sharding.replicated(0), "is the loss")
-            yield _entry("rt.Result", {"role": "loss", "dtype": dtype_of(result)})
+            yield {"role": "loss", "dtype": dtype_of(result)}
         elif train.METRIC in attributes:
             _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
             name = python_value(attributes[train.METRIC])
-            yield _entry("rt.Result", {"role": "metric", "name": name, **spread})
+            yield {"role": "metric", "name": name, **spread}
         elif train.UPDATES in attributes:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"
             _check_result(func, result, sharding_of(argument), why)
-            role = _argument_role(roles_of_arguments(func)[argument.index])
-            yield _entry("rt.Result", {"role": role[0] if role else "", "updates": places[argument]})
+            role = _argument_role(inputs[argument.index])
+            yield {"role": role[0] if role else "", "updates": places[argument]}
         elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:
             name = python_value(attributes[role])
-            yield _entry("rt.Result", {"role": _SPREAD_ROLES[role], "name": name, **spread})
+            yield {"role": _SPREAD_ROLES[role], "name": name, **spread}
         else:
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 
@@ -215,10 +226,6 @@ def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) 
             func,
             f"result %{result.name_hint} {why} and is spread as {found}, expected {expected}; run insert-resharding",
         )
-
-
-def _entry(function: str, entries: Mapping[str, Any]) -> Group:
-    return call(function, (keyword(name, literal(value)) for name, value in entries.items()))
 
 
 def _numbers(value: Attribute) -> Any:

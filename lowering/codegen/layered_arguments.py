@@ -1,0 +1,176 @@
+"""
+The arguments of a step that belong to equal layers, as lists: `h[3]` are the parameters of layer 3.
+
+    def step(comm, *given):
+        wte_weight, wte_weight_exp_avg = given[:2]
+        h, h_exp_avg = rt.by_layer(given[2:50], 12, (0, 1) * 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, SSAValue
+
+from .effects import roles_of_arguments
+from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
+from .names import NamedList, Names
+from .numbered_layers import numbered
+from .plan import argument_name, role_of_argument
+
+_LEAST = 3
+"""Arguments of a layer that are worth a list."""
+
+
+@dataclass(frozen=True)
+class LayeredArguments:
+    """
+    Neighbouring arguments of equal layers, in the order of the layers.
+
+    Args:
+        family: what the layers are called but for their number.
+        layers: the arguments of each.
+        kinds: of each argument of a layer, what it is: empty for a parameter, else the name of a state or role.
+        first: the number of the first layer.
+    """
+
+    family: str
+    layers: Sequence[Sequence[BlockArgument]]
+    kinds: Sequence[str]
+    first: int
+
+    @property
+    def lists(self) -> list[list[SSAValue]]:
+        """The arguments of one kind and layer, kind by kind."""
+        return [
+            [value for value, each in zip(layer, self.kinds, strict=True) if each == kind]
+            for kind in dict.fromkeys(self.kinds)
+            for layer in self.layers
+        ]
+
+    @property
+    def arguments(self) -> list[BlockArgument]:
+        """All, in order."""
+        return [value for layer in self.layers for value in layer]
+
+    def pattern(self) -> Doc:
+        """The kind of each argument of a layer, by number: `(0, 1, 2) * 16`."""
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(self.kinds))}
+        return repeated_tuple([numbers[kind] for kind in self.kinds])
+
+
+def layered_arguments(func: FuncOp) -> list[LayeredArguments]:
+    """The arguments of a step that are of equal layers: of the same names, but for the number, in the same order."""
+    described = [_describe(roles) for roles in roles_of_arguments(func)]
+    values = list(zip(func.body.block.args, described, strict=True))
+    layers = [(key, list(members)) for key, members in groupby(values, lambda each: each[1][:2])]
+    found: list[LayeredArguments] = []
+    at = 0
+    while at < len(layers):
+        (family, number), members = layers[at]
+        end, form = at + 1, _form(members)
+        while end < len(layers) and layers[end][0] == (family, number + end - at) and _form(layers[end][1]) == form:
+            end += 1
+        if family and end > at + 1 and len(members) >= _LEAST:
+            arguments = [[value for value, _ in each] for _, each in layers[at:end]]
+            found.append(LayeredArguments(family, arguments, [kind for kind, _ in form], number))
+        at = end
+    return found
+
+
+_Described = tuple[str, int, str, str]
+
+
+def _describe(roles: Mapping[str, Attribute]) -> _Described:
+    """The layers' name, the number, the kind and the name within the layer of an argument."""
+    kind, name = role_of_argument(roles)
+    family, number = numbered(name)
+    if number is None:
+        return "", 0, kind, name
+    return family, number, kind, name.removeprefix(f"{family}.{number}")
+
+
+def _form(members: Sequence[tuple[BlockArgument, _Described]]) -> list[tuple[str, str]]:
+    return [(kind, name) for _, (_, _, kind, name) in members]
+
+
+class NamedArguments:
+    """Names the arguments of a step, those of layers as elements of lists, and writes what belongs to that."""
+
+    def __init__(self, func: FuncOp, names: Names, layered: Sequence[LayeredArguments]) -> None:
+        self._layered, self._lists = layered, list[tuple[LayeredArguments, list[str]]]()
+        self._args = func.body.block.args
+        inside = {value for each in layered for value in each.arguments}
+        self._names: dict[SSAValue, str] = {}
+        for value, roles in zip(self._args, roles_of_arguments(func), strict=True):
+            if value not in inside:
+                self._names[value] = names.new(value, argument_name(roles))
+        for each in layered:
+            base = each.family if not each.first else f"{each.family}.from.{each.first}"
+            kinds = dict.fromkeys(each.kinds)
+            variables = {kind: names.beside(f"{base}.{kind}" if kind else base) for kind in kinds}
+            places = [(variables[kind], number) for kind in kinds for number in range(len(each.layers))]
+            for (variable, number), values in zip(places, each.lists, strict=True):
+                names.enter_list(NamedList(f"{variable}[{number}]", list(values), variable, variable=False))
+            self._lists.append((each, list(variables.values())))
+
+    @property
+    def parameters(self) -> list[str]:
+        """Of the function."""
+        return ["*given"] if self._layered else list(self._names.values())
+
+    def head(self) -> Iterator[str]:
+        """The lines that give what is given its names."""
+        at = 0
+        for each, variables in self._lists:
+            arguments = each.arguments
+            yield from self._plain(at, arguments[0].index)
+            at = arguments[-1].index + 1
+            given = f"given[{arguments[0].index}:{at}]"
+            made = call("rt.by_layer", [given, str(len(each.layers)), each.pattern()])
+            yield from assignment(variables, made, INDENT, unpacked=True)
+        if self._layered:
+            yield from self._plain(at, len(self._args))
+
+    def _plain(self, begin: int, end: int) -> Iterator[str]:
+        if begin < end:
+            names = [self._names[value] for value in self._args[begin:end]]
+            place = Group(f"given[{begin or ''}:{end if end < len(self._args) else ''}]", (), "")
+            yield from assignment(names, place, INDENT, unpacked=True)
+
+    def returned(self, names: Names, values: Sequence[SSAValue]) -> list[str]:
+        """What is returned for some values: lists of layers in the order of the arguments that they stand in for."""
+        found: list[str] = []
+        at = 0
+        while at < len(values):
+            for each, variables in self._lists:
+                texts = self._texts(each, variables)
+                if [names[value] for value in values[at : at + len(texts)]] == texts:
+                    joined = tuple_of(variables)
+                    found.append("*" + flat(call("rt.in_order", [joined, each.pattern()])))
+                    at += len(texts)
+                    break
+            else:
+                end = next((i for i in range(at + 1, len(values)) if self._begins(names, values[i])), len(values))
+                found += names.listed(values[at:end])
+                at = end
+        return found
+
+    def _begins(self, names: Names, value: SSAValue) -> bool:
+        """Whether a value is called as the first argument of some layers."""
+        return any(names[value] == f"{variables[0]}[0][0]" for _, variables in self._lists)
+
+    @staticmethod
+    def _texts(each: LayeredArguments, variables: Sequence[str]) -> list[str]:
+        """The elements of the lists of some layers, in the order of the arguments."""
+        kinds = dict(zip(dict.fromkeys(each.kinds), variables, strict=True))
+        found: list[str] = []
+        for number in range(len(each.layers)):
+            counts = dict.fromkeys(kinds, 0)
+            for kind in each.kinds:
+                found.append(f"{kinds[kind]}[{number}][{counts[kind]}]")
+                counts[kind] += 1
+        return found

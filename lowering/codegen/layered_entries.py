@@ -1,0 +1,86 @@
+"""
+The entries of a plan's inputs and outputs, those of equal layers written once.
+
+    *rt.per_layer(range(12), (rt.Value(role="param", name="h.{}.mlp.up.weight", ...), ...)),
+    *rt.updated(0, ("param", "state", "state") * 196),
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from .layout import Doc, Group, call, flat, keyword, literal, repeated_tuple, tuple_of
+from .numbered_layers import numbered
+
+_LEAST = 12
+"""Entries that are worth being written as one."""
+
+_NUMBER = "{}"
+"""Stands for the number of a layer in a name."""
+
+_Entry = Mapping[str, Any]
+
+
+def layered_entries(function: str, entries: Sequence[_Entry]) -> Iterator[Doc]:
+    """The entries in order; `function` makes one."""
+    at = 0
+    while at < len(entries):
+        if (count := _updates(entries[at:])) >= _LEAST:
+            roles = repeated_tuple([entry["role"] for entry in entries[at : at + count]])
+            yield "*" + flat(call("rt.updated", [str(entries[at]["updates"]), roles]))
+            at += count
+            continue
+        size, layers = _layers(entries, at)
+        if size * (layers - 1) >= _LEAST:
+            _, number = numbered(entries[at]["name"])
+            assert number is not None, "the name of what belongs to a layer has a number"
+            members = tuple_of([_call(function, _form(each)) for each in entries[at : at + size]], fill=False)
+            yield Group("*rt.per_layer(", (f"range({number}, {number + layers})", members), ")")
+            at += size * layers
+            continue
+        yield _call(function, entries[at])
+        at += 1
+
+
+def _call(function: str, entry: _Entry) -> Group:
+    return call(function, (keyword(name, literal(value)) for name, value in entry.items()))
+
+
+def _updates(entries: Sequence[_Entry]) -> int:
+    """How many entries say but that they update one input after the other."""
+    count = 0
+    for entry in entries:
+        if entry.keys() != {"role", "updates"} or entry["updates"] != entries[0]["updates"] + count:
+            break
+        count += 1
+    return count
+
+
+def _layers(entries: Sequence[_Entry], at: int) -> tuple[int, int]:
+    """How many entries there are of the layer that begins at `at`, and how many layers of just such entries."""
+    groups = [(key, list(members)) for key, members in groupby(entries[at:], _layer)]
+    (family, number), first = groups[0]
+    if not family or number is None or (at > 0 and _layer(entries[at - 1]) == (family, number)):
+        return 1, 1
+    form = [_form(each) for each in first]
+    layers = 1
+    for key, members in groups[1:]:
+        if key != (family, number + layers) or [_form(each) for each in members] != form:
+            break
+        layers += 1
+    return len(first), layers
+
+
+def _layer(entry: _Entry) -> tuple[str, int | None]:
+    """The layer that an entry is of; none of one that names others too."""
+    name = str(entry.get("name", ""))
+    return ("", None) if "tied" in entry or _NUMBER in name else numbered(name)
+
+
+def _form(entry: _Entry) -> _Entry:
+    """An entry with a place for the number in its name."""
+    name = entry["name"]
+    family, number = numbered(name)
+    return {**entry, "name": f"{family}.{_NUMBER}{name.removeprefix(f'{family}.{number}')}"}

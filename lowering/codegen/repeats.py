@@ -1,0 +1,124 @@
+"""
+Ranges of a sequence that occur again and again, such as the equal layers of a step: those that are worth a function.
+
+A range of `length` items that occurs `count` times saves `(count - 1) * length` items when it is written once, and
+costs `count` calls and a head. The greedy search takes the range that saves most (`_best`), then the best in what is
+left, as long as any saves enough. Equal ranges are found by polynomial hashes of all windows of one length, those of
+the next length coming from those of this one: `h' = h * base + next item` (Karp and Rabin, 1987).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_CALL, _HEAD = 4, 10
+"""What a call, and what begins and ends a function, cost, in items."""
+
+_WHOLE = 1.5
+"""How much more than it saves a whole layer is worth: what is left of it otherwise takes calls too."""
+
+_SHORTEST, _LEAST = 6, 8
+"""Items of a function, and items that it has to save."""
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Ranges of one length that look equal and do not overlap; `key` is their hash."""
+
+    length: int
+    starts: tuple[int, ...]
+    key: int
+
+    @property
+    def saved(self) -> int:
+        return _saved(self.length, len(self.starts))
+
+
+def _saved(length: int, count: int) -> int:
+    return (count - 1) * length - count * _CALL - _HEAD
+
+
+def repeated_ranges(
+    items: Sequence[int | None],
+    begins: Sequence[bool],
+    ends: Sequence[int],
+    alike: Callable[[Sequence[range]], Sequence[range]],
+) -> list[Sequence[range]]:
+    """
+    The ranges that are worth a function, each with all its occurrences in order; none of them overlap.
+
+    Args:
+        items: of the sequence, by the class of items that are alike; None for what can be in no range.
+        begins: whether a range should rather begin here than elsewhere, where both save as much.
+        ends: for each item, up to where a range may go that begins there.
+        alike: of ranges of items that are alike, those that are equal as a whole.
+    """
+    left = np.array([_alone(i) if item is None else item for i, item in enumerate(items)], dtype=np.uint64)
+    lengths = np.array(ends) - np.arange(len(items))
+    found: list[Sequence[range]] = []
+    refused = set[tuple[int, int]]()
+    while (best := _best(left, begins, lengths, refused)) is not None:
+        equal = alike([range(start, start + best.length) for start in best.starts])
+        if _saved(best.length, len(equal)) < _LEAST:
+            refused.add((best.length, best.key))
+            continue
+        found.append(equal)
+        for each in equal:
+            left[each.start : each.stop] = [_alone(i) for i in each]
+    return found
+
+
+def _alone(index: int) -> int:
+    """An item that is like no other; classes are small numbers."""
+    return (1 << 32) + index
+
+
+def _best(
+    items: Hashes, begins: Sequence[bool], lengths: npt.NDArray[np.int64], refused: set[tuple[int, int]]
+) -> _Windows | None:
+    """The windows that are worth most; of those that are worth as much, such as begin well, then the first."""
+    best: _Windows | None = None
+    rank = (float(_LEAST), 0, 0)
+    hashes = np.zeros(len(items) + 1, dtype=np.uint64)
+    for length in range(1, int(lengths.max(initial=0)) + 1):
+        hashes = hashes[:-1] * _BASE + items[length - 1 :]
+        if length < _SHORTEST:
+            continue
+        starts = np.flatnonzero(lengths[: len(hashes)] >= length)
+        order = starts[np.argsort(hashes[starts], kind="stable")]
+        edges = np.flatnonzero(np.diff(hashes[order])) + 1
+        bounds = np.concatenate(([0], edges, [len(order)]))
+        counts = np.diff(bounds)
+        if counts.max(initial=0) <= 1:
+            break
+        for at in np.flatnonzero(_saved_each(length, counts) * _WHOLE >= rank[0]):
+            places = order[bounds[at] : bounds[at + 1]]
+            windows = _Windows(length, _apart(places.tolist(), length), int(hashes[places[0]]))
+            start, *others = windows.starts
+            # What comes before the first layer may be of none, so that it begins there.
+            well = begins[start] or any(begins[other] for other in others[:1])
+            whole = well and length == lengths[start]
+            score = (windows.saved * _WHOLE if whole else windows.saved, int(well), -start)
+            if score > rank and (length, windows.key) not in refused:
+                best, rank = windows, score
+    return best
+
+
+def _saved_each(length: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return (counts - 1) * length - counts * _CALL - _HEAD
+
+
+def _apart(starts: Iterable[int], length: int) -> tuple[int, ...]:
+    """The first of some windows, and then each that does not overlap with the one before."""
+    found: list[int] = []
+    for start in starts:
+        if not found or start >= found[-1] + length:
+            found.append(start)
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Programs whose equal layers are one function do what they did: op by op, byte by byte, bit by bit."""
+
+import re
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from emitted import check_numbers
+from split_cluster import launching_cluster, split_cluster
+from traced_programs import emitted, traced, written_out
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.ir.mesh import parse_mesh
+from shardwright.lowering.codegen.layer_ranges import with_ranges
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+
+CONFIG = GPT2Config(layers=4, width=32, heads=4, vocabulary=52, positions=16)
+
+CASES = {
+    "dp": ('dp=2', "dp", CONFIG),
+    "zero3": ('dp=2', "zero3", CONFIG),
+    "tp": ('tp=2', "tp", CONFIG),
+    "searched": ('node=2,gpu=2', None, CONFIG),
+    "dropout": ('dp=2', "dp", replace(CONFIG, dropout=0.1)),
+}
+
+MICRO_BATCHES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=eliminate},split-batch{parts=2},"
+    "insert-resharding,select-collectives,accumulate,overlap,join-updates,insert-frees"
+)
+"""A loop over two parts of the batch, in a function that calls those of layers."""
+
+TWO_STAGES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
+    "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},plan-transfers,"
+    "insert-frees"
+)
+
+
+@cache
+def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
+    step = gpt2_step(config, batch=4, length=8)
+    options = PlanOptions(pins=pins, algorithm=None if pins else "eliminate")
+    return compile_step(step, split_cluster(parse_mesh(mesh)), options).module
+
+
+def lowered(mesh: str, pipeline: str) -> ModuleOp:
+    step = gpt2_step(CONFIG, batch=4, length=8)
+    return compile_step(step, split_cluster(parse_mesh(mesh)), PlanOptions(pipeline=pipeline)).module
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_ops_the_same_memory_and_the_same_numbers(case: str) -> None:
+    check_trace(planned(*CASES[case]))
+
+
+def test_layers_within_a_loop_over_parts_of_the_batch() -> None:
+    check_trace(lowered("dp=2", MICRO_BATCHES))
+
+
+def test_layers_of_stages_give_the_numbers_of_the_ir() -> None:
+    module = lowered("dp=2", TWO_STAGES)
+    text = emitted(module)
+    assert "h_forward(" in text
+    check_numbers(module, text)
+
+
+def check_trace(module: ModuleOp) -> None:
+    """Check the program of a module, which has calls of layers, against the one that has none."""
+    text, plain = emitted(module), written_out(module)
+    calls = re.findall(r"= (\w*(?:forward|backward)\w*)\(", text)
+    assert len(calls) > len(set(calls)) >= 2
+    events, results = traced(module, text, 1)
+    expected, numbers = traced(module, plain, 1)
+    assert events == expected
+    assert all(torch.equal(a, b) for a, b in zip(results, numbers, strict=True))
+
+
+def test_a_range_around_what_each_layer_does() -> None:
+    module = planned(*CASES["dp"])
+    found: list[str] = []
+
+    expected: list[str] = []
+    for text, names in ((emitted(module), found), (written_out(module), expected)):
+        traced(module, with_ranges(text), 1, record_function=lambda name, names=names: nullcontext(names.append(name)))
+    assert "backward h.2.mlp.up" in expected
+    assert set(found) == set(expected)
+
+
+def test_more_layers_are_a_few_lines_each() -> None:
+    programs = {}
+    for layers in (4, 8):
+        step = gpt2_step(replace(CONFIG, layers=layers), batch=4, length=8)
+        cluster = launching_cluster(parse_mesh("tp=2"))
+        programs[layers] = compile_step(step, cluster, PlanOptions(pins="tp")).program
+    lines = {layers: text.count("\n") for layers, text in programs.items()}
+    assert lines[8] - lines[4] < 4 * 60
+
+
+def test_the_numbers_of_the_ir() -> None:
+    module = planned(*CASES["dp"])
+    check_numbers(module, emitted(module))
