@@ -19,6 +19,7 @@ from ..ir.mesh import AxisKind
 from . import train
 from .aten import INFERRED, RULE
 from .compute import SIGNATURE, ComputeOp
+from .inner_fault import InnerFault
 from .kinds import (
     COUNT,
     FLAG,
@@ -58,7 +59,6 @@ from .step import (
     SEARCH,
     WORKING,
 )
-from .verified import InnerFault
 
 SPREAD = instance_of("a #spmd.sharding", ShardingAttr)
 ENTRIES = instance_of("a dictionary", DictionaryAttr)
