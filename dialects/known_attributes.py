@@ -19,6 +19,7 @@ from ..ir.mesh import AxisKind
 from . import train
 from .aten import INFERRED, RULE
 from .compute import SIGNATURE, ComputeOp
+from .faults import InnerFault
 from .kinds import (
     COUNT,
     FLAG,
@@ -57,7 +58,6 @@ from .step import (
     SEARCH,
     WORKING,
 )
-from .verified import InnerFault
 
 SPREAD = instance_of("a #spmd.sharding", ShardingAttr)
 ENTRIES = instance_of("a dictionary", DictionaryAttr)

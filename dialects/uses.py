@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from .faults import InnerFault
 from .spmd import FreeOp
-from .verified import InnerFault
 
 
 def verify_uses(func: FuncOp) -> None:

@@ -17,19 +17,7 @@ from xdsl.ir import Operation
 from xdsl.traits import OpTrait
 from xdsl.utils.exceptions import VerifyException
 
-
-class InnerFault(VerifyException):
-    """
-    What is wrong with an op, found by the verifier of one around it.
-
-    Args:
-        op: the op that does not verify.
-        reason: why.
-    """
-
-    def __init__(self, op: Operation, reason: str) -> None:
-        super().__init__(f"'{op.name}': {reason}")
-        self.op, self.reason = op, reason
+from .faults import InnerFault
 
 
 @dataclass(frozen=True)

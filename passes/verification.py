@@ -11,8 +11,9 @@ from xdsl.ir import Operation, OpTraits
 from xdsl.irdl import IRDLOperation, OpDef
 from xdsl.utils.exceptions import DiagnosticException
 
+from ..dialects.faults import InnerFault
 from ..dialects.uses import verify_uses
-from ..dialects.verified import InnerFault, VerifiesPlan
+from ..dialects.verified import VerifiesPlan
 
 
 @dataclass(frozen=True)
