@@ -19,7 +19,7 @@ from ..ir.mesh import AxisKind
 from . import train
 from .aten import INFERRED, RULE
 from .compute import SIGNATURE, ComputeOp
-from .inner_fault import InnerFault
+from .faults import InnerFault
 from .kinds import (
     COUNT,
     FLAG,

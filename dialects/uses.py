@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from .inner_fault import InnerFault
+from .faults import InnerFault
 from .spmd import FreeOp
 
 

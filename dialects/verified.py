@@ -17,7 +17,7 @@ from xdsl.ir import Operation
 from xdsl.traits import OpTrait
 from xdsl.utils.exceptions import VerifyException
 
-from .inner_fault import InnerFault
+from .faults import InnerFault
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, OpTraits
 from xdsl.irdl import IRDLOperation, OpDef
 from xdsl.utils.exceptions import DiagnosticException
 
-from ..dialects.inner_fault import InnerFault
+from ..dialects.faults import InnerFault
 from ..dialects.uses import verify_uses
 from ..dialects.verified import VerifiesPlan
 

@@ -1,6 +1,4 @@
-"""A fault of an op that the verifier of another finds."""
-
-from __future__ import annotations
+"""How a verifier says that the fault is in an op that is in its own."""
 
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
