@@ -51,7 +51,7 @@ def initialize(
     # The model's own code runs here, and may raise anything when it meets tensors without numbers.
     except Exception as error:
         warnings.warn(
-            f"the whole model is made on every rank, for its construction cannot be recorded: "
+            f"every rank builds the full model, because its construction cannot be recorded: "
             f"{type(error).__name__}: {error}",
             RuntimeWarning,
             stacklevel=2,

@@ -52,9 +52,9 @@ class SaveOptions:
         """
         folder, every, keep, resume = (parsed.pop(name) for name in ("save", "save_every", "keep", "resume"))
         if folder is None and (given := [n for n, v in (("--save-every", every), ("--keep", keep)) if v is not None]):
-            raise ValueError(f"{given[0]} is of checkpoints, and none are written; give --save FOLDER too")
+            raise ValueError(f"{given[0]} is an option of checkpoints, which are off; give --save FOLDER too")
         if folder is None and resume:
-            raise ValueError("--resume is given without --save FOLDER, which says where the checkpoints are")
+            raise ValueError("--resume needs --save FOLDER, the folder of the checkpoints")
         for name, number in (("--save-every", every), ("--keep", keep)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} {number}: expected a whole number above 0")
@@ -81,11 +81,11 @@ class SaveOptions:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = "this is a file" if self.folder.is_file() else str(error.strerror)
-            raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not be there yet") from error
+            raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not exist yet") from error
         if not self.resume and (found := checkpoints(self.folder)):
             raise CheckpointError(
                 f"--save {self.folder}: the folder has checkpoints of another run, the newest is {found[0]}; give "
-                "--resume to go on from it, or another folder"
+                "--resume to continue from it, or another folder"
             )
 
 

@@ -138,9 +138,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown size": (["run", "mlp-tiny"], "it is not said for how many processes"),
     "save nowhere": (
         ["run", "mlp-tiny", "--nproc-per-node", "2", "--save-every", "2"],
-        "--save-every is of checkpoints, and none are written; give --save FOLDER too",
+        "--save-every is an option of checkpoints, which are off; give --save FOLDER too",
     ),
-    "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume is given without --save FOLDER"),
+    "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume needs --save FOLDER"),
     "save to a file": (["run", "mlp-tiny", "--save", __file__], "this is a file; give a folder"),
     "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
     "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
