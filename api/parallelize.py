@@ -205,15 +205,21 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     """PlanError for what can be planned, and not trained; a warning for what trains badly."""
     if options.dtype == torch.float16:
-        raise PlanError(f"parallelize was given dtype=torch.float16, in which small gradients become 0; {HALF.instead}")
+        raise PlanError(
+            f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
+        )
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        raise PlanError(f"parallelize was called under torch.autocast, which its step is not; use {AUTOCAST.instead}")
+        raise PlanError(
+            f"parallelize was called under torch.autocast, which does not apply to its step; use {AUTOCAST.instead}"
+        )
     if isinstance(step.model, nn.Module):
         parameters = dict(step.model.named_parameters())
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
             raise PlanError(f"{unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
-            LOG.warning("parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
+            LOG.warning(
+            "parameter %r is in float16, in which small gradients underflow to 0; %s", narrow[0], HALF.instead
+        )
 
 
 def _initialize(

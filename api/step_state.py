@@ -115,8 +115,8 @@ class StepState:
         self._sharded.load_weights(state)
         if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
             LOG.warning(
-                "load_state_dict() replaced the weights after %d steps; the states of the optimizer are still those of "
-                "the weights before",
+                "load_state_dict() replaced the weights after %d steps; the states of the optimizer still belong to "
+                "the previous weights",
                 self._executor.steps,
             )
 

@@ -54,7 +54,7 @@ def profile_command(options: Namespace) -> int:
         return _join(options, path)
     if options.nproc_per_node is None:
         raise _error(
-            "it is not said which ranks to measure",
+            "the number of ranks to measure is missing",
             f"give --nproc-per-node N, or start it on every host with: torchrun ... -m {__package__}.cli profile",
         )
     return _spawn(options, path)
@@ -66,7 +66,7 @@ def _check_writable(path: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
     except OSError as error:
-        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a folder that can be written") from error
+        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a writable folder") from error
     if path.is_dir():
         raise _error(f"cannot write {path}: it is a folder", "name a file")
 
@@ -147,7 +147,10 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
         wanted = ops_of_plans(options.ops_of, options.cluster)
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
-            raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
+            raise _error(
+                f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}",
+                "measure that many ranks",
+            )
         request = ProfileRequest(
             mesh,
             samples,
@@ -211,7 +214,7 @@ def _bar(shown: bool) -> Iterator[_Bar]:
 def _partial(output: Output, progress: Path, path: Path | None, why: str) -> DiagnosticError:
     """Write what there is of a profile that ended early; the error that says what is missing."""
     if not progress.exists():
-        return _error(f"{why}; nothing had been measured yet")
+        return _error(f"{why}; nothing was measured yet")
     try:
         journal = replace(Journal.load(progress), trouble=why)
         profile = output.profile(journal) if path is None else output.write(journal, path)

@@ -68,6 +68,6 @@ def _refuse_other_draws(func: Any, args: Any, kwargs: Any) -> None:
         return
     if arguments_by_name(func, args, kwargs).get("dropout_p") != 0:
         raise RuntimeError(
-            f"{func} draws random numbers that cannot be drawn part by part, as a plan would; attention that drops out"
-            " can with torch.nn.attention.SDPBackend.MATH"
+            f"{func} draws random numbers that cannot be drawn shard by shard, as a plan would; attention with dropout"
+            " can, with torch.nn.attention.SDPBackend.MATH"
         )

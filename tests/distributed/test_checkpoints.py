@@ -80,7 +80,7 @@ def test_ranks_that_come_and_go_begin_from_the_plan_before(found: dict[int, list
             begun = rank["begun"]
             assert begun["from_ranks"] == before
             assert 0 < begun["moved_bytes_bound"] <= begun["moved_bytes"] + begun["lost_bytes"]
-            told = [each for each in rank["told"] if f"begun from the plan of {before} ranks in " in each]
+            told = [each for each in rank["told"] if f"started from the plan of {before} ranks in " in each]
             assert len(told) == (number == 0), rank["told"]
         before = ranks
 

@@ -33,7 +33,7 @@ TOLD = {
     "refused": r"on_nan='leave out': expected 'raise', 'skip' or 'ignore'",
     "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*they no longer train the same model",
     "other_rate": r"rank 1 \(\S+\) had other learning rates than the other ranks since the start",
-    "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load the same data on all of them",
+    "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load the same data on all",
 }
 
 

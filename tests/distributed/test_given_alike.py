@@ -17,10 +17,10 @@ REFUSED = {
     "other seed": r"different seeds: 0 on rank 0, 1 on rank 1; give all ranks the same",
     "other module": r"rank 0 has 0\.weight \[16, 6\] float32, .* rank 1 has 0\.weight \[17, 6\] float32",
     "numpy weights": r"the ranks 0 and 1 initialized the weights 'weight' differently",
-    "eval mode": r"the model is in eval mode, and its step was planned in train mode: call model\.train\(\)",
-    "autocast": r"under torch\.autocast, which cannot reach it",
-    "changed inside": r"the parameter '0\.weight' was changed, which training does not see",
-    "no module": r"load step\.state_dict\(\) into one that you make",
+    "eval mode": r"the model is in eval mode, but its step was planned in train mode: call model\.train\(\)",
+    "autocast": r"under torch\.autocast, which has no effect on it",
+    "changed inside": r"the parameter '0\.weight' was changed, which has no effect on training",
+    "no module": r"load step\.state_dict\(\) into one that you build",
 }
 
 

@@ -97,7 +97,7 @@ def string():
 
 @refused(
     "number that changes",
-    r"batch entry '1' is 0\.5, and the step was planned for 2\.5; give it as a tensor",
+    r"batch entry '1' is 0\.5, but the step was planned for 2\.5; give it as a tensor",
     CHANGED_VALUE,
 )
 def changed_number():
@@ -106,7 +106,7 @@ def changed_number():
     step(with_item(0.5)[0])
 
 
-@refused("string that changes", r"batch entry '1' is 'once', and the step was planned for 'twice'", CHANGED_VALUE)
+@refused("string that changes", r"batch entry '1' is 'once', but the step was planned for 'twice'", CHANGED_VALUE)
 def changed_string():
     planned(Scaled(), batch=with_item("twice")[0])(with_item("once")[0])
 

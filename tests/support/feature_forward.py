@@ -323,7 +323,7 @@ def scaled_bfloat16():
     planned(two_layers(), precision="bf16-mixed", loss_scaling=sw.LossScaling())
 
 
-@refused("precision=fp8-mixed", "no product is in float8", FP8)
+@refused("precision=fp8-mixed", "no matrix product runs in float8", FP8)
 def float8():
     planned(two_layers(), precision="fp8-mixed")
 

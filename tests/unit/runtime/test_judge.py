@@ -127,7 +127,8 @@ def test_before_the_first_step_ranks_wait_longer_for_one_that_answers():
     assert judged(*lasting(BOUNDS.start - 1, waits, makes, waits)) == ""
     assert judged(*lasting(BOUNDS.start + 1, waits, makes, waits)).startswith(
         "rank 1 (two) does not answer in the script's code before the first step, train.py:8 in make: rank 0 (one) has "
-        "waited 30 s in the script's code before the first step, in the weights of rank 0; check what it is doing there, or "
+        "waited 30 s in the script's code before the first step, in the weights of rank 0; check what it is doing "
+        "there, or "
         "raise start of FaultBounds"
     )
 
