@@ -104,7 +104,7 @@ class Stages:
             if (found := self.of_value(operand)) != stage:
                 raise VerifyException(
                     f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {found};"
-                    " bring it by a 'pipe.transfer'"
+                    " transfer it with a 'pipe.transfer'"
                 )
 
     def _verify_number(self, stage: int | None, what: str) -> None:

@@ -124,7 +124,7 @@ class BalanceRatiosPass(ModulePass):
         if self.axis is None or not names:
             return names
         if self.axis not in names:
-            fail(func, f'has no axis "{self.axis}" of several devices to balance; there are {", ".join(names)}')
+            fail(func, f'has no axis "{self.axis}" of several devices to balance; those axes are {", ".join(names)}')
         return (self.axis,)
 
     def _given(self, func: FuncOp, cluster: Cluster) -> Ratios | None:
@@ -133,7 +133,7 @@ class BalanceRatiosPass(ModulePass):
             return None
         axes = self._axes(func, cluster)
         if len(axes) != 1:
-            fail(func, f"is on a mesh of the axes {', '.join(axes)}: name the one that the ratios are for with axis=")
+            fail(func, f"is on a mesh with the axes {', '.join(axes)}: choose the axis of the ratios with axis=")
         try:
             found = Ratios.of({axes[0]: [float(share) for share in self.ratios.split(",")]})
             found.verify(cluster.mesh)
@@ -202,7 +202,8 @@ class _Balancer:
         worst = max(short, key=lambda each: each.excess)
         fail(
             self.view.func,
-            f"no shares were found that fit: rank {worst.rank} still needs {size_text(worst.excess)} more than it has;"
+            f"no shares were found that fit into memory: rank {worst.rank} still needs {size_text(worst.excess)} "
+            "more than it has;"
             " use more devices or a smaller batch",
         )
 

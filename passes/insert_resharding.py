@@ -157,6 +157,6 @@ def _verify_whole_sums(op: ComputeOp) -> None:
     if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):
         fail(
             op,
-            f"passes partial sums on, {given}, but what is made of it is compared with other things made of the same"
+            f"passes partial sums on, {given}, but its result is compared with other values computed from the same"
             " value, and sums before and after an op are rounded differently; give it a signature without partial sums",
         )

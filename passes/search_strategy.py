@@ -195,7 +195,7 @@ def _solved(problem: StrategyProblem, algorithm: Algorithm, allowance: float) ->
     except Infeasible as error:
         names = [_subject_name(problem, node) for node in error.nodes[:4]]
         raise PassFailedException(
-            f"no strategy obeys all constraints: {', '.join(names)} cannot be sharded together;"
+            f"no strategy satisfies all constraints: {', '.join(names)} cannot be sharded together;"
             " relax a pin on them"
         ) from error
 

@@ -278,7 +278,7 @@ def _factor_size(op: ComputeOp, name: str, all_of_them: bool, mesh: Mesh | None,
 
 def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
     if mesh is None:
-        raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
+        raise VerifyException(f"'{op.name}' has a signature, but no mesh was given to interpret it")
     return mesh
 
 
@@ -349,7 +349,9 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
     if unknown := [name for name in settings if name not in known]:
-        raise VerifyException(f"'{op.name}' has a setting {unknown[0][:60]!r}; expected some of {', '.join(known)}")
+        raise VerifyException(
+            f"'{op.name}' has an unknown setting {unknown[0][:60]!r}; expected some of {', '.join(known)}"
+        )
     named = (*op.OPTIONAL, FOUND_INF)
     settings = {**{name: places[name] for name in named if name in places}, **settings}
     positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)

@@ -186,15 +186,16 @@ class _PartPropagation:
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}"; leave the batch whole, or, if it is a batch-norm,'
+            f' {self.batch.parts} parts along "{self.batch.axis}"; do not split the batch, or, if it is a batch-norm,'
             " synchronise its statistics: decompose-batch-norm first, then split-batch{unrolled=true} and duplex",
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
         fail(
             op,
-            f"it needs {value_label(value)}, which is known only after all {self.batch.parts} parts of the batch along"
-            f' "{self.batch.axis}", for each of the parts; leave the batch whole, or unroll two parts:'
+            f"it needs {value_label(value)}, which is complete only after all {self.batch.parts} parts of the batch "
+            "along"
+            f' "{self.batch.axis}", for each of the parts; do not split the batch, or unroll two parts:'
             " split-batch{parts=2 unrolled=true} and duplex",
         )
 

@@ -279,6 +279,6 @@ def no_loss():
     planned(OwnLoss(lambda loss, logits: "done"), None)
 
 
-@refused("model that returns a lone result", r"gave a tensor of shape \(6, 3\)", LOSS_BY_ROW)
+@refused("model that returns a lone result", r"returned a tensor of shape \(6, 3\)", LOSS_BY_ROW)
 def output_for_loss():
     planned(OwnLoss(lambda loss, logits: logits), None, optimizer=SGD)

@@ -281,7 +281,7 @@ def autocast_inside():
     trains_alike(Narrow(torch.tanh), tolerance=1e-2)
 
 
-@refused("autocast of CUDA in the model", "autocast of cuda is on.* precision='bf16-mixed'", CUDA_AUTOCAST)
+@refused("autocast of CUDA in the model", "CUDA autocast is on.* precision='bf16-mixed'", CUDA_AUTOCAST)
 def cuda_autocast_inside():
     class Narrow(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

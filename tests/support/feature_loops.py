@@ -117,7 +117,7 @@ def rmsprop():
     trains_with(torch.optim.RMSprop, lr=0.01)
 
 
-@refused("LBFGS", r"LBFGS evaluates the model again inside of its step", OTHER_OPTIMIZER)
+@refused("LBFGS", r"LBFGS evaluates the model again inside its step", OTHER_OPTIMIZER)
 def lbfgs():
     planned(two_layers(), optimizer=torch.optim.LBFGS)
 

@@ -248,7 +248,7 @@ def test_groups_may_be_made_by_name() -> None:
     ("make", "message"),
     [
         (partial(torch.optim.AdamW, foreach=False, differentiable=True), r"AdamW has differentiable=True"),
-        (torch.optim.LBFGS, r"LBFGS evaluates the model again inside of its step"),
+        (torch.optim.LBFGS, r"LBFGS evaluates the model again inside its step"),
         (lambda p: torch.optim.SGD([next(p)], lr=1.0), r"leaves out the parameter 'bias'"),
     ],
 )
