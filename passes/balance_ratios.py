@@ -25,8 +25,8 @@ from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
 from .shares.ratios import MemoryLimit, NoShares, RatioProblem, solve_ratios
 from .shares.respread import respread
-from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
+from .shares.shortages import Shortage, shortages
 from .step.factors import Factors
 from .step.requirements import require_no_joined_updates
 from .step.step_view import StepView, step_functions, step_views
@@ -197,8 +197,8 @@ class _Balancer:
             for each in short:
                 # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.
                 known = cuts.get((each.rank, each.point), each)
-                room = known.room - (each.excess if known is not each else 0.0)
-                cuts[each.rank, each.point] = replace(each, room=room)
+                budget = known.budget - (each.excess if known is not each else 0.0)
+                cuts[each.rank, each.point] = replace(each, budget=budget)
         worst = max(short, key=lambda each: each.excess)
         fail(
             self.view.func,

@@ -48,7 +48,7 @@ class SearchStrategyPass(ModulePass):
     first.
     Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
     users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
-    it, in seconds. Where memory is short, the function is marked `spmd.frugal`.
+    it, in seconds. Where memory is short, the function is in memory-saving mode (`spmd.frugal`).
 
     Before:
     ```mlir
@@ -100,7 +100,8 @@ class SearchStrategyPass(ModulePass):
 
     memory: int | float | None = None
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
-    buffers of collectives, which are decided later; never more than what `fit-memory` has left of it (`spmd.room`)."""
+    buffers of collectives, which are decided later; never more than the memory budget set by `fit-memory`
+    (`spmd.room`)."""
 
     parameters: int | float = 1.0
     """The weight of the seconds of gathers of parameters and reductions of gradients, which run beside compute."""

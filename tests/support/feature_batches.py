@@ -274,7 +274,7 @@ def model_output():
     own_loss(lambda loss, logits: ModelOutput(loss=loss, logits=logits), lambda output: output.loss)
 
 
-@refused("model that returns no loss", "gave a str where the loss was expected")
+@refused("model that returns no loss", "returned a str where the loss was expected")
 def no_loss():
     planned(OwnLoss(lambda loss, logits: "done"), None)
 

@@ -174,7 +174,7 @@ def own_generator():
     planned(Between(lambda h: h * torch.rand(8, generator=generator)))
 
 
-@refused("random op that cannot be split", "poisson.*draws random numbers that cannot be drawn part by part", RANDOM_OP)
+@refused("random op that cannot be split", "poisson.*random numbers that cannot be drawn shard by shard", RANDOM_OP)
 def poisson():
     planned(Between(lambda h: h * torch.poisson(h.detach().exp())))
 

@@ -249,7 +249,7 @@ def loss_without_gradient():
     planned(two_layers(), lambda output, labels: cross_entropy(output.detach(), labels))
 
 
-@refused("loss as a number", "gave a float where the loss was expected")
+@refused("loss as a number", "returned a float where the loss was expected")
 def loss_as_number():
     planned(two_layers(), lambda output, labels: 1.0)
 
