@@ -136,7 +136,7 @@ class DistributedStep(StepState):
         """
         Loss and metrics of a batch in eval mode, whatever mode the module is in.
 
-        Parameters and buffers stay where and as training has them, and training goes on as if nothing had been
+        Parameters and buffers stay where and as training has them, and training continues as if nothing had been
         evaluated: no random number, metric or buffer changes.
 
         Args:

@@ -90,7 +90,7 @@ def parallelize(
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
     to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
     step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
-    predicted to take, is told to the logger ``shardwright`` on rank 0.
+    predicted to take, is logged to the logger ``shardwright`` on rank 0.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling: as
@@ -132,7 +132,7 @@ def parallelize(
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
             given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
-    # First, so that whatever is wrong is told by one rank.
+    # First, so that one rank reports whatever is wrong.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
     kept: dict[str, Any] = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
@@ -235,7 +235,7 @@ def _initialize(
 
 
 def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[None]:
-    """Inside, random numbers may be drawn; outside, the user's go on as if none had been."""
+    """Inside, random numbers may be drawn; outside, the user's continue as if none had been."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 

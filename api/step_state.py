@@ -156,7 +156,7 @@ class StepState:
             extra: what else is to be kept, a scheduler's `state_dict()`, say: numbers, strings, tensors, and lists and
                 dicts of them. That of rank 0 is.
             keep: how many checkpoints stay in the folder, the newest; None: all.
-            asynchronous: copy what is held, and write it while training goes on; the next `save`, `load` or
+            asynchronous: copy what is held, and write it while training continues; the next `save`, `load` or
                 `wait_saved` waits for that.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The ops that declare what shardings and passes speak of: a mesh, and the devices and links of its cluster."""
+"""The ops that declare what shardings and passes refer to: a mesh, and the devices and links of its cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .sharding_attrs import MeshAttr, ShardingAttr
 @irdl_op_definition
 class MeshOp(IRDLOperation):
     """
-    A mesh that shardings speak of: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
+    A mesh that shardings refer to: `spmd.mesh @mesh = <["node"=2, "gpu"=4]>`.
 
     A stage's mesh is a part of the cluster: `on [4, 5, 6, 7]` lists, in the order of its own ranks, the ranks that
     the job has for it. Without the list they are 0, 1, ...

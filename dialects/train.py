@@ -204,7 +204,7 @@ class Member:
     widths: tuple[int, ...]
 
     def verify_on(self, mesh: Mesh | None) -> None:
-        """Raise VerifyException where its signature is none of its rule."""
+        """Raise VerifyException where its signature does not follow from its rule."""
         if mesh is not None and self.signature is not None:
             if (problem := signature_problem(self.rule, self.signature, mesh)) is not None:
                 raise VerifyException(problem)

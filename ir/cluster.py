@@ -156,7 +156,7 @@ class Interference:
             )
 
     def delay(self, computed: float) -> float:
-        """By how many seconds a rank goes on late that has computed for so long since it last waited."""
+        """Extra seconds between a wait completing and the rank resuming, by its seconds of computing before it."""
         before, least = 0.0, 0.0
         for at, delay in self.delays:
             if computed < at:

@@ -40,7 +40,7 @@ class SplitBatchPass(ModulePass):
     that depends on the batch alone and is needed whole, run once, before them.
 
     Requires: signatures (`search-strategy`) on the ops of a step without means of the batch (`decompose-mean`).
-    Ensures: meshes have the axis, and signatures, homes and working copies speak of it. Arguments stay whole over
+    Ensures: meshes have the axis, and signatures, homes and working copies refer to it. Arguments stay whole over
     time; those of the batch also become whole along its dim, for the parts are those of the whole batch. An op that
     needs the whole batch in the middle of the parts is an error.
 

@@ -111,7 +111,7 @@ def missing_text(missing: Sequence[int], seconds: float) -> str:
 
 
 def tell_errors_once(watch: Watch) -> None:
-    """From now on an error that ends the script of this rank is told by one rank of the job, and ends them all."""
+    """From now on an error that ends the script of this rank is reported by one rank of the job, and ends them all."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -14,7 +14,7 @@ from .recording import Keep, keep_all, named_tensors, record
 
 @contextmanager
 def drawn_alike(seed: int = 0) -> Iterator[None]:
-    """Inside, torch's random numbers are those of `seed`, in every process; outside they go on as they were."""
+    """Inside, torch's random numbers are those of `seed`, in every process; outside they continue as before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

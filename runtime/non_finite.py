@@ -1,4 +1,4 @@
-"""Losses that are no numbers: such a step ends the job, or was skipped, and it is said which rank had what of it."""
+"""Losses that are not finite: such a step ends the job, or is skipped, and a message names the ranks and values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FiniteLosses:
             if looked_at.item():
                 self._skip(number, loss.item(), batch)
         elif not math.isfinite(value := looked_at.item()):
-            mend = "and go on from the last checkpoint, or give on_nan='skip' or 'ignore'"
+            mend = "and resume from the last checkpoint, or give on_nan='skip' or 'ignore'"
             raise NonFiniteError(f"the loss of step {number} is {value}: {self._source(batch)}; {mend}")
 
     def _skip(self, number: int, value: float, batch: Batch | LocalRows) -> None:

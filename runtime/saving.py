@@ -26,7 +26,7 @@ class SaveOptions:
         folder: for checkpoints, on a disk that all ranks share; None for none.
         every: after so many steps one is written, and at the end; 0 for the end alone.
         keep: so many stay, the newest.
-        resume: whether the run goes on from the newest one in the folder, if there is any.
+        resume: whether the run resumes from the newest one in the folder, if there is any.
     """
 
     folder: Path | None = None
@@ -40,7 +40,7 @@ class SaveOptions:
         parser.add_argument("--save", metavar="FOLDER", help="write checkpoints there, on a disk that all ranks share")
         parser.add_argument("--save-every", type=int, metavar="N", help="after every N steps (at the end alone)")
         parser.add_argument("--keep", type=int, metavar="K", help=f"so many checkpoints stay, the newest ({KEPT})")
-        parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is any")
+        parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint, if there is any")
 
     @staticmethod
     def taken_from(parsed: dict[str, Any]) -> SaveOptions:

@@ -180,7 +180,7 @@ def _mesh(text: str | None, ranks: int) -> Mesh:
 
 @dataclass
 class _Bar:
-    """Shows how a profile goes on, and under torchrun writes what there is from time to time."""
+    """Shows the progress of a profile, and under torchrun writes intermediate results from time to time."""
 
     progress: Progress
     task: int
@@ -223,7 +223,7 @@ def _partial(output: Output, progress: Path, path: Path | None, why: str) -> Dia
     missing = [what for what, reason in profile.missing.items() if reason == why]
     listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
     where = f"{path} is of what was measured before" if path is not None else "nothing was written"
-    hint = "go on with the same command and --resume" if path is not None else "name a file with -o to go on with"
+    hint = "continue with the same command and --resume" if path is not None else "name a file with -o to resume from"
     what = f"{len(missing)} measurements are missing: {listed}" if missing else "only rounds are missing"
     return _error(f"{why}; {where}; {what}", hint)
 

@@ -34,7 +34,7 @@ def run_command(options: Namespace) -> int:
 
 
 def _saving(options: Namespace) -> list[str]:
-    """What the program is told of checkpoints, once it is known to be possible: planning may take long."""
+    """The checkpoint options of the program, once they are known to be possible: planning may take long."""
     names = ("save", "save_every", "keep", "resume")
     if not any(getattr(options, name) for name in names):
         return []

@@ -32,7 +32,7 @@ def counter_random(seed: int = 0, step: int = 0) -> Iterator[None]:
         step: counted from 0.
 
     Raises:
-        RuntimeError: an op draws random numbers that cannot be drawn part by part; capture refuses it too.
+        RuntimeError: an op draws random numbers that cannot be drawn shard by shard; capture refuses it too.
     """
     with _Drawing(torch.tensor(step_seed(seed, step))):
         yield

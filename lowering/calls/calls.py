@@ -57,7 +57,7 @@ class Call:
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
     runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`,
     `foreach` and `joined_*` of several parameters; or for ops that look something up on a part of it:
-    `embedding_part`, ..., which are told `part=(start, stop, size)`.
+    `embedding_part`, ..., which are passed `part=(start, stop, size)`.
     """
 
     target: str
@@ -70,7 +70,7 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     The call that `op` stands for on `rank`.
 
     Args:
-        mesh: what the op's signature speaks of; needed where it has one.
+        mesh: what the op's signature refers to; needed where it has one.
 
     Raises:
         VerifyException: the op lacks an argument that its schema requires, or torch has no such op.
@@ -304,7 +304,7 @@ def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int
 
 
 def differs_by_rank(op: ComputeOp) -> bool:
-    """Whether the call of `op` may differ between ranks: it carries local sizes or is told of its part."""
+    """Whether the call of `op` may differ between ranks: it carries local sizes or is passed its part."""
     return op.signature is not None and isinstance(op, AtenOp) and bool(op.spec.localize or op.rule().indexed)
 
 

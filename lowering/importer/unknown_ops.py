@@ -1,4 +1,4 @@
-"""Ops that the table lacks: where their rules come from, and what the user is told."""
+"""Ops that the table lacks: where their rules come from, and what is reported to the user."""
 
 from __future__ import annotations
 

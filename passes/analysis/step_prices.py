@@ -1,4 +1,4 @@
-"""What a search is told that single collectives cost: their seconds, or a linearisation of them, weighted by axes."""
+"""What single collectives cost in a search: their seconds, or a linearisation of them, weighted by axes."""
 
 from __future__ import annotations
 

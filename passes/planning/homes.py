@@ -266,7 +266,7 @@ def _rows(view: StepView) -> int:
 
 
 def _parts(wanted: int, rows: int) -> list[int]:
-    """Into how many parts rows may be cut, the number that is wanted first."""
+    """Into how many parts rows may be split, the preferred number first."""
     fewer = [parts for parts in range(min(wanted, rows), 1, -1) if not rows % parts]
     return list(dict.fromkeys([*([wanted] if wanted <= rows else []), *fewer, 1]))
 

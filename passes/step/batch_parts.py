@@ -75,7 +75,7 @@ def find_parts(ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) 
 
 
 class _PartPropagation:
-    """One walk over the ops, begun anew when some turn out to come before the parts."""
+    """One walk over the ops, restarted when some turn out to come before the parts."""
 
     def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:
         self.ops, self.inputs, self.batch, self.mesh = ops, inputs, batch, batch.mesh
@@ -200,7 +200,7 @@ class _PartPropagation:
         )
 
     def _split_what_is_used_by_parts(self) -> None:
-        """Ops that run once, and whose results are used part by part, are run part by part where they can be."""
+        """Ops that run once, and whose results are used per micro-batch, are run per micro-batch where possible."""
         uses: dict[SSAValue, list[Sharding | None]] = {}
         for op in reversed(self.ops):
             if isinstance(op, ComputeOp):
