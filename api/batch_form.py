@@ -100,7 +100,7 @@ class BatchForm:
         counts = {name: shapes[name][0] for name in shapes if self.tensors[name].shape[:1] == (self.rows,)}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-            raise PlanError(f"{call} was given items of different numbers of rows: {told}")
+            raise PlanError(f"{call} was given items with different numbers of rows: {told}")
         if self.rows and 0 in counts.values():
             raise PlanError(f"{call} was given a batch without rows")
 

@@ -75,7 +75,7 @@ class BatchValues:
             if not (_is_same(items.get(name), value) or (isinstance(batch, LocalRows) and name not in items)):
                 found = repr(items[name]) if name in items else "missing"
                 raise PlanError(
-                    f"batch entry {name!r} is {found}, and the step was planned for {value!r}; {CHANGED_VALUE.instead}"
+                    f"batch entry {name!r} is {found}, but the step was planned for {value!r}; {CHANGED_VALUE.instead}"
                 )
 
 

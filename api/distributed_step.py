@@ -136,7 +136,7 @@ class DistributedStep(StepState):
         """
         Loss and metrics of a batch in eval mode, whatever mode the module is in.
 
-        Parameters and buffers stay where and as training has them, and training goes on as if nothing had been
+        Parameters and buffers stay where and as training has them, and training continues as if nothing had been
         evaluated: no random number, metric or buffer changes.
 
         Args:
@@ -194,26 +194,28 @@ class DistributedStep(StepState):
     def _verify_autocast(self, call: str) -> None:
         """Refuse autocast around a call, which cannot change what was planned."""
         if torch.is_autocast_enabled(self._executor.comm.device.type):
-            raise PlanError(f"{call} was called under torch.autocast, which cannot reach it: {AUTOCAST.instead}")
+            raise PlanError(f"{call} was called under torch.autocast, which has no effect on it: {AUTOCAST.instead}")
 
     def _verify_modes(self) -> None:
         """Refuse what would change a step of one device, and cannot change this one."""
         self._verify_autocast("step()")
         if not torch.is_grad_enabled():
             raise PlanError(
-                f"step() was called under torch.no_grad() or inference_mode(), and it trains; {NO_GRAD.instead}"
+                f"step() was called under torch.no_grad() or inference_mode(), but it trains; {NO_GRAD.instead}"
             )
         for name, layer, was_training in self._modes:
             if layer.training != was_training:
                 was, now = ("train", "eval") if was_training else ("eval", "train")
                 path = f".{name}" if name else ""
                 raise PlanError(
-                    f"the model{path} is in {now} mode, and its step was planned in {was} mode: "
+                    f"the model{path} is in {now} mode, but its step was planned in {was} mode: "
                     f"call model{path}.{was}(); {MODE.instead}"
                 )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise PlanError(f"a step cannot be copied or pickled: it is a part of a running job; {COPIED_STEP.instead}")
+        raise PlanError(
+            f"a step cannot be copied or pickled, because it is part of a running job; {COPIED_STEP.instead}"
+        )
 
     @property
     def metrics(self) -> dict[str, torch.Tensor]:
@@ -296,8 +298,8 @@ class DistributedStep(StepState):
         """
         if self._model is None or self._guard is None:
             raise PlanError(
-                "step.module() needs the module, and parallelize was given a function that makes it; load "
-                "step.state_dict() into one that you make"
+                "step.module() needs the module, but parallelize was given a function that builds it; load "
+                "step.state_dict() into one that you build"
             )
         with self._guard.open():
             self._fill(named_tensors(self._model))
@@ -310,7 +312,8 @@ class DistributedStep(StepState):
             ]
         if changed:
             raise StaleModuleError(
-                f"inside `with step.module():` the parameter {changed[0]!r} was changed, which training does not see; "
+                f"inside `with step.module():` the parameter {changed[0]!r} was changed, which has no effect on "
+                "training; "
                 f"{WRITTEN.instead}"
             )
 

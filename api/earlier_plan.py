@@ -46,7 +46,7 @@ class EarlierPlan:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                LOG.warning("planning does not begin from the plan in %s: %s", place, error)
+                LOG.warning("planning does not start from the plan in %s: %s", place, error)
         return None
 
     def made(

@@ -51,8 +51,8 @@ def _last_rows(variants: Variants, left: int) -> range:
     programs = variants.with_rows(left)
     if len(programs) != 1:
         raise PlanError(
-            f"the last batch of an epoch has {left} rows, and {len(programs)} shapes with so many are declared: "
-            "declare one, by parallelize(..., shapes=[batch]), or leave that batch out, by drop_last=True"
+            f"the last batch of an epoch has {left} rows, but {len(programs)} shapes with that many rows are declared: "
+            "declare one, with parallelize(..., shapes=[batch]), or leave that batch out, with drop_last=True"
         )
     rows = _own_rows(programs[0])
     return rows if rows is not None else range(left)

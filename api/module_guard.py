@@ -47,7 +47,7 @@ class Guard:
             StaleModuleError: the module may not be used now.
         """
         if not self.is_open:
-            raise StaleModuleError(f"{what} of {self.name} was asked for after parallelize; {_STALE}")
+            raise StaleModuleError(f"{what} of {self.name} was requested after parallelize; {_STALE}")
 
     def check_change(self, name: str) -> None:
         """
@@ -55,7 +55,7 @@ class Guard:
             StaleModuleError: no layer, parameter or buffer may be set or removed now.
         """
         if not self.is_open:
-            raise StaleModuleError(f"a change of {name!r} of {self.name} was asked for after parallelize; {_CHANGED}")
+            raise StaleModuleError(f"{name!r} of {self.name} was changed after parallelize; {_CHANGED}")
 
     @contextmanager
     def open(self) -> Iterator[None]:

@@ -42,8 +42,8 @@ class OptimizerHandle(torch.optim.Optimizer):
             for name, value in fixed.items():
                 if group[name] != value:
                     raise PlanError(
-                        f"{name} of group {number} of step.optimizer was set to {group[name]}, and the program was "
-                        f"made with {value}: {OTHER_SETTING.instead}"
+                        f"{name} of group {number} of step.optimizer was set to {group[name]}, but the program was "
+                        f"built with {value}: {OTHER_SETTING.instead}"
                     )
         return [float(group[RATE]) for group in self.param_groups]
 
@@ -74,5 +74,5 @@ class OptimizerHandle(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """PlanError: which parameters are trained was decided by the plan."""
         if getattr(self, "_is_made", False):
-            raise PlanError("step.optimizer cannot take another parameter group: parallelize again")
+            raise PlanError("step.optimizer cannot get another parameter group: call parallelize again")
         super().add_param_group(param_group)

@@ -89,7 +89,7 @@ def parallelize(
     Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
     to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
     step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
-    predicted to take, is told to the logger ``shardwright`` on rank 0.
+    predicted to take, is logged to the logger ``shardwright`` on rank 0.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling: as
@@ -131,7 +131,7 @@ def parallelize(
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
             given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
     """
-    # First, so that whatever is wrong is told by one rank.
+    # First, so that one rank reports whatever is wrong.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
     kept: dict[str, Any] = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
@@ -203,15 +203,21 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
     """PlanError for what can be planned, and not trained; a warning for what trains badly."""
     if options.dtype == torch.float16:
-        raise PlanError(f"parallelize was given dtype=torch.float16, in which small gradients become 0; {HALF.instead}")
+        raise PlanError(
+            f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
+        )
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        raise PlanError(f"parallelize was called under torch.autocast, which its step is not; use {AUTOCAST.instead}")
+        raise PlanError(
+            f"parallelize was called under torch.autocast, which does not apply to its step; use {AUTOCAST.instead}"
+        )
     if isinstance(step.model, nn.Module):
         parameters = dict(step.model.named_parameters())
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
             raise PlanError(f"{unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
-            LOG.warning("parameter %r is in float16, in which small gradients become 0; %s", narrow[0], HALF.instead)
+            LOG.warning(
+            "parameter %r is in float16, in which small gradients underflow to 0; %s", narrow[0], HALF.instead
+        )
 
 
 def _initialize(
@@ -227,7 +233,7 @@ def _initialize(
 
 
 def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> AbstractContextManager[None]:
-    """Inside, random numbers may be drawn; outside, the user's go on as if none had been."""
+    """Inside, random numbers may be drawn; outside, the user's continue as if none had been."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=enabled)
 
 

@@ -26,7 +26,7 @@ def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -
     chosen = report["chosen"] or "as pinned"
     LOG.info("%s: planned in %s for %d ranks (%s): %s", name, seconds_text(seconds), report["ranks"], mesh, chosen)
     LOG.info(
-        "%s: predicted step %s, of it %s waiting for communication; peak memory of a rank %s",
+        "%s: predicted step %s, of which %s waiting for communication; peak memory of a rank %s",
         name,
         seconds_text(report["predicted_step_s"]),
         seconds_text(report["predicted_exposed_communication_s"]),
@@ -34,7 +34,7 @@ def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -
     )
     if (begun := report.get("replan")) is not None:
         LOG.info(
-            "%s: begun from the plan of %d ranks in %s: %s of %s of state are on other ranks than there, %s at least",
+            "%s: started from the plan of %d ranks in %s: %s of %s of state move to other ranks, %s at least",
             name,
             begun["from_ranks"],
             begun["from"],
@@ -50,7 +50,7 @@ def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -
     LOG.debug("%s: seconds of passes %s", name, report["pass_seconds"])
     if splits_nothing(plans):
         LOG.warning(
-            "%s: the plan splits nothing: each of %d ranks computes the whole step, for by the cluster description "
+            "%s: the plan splits nothing: each of %d ranks computes the full step: by the cluster description, "
             "communication costs more than it saves, or nothing can be split; pins=\"dp\" splits the batch regardless",
             name,
             report["ranks"],

@@ -82,7 +82,7 @@ class PlanRecord:
         try:
             found = json.loads(read_text(path))
             if found["version"] != _VERSION or found["of"] != digest:
-                raise ValueError("it is of another plan, or of another version")
+                raise ValueError("it belongs to another plan, or was written by another version")
             cluster = parse_cluster(found["cluster"], str(path))
             state = [spread for group in found["state"] for spread in _spreads(group)]
             if found["candidate"] is not None:
@@ -98,5 +98,5 @@ def _spreads(group: Mapping[str, Any]) -> list[SpreadState]:
         int(rank): tuple((int(begin), int(end)) for begin, end in box) for rank, box in group["boxes"].items()
     }
     if not boxes or len({len(box) for box in boxes.values()}) > 1:
-        raise ValueError("a value is on no rank, or has another number of dims on some")
+        raise ValueError("a value is on no rank, or has different numbers of dims on different ranks")
     return [SpreadState(str(name), boxes, int(group["element"])) for name in group["values"]]

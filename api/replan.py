@@ -41,7 +41,7 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
     for op in module.walk():
         if isinstance(op, FragmentOp | TransferOp) or parts_of(op):
             reason = "is of a loop over parts of the batch, or of a pipeline"
-            raise PassFailedException(f"{describe(op)} {reason}, which cannot be planned again; keep the plan")
+            raise PassFailedException(f"{describe(op)} {reason}, so the step cannot be planned again; keep the plan")
     if options.algorithm is None:
         # Sweeps plan again and again, on the mesh that there is.
         options = replace(options, algorithm="fixed" if options.pins else "eliminate")
@@ -169,7 +169,7 @@ def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:
     for name in (*step, *had):
         if step.get(name) != had.get(name):
             told = f"it has {_text(had, name)}, the step {_text(step, name)}"
-            raise OtherStepError(f"the old plan is of another step: {told}")
+            raise OtherStepError(f"the old plan belongs to another step: {told}")
 
 
 def _text(values: _Shapes, name: str) -> str:

@@ -186,7 +186,7 @@ class ShardedState:
         if len(numbered) != len(names):
             raise PlanError(
                 f"load_optimizer_state_dict() was given the states of {len(numbered)} parameters; the step's optimizer "
-                f"has {len(names)}: give those of an optimizer with the same groups"
+                f"has {len(names)}: give the states of an optimizer with the same groups"
             )
         return {name: given[number] for name, number in zip(names, numbered, strict=True) if number in given}
 
@@ -195,7 +195,7 @@ class ShardedState:
         if found is None:
             raise PlanError(
                 f"load_optimizer_state_dict() was given no {value.state!r} of {value.name!r}; give the states of the "
-                "same optimizer, after a step of it"
+                "same optimizer, after at least one step"
             )
         if not isinstance(found, torch.Tensor | LocalShard) or tuple(found.shape) != value.shape:
             shape = list(found.shape) if isinstance(found, torch.Tensor | LocalShard) else type(found).__name__
@@ -216,8 +216,8 @@ class ShardedState:
             )
         if isinstance(given, LocalShard) and given.slices != self._slices(value):
             raise PlanError(
-                f"load_state_dict() was given the part {given.slices} of {value.name!r}, and this rank has "
-                f"{self._slices(value)}: give whole tensors, or DTensors"
+                f"load_state_dict() was given the part {given.slices} of {value.name!r}, but this rank has "
+                f"{self._slices(value)}: give full tensors, or DTensors"
             )
         return given
 
@@ -258,7 +258,7 @@ def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dic
             holder, expected = first.setdefault(name, (rank, numbers))
             if numbers != expected:
                 raise PlanError(
-                    f"{call} was given another {name!r} on rank {rank} than on rank {holder}; give all "
+                    f"{call} was given a different {name!r} on rank {rank} than on rank {holder}; give all "
                     "ranks the same"
                 )
 

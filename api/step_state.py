@@ -115,8 +115,8 @@ class StepState:
         self._sharded.load_weights(state)
         if self._executor.steps and self.rank == 0 and any(each.role == "state" for each in self._executor.plan.inputs):
             LOG.warning(
-                "load_state_dict() replaced the weights after %d steps; the states of the optimizer are still those of "
-                "the weights before",
+                "load_state_dict() replaced the weights after %d steps; the states of the optimizer still belong to "
+                "the previous weights",
                 self._executor.steps,
             )
 
@@ -156,7 +156,7 @@ class StepState:
             extra: what else is to be kept, a scheduler's `state_dict()`, say: numbers, strings, tensors, and lists and
                 dicts of them. That of rank 0 is.
             keep: how many checkpoints stay in the folder, the newest; None: all.
-            asynchronous: copy what is held, and write it while training goes on; the next `save`, `load` or
+            asynchronous: copy what is held, and write it while training continues; the next `save`, `load` or
                 `wait_saved` waits for that.
 
         Returns:

@@ -110,12 +110,14 @@ class TrainingStep:
         _check_optimizer(self.optimizer)
         _check_batch(self.batch, with_labels=self.loss is not None)
         if self.precision == "fp8-mixed":
-            raise ValueError(f"TrainingStep.precision is 'fp8-mixed', and no product is in float8; {FP8.instead}")
+            raise ValueError(
+                f"TrainingStep.precision is 'fp8-mixed', but no matrix product runs in float8; {FP8.instead}"
+            )
         _check_choice("precision", self.precision, tuple(PRECISIONS))
         _check_choice("reduce_dtype", self.reduce_dtype, REDUCE_DTYPES)
         if self.loss_scaling is not None and self.precision != "fp16-mixed":
             raise ValueError(
-                f"TrainingStep.loss_scaling is given, and precision is {self.precision!r}; the loss is scaled with "
+                f"TrainingStep.loss_scaling is given, but precision is {self.precision!r}; the loss is scaled with "
                 "precision='fp16-mixed' alone"
             )
         if self.skip_non_finite and self.precision == "fp16-mixed":

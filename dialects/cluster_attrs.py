@@ -184,7 +184,7 @@ class InterferenceAttr(Data[Interference]):
     """
     How many times longer each takes beside the other: `#spmd.interference<compute = 1.1, communication = 1.2>`.
 
-    How late ranks go on after a wait, by how long they computed before it, follows: `delays = [(1.0e-3, 5.0e-4)]`.
+    How late ranks resume after a wait, by how long they computed before it, follows: `delays = [(1.0e-3, 5.0e-4)]`.
     """
 
     name = "spmd.interference"

@@ -58,7 +58,7 @@ class MeshOp(IRDLOperation):
     def verify_(self) -> None:
         ranks, count = self.ranks, self.mesh.device_count
         if len(ranks) != count or len(set(ranks)) != count or min(ranks, default=0) < 0:
-            raise VerifyException(f"mesh {self.mesh} of {count} devices is on the ranks {list(ranks)}")
+            raise VerifyException(f"mesh {self.mesh} of {count} devices is placed on ranks {list(ranks)}")
 
     @property
     def ranks(self) -> tuple[int, ...]:

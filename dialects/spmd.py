@@ -141,10 +141,10 @@ class CollectiveOp(ReshardingOp, ABC):
         """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
         step = find_step(self.KIND, source, self.sharding, mesh)
         if step is None:
-            raise VerifyException(f"'{self.name}' does not lead from {source} to {self.sharding}")
+            raise VerifyException(f"'{self.name}' does not convert {source} to {self.sharding}")
         if axes_of(step) != self.axes:
             raise VerifyException(
-                f"'{self.name}' works on axes {Sharding.of(self.axes.data)} but its shardings say"
+                f"'{self.name}' works on axes {Sharding.of(self.axes.data)} but its shardings imply"
                 f" {Sharding.of(axes_of(step).data)}"
             )
         return step
@@ -271,7 +271,7 @@ class StartOp(IRDLOperation):
         axes = {self._step(arg, out).axes for arg, out in zip(self.args, self.out_shardings, strict=True)}
         if len(axes) > 1:
             listed = " and ".join(str(Sharding.of([names])) for names in sorted(axes))
-            raise VerifyException(f"'spmd.start' works on {listed} at once; one collective has one set of axes")
+            raise VerifyException(f"'spmd.start' works on {listed} at once, expected one set of axes")
 
         if (waits := len(tuple(self.token.uses))) != 1:
             raise VerifyException(f"'spmd.start' is waited for {waits} times, expected once")
@@ -280,7 +280,7 @@ class StartOp(IRDLOperation):
         mesh, source = verify_sharding(self, out, arg.type), sharding_of(arg)
         step = find_step(self.collective, source, out.sharding, mesh)
         if step is None:
-            raise VerifyException(f"'{self.kind.data}' does not lead from {source} to {out.sharding}")
+            raise VerifyException(f"'{self.kind.data}' does not convert {source} to {out.sharding}")
         return step
 
     @property
@@ -308,7 +308,7 @@ class WaitOp(IRDLOperation, GivesShardings):
         if not isinstance(start, StartOp):
             raise VerifyException("'spmd.wait' takes the token of a 'spmd.start'")
         if [arg.type for arg in start.args] != [out.type for out in self.outs]:
-            raise VerifyException("'spmd.wait' has other types than the operands of its 'spmd.start'")
+            raise VerifyException("'spmd.wait' has different types than the operands of its 'spmd.start'")
 
     def result_sharding(self, index: int) -> Sharding | None:
         """What the collective was started for."""
@@ -360,7 +360,7 @@ class AccumulateOp(IRDLOperation, GivesShardings):
         left = Sharding(source.dims, tuple(p for p in source.partial if p[0] not in gone))
         if left != out or not gone <= temporal or not temporal & set(source.partial_axes):
             raise VerifyException(
-                f"'spmd.accumulate' leads from {source} to {out}; it reduces over temporal axes, of which the result"
+                f"'spmd.accumulate' converts {source} to {out}; it reduces over temporal axes, of which the result"
                 " has all or lacks those that are complete"
             )
 
@@ -384,7 +384,7 @@ class FreeOp(IRDLOperation):
             home = value.owner if isinstance(value.owner, Block) else value.owner.parent
             if home is not self.parent:
                 name = f"%{value.name_hint}" if value.name_hint else "a value"
-                raise VerifyException(f"gives back {name} of another block; expected a value of the block it is in")
+                raise VerifyException(f"frees {name} of another block; expected a value of its own block")
 
 
 SPMD = Dialect(

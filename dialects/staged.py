@@ -25,7 +25,7 @@ class Stages:
     """
     The stages of a function, by the names of their meshes; none where it is no pipeline.
 
-    An op says its stage, or lies in a fragment that does, or its sharding speaks of the stage's mesh. A transfer
+    An op says its stage, or lies in a fragment that does, or its sharding refers to the stage's mesh. A transfer
     belongs to none: it leads from the stage of its operand to that of its mesh.
     """
 
@@ -108,7 +108,7 @@ class Stages:
             if (found := self.of_value(operand)) != stage:
                 raise VerifyException(
                     f"'{op.name}' of stage {stage} uses %{operand.name_hint or '?'} of stage {found};"
-                    " bring it by a 'pipe.transfer'"
+                    " transfer it with a 'pipe.transfer'"
                 )
 
     def _verify_number(self, stage: int | None, what: str) -> None:
@@ -127,7 +127,7 @@ def _number(attribute: Attribute | None) -> int | None:
 
 
 def _mesh_name(op: Operation) -> str | None:
-    """The mesh that the shardings of an op speak of."""
+    """The mesh that the shardings of an op refer to."""
     match op:
         case ReshardingOp() | AccumulateOp():
             return op.out_sharding.data.mesh

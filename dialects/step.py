@@ -29,13 +29,14 @@ On an op: the same per result.
 
 FRUGAL = "spmd.frugal"
 """
-On a function whose memory is short: of every value only its home or its working copy is kept from forward to backward,
-and other forms are made again.
+On a function in memory-saving mode: from forward to backward only the home or the working copy of a value is kept;
+its other shardings are produced again.
 """
 
 ROOM = "spmd.room"
 """
-On a function: the bytes per device that the next search may use, where what follows it was found to need the rest.
+On a function: the memory budget of the next search, in bytes per device, where later passes were found to need the
+rest.
 """
 
 SEARCH = "spmd.search"

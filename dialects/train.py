@@ -118,7 +118,7 @@ class TrainOp(ComputeOp):
         if problem := settings_problem(self.name, self.attributes, self.OPERANDS, self.absent()):
             raise VerifyException(f"'{self.name}' {problem}")
         if FOUND_INF in names and shape_of(self.args[-1]):
-            raise VerifyException(f"'{self.name}' has ({', '.join(names)}), and found_inf is no tensor of no dims")
+            raise VerifyException(f"'{self.name}' has ({', '.join(names)}), but found_inf is not a tensor without dims")
         super().verify_()
 
 
@@ -202,7 +202,7 @@ class Member:
     widths: tuple[int, ...]
 
     def verify_on(self, mesh: Mesh | None) -> None:
-        """Raise VerifyException where its signature is none of its rule."""
+        """Raise VerifyException where its signature does not follow from its rule."""
         if mesh is not None and self.signature is not None:
             if (problem := signature_problem(self.rule, self.signature, mesh)) is not None:
                 raise VerifyException(problem)
@@ -367,7 +367,10 @@ class ForeachOp(TrainOp):
         tensors = (*member.instance.operands[:count], *member.instance.results)
         if any(other != shape for other in tensors) or any(member.instance.operands[count:]):
             listed = ", ".join(str(list(other)) for other in (*tensors, *member.instance.operands[count:]))
-            raise VerifyException(f"'{self.name}' has a member of shapes {listed}, expected one for what is not shared")
+            raise VerifyException(
+                f"'{self.name}' has a member with shapes {listed}, expected one shape for all operands that are not "
+                "shared"
+            )
         member.verify_on(mesh)
 
 
@@ -400,13 +403,13 @@ class SumOfSquaresOp(TrainOp):
 
     def verify_(self) -> None:
         if not self.args or len(self.outs) != 1:
-            raise VerifyException(f"'{self.name}' takes tensors and gives one number, found {len(self.outs)} results")
+            raise VerifyException(f"'{self.name}' takes tensors and returns one number, found {len(self.outs)} results")
         dtypes, made = sorted({dtype_of(value) for value in self.args}), dtype_of(self.outs[0])
         if len(dtypes) > 1:
             raise VerifyException(f"'{self.name}' has operands of {' and '.join(dtypes)}, expected one dtype")
         expected = sum_dtype(dtypes[0])
         if shape_of(self.outs[0]) or made != expected:
-            raise VerifyException(f"'{self.name}' of {dtypes[0]} gives {made}, expected a number of {expected}")
+            raise VerifyException(f"'{self.name}' of {dtypes[0]} returns {made}, expected a number of {expected}")
         if not isinstance(attribute := self.attributes.get(SIGNATURE), SignatureAttr):
             return
         given, mesh = attribute.signature, find_mesh(self, attribute.data.mesh)

@@ -147,14 +147,16 @@ class Interference:
 
     def __post_init__(self) -> None:
         if self.compute <= 0 or self.communication <= 0:
-            raise ValueError(f"interference is by positive factors, found {self}")
+            raise ValueError(f"interference factors must be positive, found {self}")
         stretches = [computed for computed, _ in self.delays]
         rising = all(a < b for a, b in pairwise([0.0, *stretches]))
         if not rising or any(delay < 0 for _, delay in self.delays):
-            raise ValueError(f"delays are by rising seconds of computing, and none is negative; found {self.delays}")
+            raise ValueError(
+                f"delays must be listed by increasing seconds of computing, none negative; found {self.delays}"
+            )
 
     def delay(self, computed: float) -> float:
-        """By how many seconds a rank goes on late that has computed for so long since it last waited."""
+        """Extra seconds between a wait completing and the rank resuming, by its seconds of computing before it."""
         before, least = 0.0, 0.0
         for at, delay in self.delays:
             if computed < at:
@@ -206,7 +208,7 @@ class Cluster:
             raise ValueError(f'cluster @{self.name} has no link for mesh axis "{missing[0]}"')
         if self.topology is not None and self.topology.size < self.mesh.device_count:
             raise ValueError(
-                f"cluster @{self.name} has hosts of {self.topology.size} devices, its mesh {self.mesh} has"
+                f"cluster @{self.name} has hosts with {self.topology.size} devices, its mesh {self.mesh} has"
                 f" {self.mesh.device_count}"
             )
 

@@ -100,7 +100,7 @@ def cluster_toml(cluster: Cluster) -> str:
         ValueError: the cluster is a part of another, which alone can be written.
     """
     if cluster.topology is not None and cluster.topology.first:
-        raise ValueError(f"cluster @{cluster.name} begins inside another; write that one")
+        raise ValueError(f"cluster @{cluster.name} is a part of another cluster; write that one")
     lines = ["version = 3", f"name = {_text(cluster.name)}"]
     lines.append("mesh = [" + ", ".join(_text(f"{a.name}={a.size}") for a in cluster.mesh.spatial) + "]")
     for device in cluster.devices:

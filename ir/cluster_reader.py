@@ -42,7 +42,7 @@ def read_cluster(file: Section) -> Cluster:
     file.only((*_FIELDS, *_FIELDS_OF_2), "of a cluster file")
     for name in _FIELDS_OF_2:
         if version == 1 and name in file.table:
-            raise file.fail(name, "is not of version 1 of this format; write version = 3")
+            raise file.fail(name, "is not allowed in version 1 of this format; write version = 3")
     devices = [_device(section, version) for section in file.sections("device").values()]
     if not devices:
         raise file.fail("device", "missing; describe at least one kind of device, as [device.a100]")
@@ -140,7 +140,7 @@ def _topology(file: Section) -> Topology | None:
     if not hosts:
         for name in ("level", "switch"):
             if name in file.table:
-                raise file.fail(name, "is for hosts, and there is no [[host]]")
+                raise file.fail(name, "requires hosts, but there is no [[host]]")
         return None
     levels = {name: _level(section) for name, section in file.sections("level").items()}
     read = tuple(_host(section, levels, alone=len(hosts) == 1) for section in hosts)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def collector_paused() -> Generator[None]:
-    """Imports and planning make no garbage to speak of, and looking for it takes up to half of their time."""
+    """Imports and planning produce hardly any garbage, and collecting it takes up to half of their time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -108,7 +108,7 @@ GENERATOR = Refusal(
     "leave the generator out: parallelize(seed=...) seeds what steps draw",
 )
 RANDOM_OP = Refusal(
-    "random ops that cannot be drawn part by part: `torch.multinomial`, `torch.poisson`",
+    "random ops that cannot be drawn shard by shard: `torch.multinomial`, `torch.poisson`",
     "make them of those that can, or pass them as part of the batch",
 )
 STRIDES = Refusal(

@@ -55,9 +55,9 @@ class Ratios:
         """Raise ValueError, naming the axis, unless each axis has one share per part that together make 1."""
         for axis, shares in self.shares:
             if len(shares) != (parts := mesh.axis(axis).size):
-                raise ValueError(f'axis "{axis}" has {parts} parts, its ratios {list(shares)} are {len(shares)}')
+                raise ValueError(f'axis "{axis}" has {parts} parts, but {len(shares)} ratios: {list(shares)}')
             if wrong := [share for share in shares if not share >= 0 or math.isinf(share)]:
-                raise ValueError(f'axis "{axis}" has a share of {wrong[0]}, expected none below 0')
+                raise ValueError(f'axis "{axis}" has a share of {wrong[0]}, expected a number of at least 0')
             if abs((total := math.fsum(shares)) - 1) > TOLERANCE:
                 raise ValueError(f'the ratios {list(shares)} of axis "{axis}" sum to {total:g}, expected 1')
 

@@ -191,7 +191,7 @@ def parse_rule(text: str) -> Notation:
     known = {factor for value in (*operands, *results) for dim in value for factor in dim}
     for item in (*sets.get("reduction", ()), *sets.get("replicated", ())):
         if (factor := item.split()[-1]) not in known:
-            raise ValueError(f"rule '{text}' speaks of factor {factor}, which no operand or result has")
+            raise ValueError(f"rule '{text}' refers to factor {factor}, which no operand or result has")
     _check_sets(text, sets, len(operands))
     for value in (*operands, *results):
         named = [factor for dim in value for factor in dim]
@@ -206,7 +206,7 @@ def _check_sets(text: str, sets: Mapping[str, tuple[str, ...]], operands: int) -
     for item in sets.get("reduction", ()):
         kind = item.rpartition(" ")[0]
         if kind not in ("", *Reduction):
-            raise ValueError(f"rule '{text}': there is no reduction '{kind}', expected one of {', '.join(Reduction)}")
+            raise ValueError(f"rule '{text}': unknown reduction '{kind}', expected one of {', '.join(Reduction)}")
     for name in ("linear", "additive"):
         for number in (part.strip() for item in sets.get(name, ()) for part in item.split("+")):
             if not number.isdigit() or int(number) >= operands:
@@ -221,7 +221,7 @@ def _index_problem(items: Sequence[str], operands: Sequence[Value], known: Colle
         return f"found indexed={{{', '.join(items)}}}, expected one factor and an operand's number, as {{v: 1}}"
     factor, operand = _indexed(items[0])
     if factor not in known:
-        return f"speaks of factor {factor}, which no operand or result has"
+        return f"refers to factor {factor}, which no operand or result has"
     if operand >= len(operands):
         return f"the positions of factor {factor} are in operand {operand}, there are {len(operands)} operands"
     if any(factor in dim for dim in operands[operand]):

@@ -132,7 +132,7 @@ def _verify_dim(sharding: Sharding, index: int, dim: DimSharding, size: int, par
     ordered = all(a <= b for a, b in itertools.pairwise(offsets))
     if len(offsets) != parts + 1 or offsets[0] != 0 or offsets[-1] != size or not ordered:
         raise ValueError(
-            f"sharding {sharding}: offsets {list(offsets)} of dim {index} must be {parts + 1} rising numbers"
+            f"sharding {sharding}: offsets {list(offsets)} of dim {index} must be {parts + 1} ascending numbers"
             f" from 0 to the dim's size {size}"
         )
 

@@ -92,7 +92,7 @@ def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: 
     bound = kept = 0
     for value in new:
         if (source := sources.get(value.name)) is None:
-            raise ValueError(f"{value.name!r} is not in the state of the old plan, which is of another step")
+            raise ValueError(f"{value.name!r} is not in the state of the old plan, which belongs to another step")
         holders = _holders(source, remaining)
         for rank, needed in value.boxes.items():
             mine = source.boxes.get(before[rank]) if rank in before else None

@@ -61,7 +61,7 @@ def _check_regular(found: os.stat_result, path: str | Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-        raise OSError(code, f"Is {kind}, not a file", str(path))
+        raise OSError(code, f"Is {kind}, expected a file", str(path))
 
 
 def write_atomically(path: Path, text: str) -> None:

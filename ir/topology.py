@@ -129,16 +129,16 @@ class Topology:
             if level.bandwidth <= 0 or any(part <= 0 for _, part in level.efficiency):
                 raise ValueError(f'level "{level.name}" has no bandwidth')
         if self.switch is not None and (self.switch.hosts < 1 or self.switch.oversubscription <= 0):
-            raise ValueError("a switch has at least 1 host, and an oversubscription above 0")
+            raise ValueError("a switch needs at least 1 host, and an oversubscription above 0")
         several = sum(host.count for host in self.hosts) > 1
         for host in self.hosts:
             if min(host.devices, host.nics, host.count) < 1:
-                raise ValueError(f"devices, nics and count of hosts are at least 1, found {host}")
+                raise ValueError(f"devices, nics and count of a host must be at least 1, found {host}")
             for name in filter(None, (host.inside, host.nic)):
                 if name not in names:
                     raise ValueError(f'level "{name}" is not described; levels: {", ".join(names) or "none"}')
             if host.devices > 1 and not host.inside:
-                raise ValueError(f"a host of {host.devices} devices needs the level that is inside")
+                raise ValueError(f"a host of {host.devices} devices needs the level between them (inside)")
             if several and not host.nic:
                 raise ValueError("each of several hosts needs the level of its NIC")
 

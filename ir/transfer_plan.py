@@ -97,16 +97,18 @@ def units(
 
 def _check(source: Placed, target: Placed) -> None:
     if shared := sorted(set(source.grid.ranks) & set(target.grid.ranks)):
-        raise ValueError(f"rank {shared[0]} is of both meshes; stages are on ranks of their own")
+        raise ValueError(f"rank {shared[0]} is in both meshes, but every stage needs ranks of its own")
     timed = (target.grid.is_over_time(target.sharding), source.grid.is_over_time(source.sharding))
     if any(timed):
         ours, theirs = (
             {axis: placed.grid.mesh.axis(axis).size for axis in placed.grid.times} for placed in (source, target)
         )
         if ours != theirs:
-            raise ValueError(f"the parts of time on the one mesh are {ours}, on the other {theirs}")
+            raise ValueError(
+                f"the micro-batches of the two meshes differ: {ours} on the sender, {theirs} on the receiver"
+            )
     if timed == (False, True):
-        raise ValueError("what is made part by part is wanted whole")
+        raise ValueError("a micro-batched value cannot be sent to a consumer that needs the full batch")
     for placed in (source, target):
         if spatial := set(placed.sharding.partial_axes) - set(placed.grid.times):
             raise ValueError(f'the value is partial over "{min(spatial)}"; reduce it before it is sent')

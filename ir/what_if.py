@@ -86,7 +86,7 @@ def number(cluster: Cluster, path: str) -> float:
         inner = _entered(inner, name)
     value = inner.get(field)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WhatIfError(f"{path} is {value!r}, which is no number")
+        raise WhatIfError(f"{path} is {value!r}, which is not a number")
     return float(value)
 
 
@@ -94,7 +94,7 @@ def parse_change(text: str) -> tuple[str, str]:
     """A field and a value, of `link.node.bandwidth=25GB/s`."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip() or not value.strip():
-        raise WhatIfError(f"'{text}' is no change; expected FIELD=VALUE, as link.node.bandwidth=25GB/s")
+        raise WhatIfError(f"'{text}' is not a change; expected FIELD=VALUE, as link.node.bandwidth=25GB/s")
     return path.strip(), value.strip()
 
 
@@ -104,10 +104,10 @@ def parse_sweep(text: str, cluster: Cluster) -> Sweep:
     match = re.fullmatch(r"(?P<low>\S+?)\.\.(?P<high>\S+?):(?P<count>[0-9]{1,4})", values)
     if match is None or not 2 <= int(match["count"]) <= _MOST_VALUES:
         expected = f"FIELD=FROM..TO:COUNT with a count of 2 to {_MOST_VALUES}, as link.node.bandwidth=1GB/s..100GB/s:9"
-        raise WhatIfError(f"'{text}' is no sweep; expected {expected}")
+        raise WhatIfError(f"'{text}' is not a sweep; expected {expected}")
     low, high = (number(changed(cluster, path, match[end]), path) for end in ("low", "high"))
     if low <= 0.0 or high <= 0.0:
-        raise WhatIfError(f"'{text}' goes from {low:g} to {high:g}; a sweep is over positive numbers")
+        raise WhatIfError(f"'{text}' goes from {low:g} to {high:g}; a sweep needs positive numbers")
     count = int(match["count"])
     steps = [math.exp(math.log(low) + (math.log(high) - math.log(low)) * i / (count - 1)) for i in range(1, count - 1)]
     return Sweep(path, (low, *steps, high))

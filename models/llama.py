@@ -72,8 +72,8 @@ class GroupedAttention(nn.Module):
         super().__init__()
         if config.width % config.heads or config.heads % config.key_heads:
             raise ValueError(
-                f"a width of {config.width} does not split into {config.heads} heads of one size, or these into "
-                f"{config.key_heads} of keys"
+                f"a width of {config.width} is not a multiple of its {config.heads} heads, or these are not of the "
+                f"{config.key_heads} key heads"
             )
         self.head_width = config.width // config.heads
         self.shared_by = config.heads // config.key_heads

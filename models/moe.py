@@ -60,7 +60,7 @@ class MoEConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.choices <= self.experts:
-            raise ValueError(f"a token cannot have {self.choices} of {self.experts} experts")
+            raise ValueError(f"a token cannot be routed to {self.choices} of {self.experts} experts")
 
     def room(self, tokens: int) -> int:
         """For how many of a group's tokens an expert has room."""

@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"a width of {width} does not split into {heads} heads of one size")
+            raise ValueError(f"a width of {width} is not a multiple of {heads} heads")
         self.heads = heads
         self.causal = causal
         self.form = form

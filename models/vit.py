@@ -50,7 +50,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         if config.image % config.patch:
-            raise ValueError(f"an image of {config.image} pixels is not made of patches of {config.patch}")
+            raise ValueError(f"an image of {config.image} pixels is not a multiple of the patch size {config.patch}")
         patches = (config.image // config.patch) ** 2
         self.patch = nn.Conv2d(config.channels, config.width, kernel_size=config.patch, stride=config.patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.width))

@@ -23,8 +23,8 @@ class AddClusterPass(ModulePass):
     Put the mesh, devices and links of a cluster file at the head of the module.
 
     Requires: nothing.
-    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced, and what
-    `fit-memory` left of their memory (`spmd.room`) is forgotten.
+    Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced, and the
+    memory budget that `fit-memory` set for them (`spmd.room`) is dropped.
 
     Pipeline: add-cluster{file="local-4"}
 

@@ -27,8 +27,8 @@ from .shares.phases import PhaseModel, shares_of
 from .shares.prediction import explicit_view, phase_model
 from .shares.ratios import MemoryLimit, NoShares, RatioProblem, solve_ratios
 from .shares.respread import respread
-from .shares.room import Shortage, shortages
 from .shares.segments import mark_segments
+from .shares.shortages import Shortage, shortages
 from .step.factors import Factors
 from .step.requirements import require_no_joined_updates
 from .step.step_view import StepView, step_functions, step_views, value_label
@@ -128,7 +128,7 @@ class BalanceRatiosPass(ModulePass):
         if self.axis is None or not names:
             return names
         if self.axis not in names:
-            fail(func, f'has no axis "{self.axis}" of several devices to balance; there are {", ".join(names)}')
+            fail(func, f'has no axis "{self.axis}" of several devices to balance; those axes are {", ".join(names)}')
         return (self.axis,)
 
     def _given(self, func: FuncOp, cluster: Cluster) -> Ratios | None:
@@ -137,7 +137,7 @@ class BalanceRatiosPass(ModulePass):
             return None
         axes = self._axes(func, cluster)
         if len(axes) != 1:
-            fail(func, f"is on a mesh of the axes {', '.join(axes)}: name the one that the ratios are for with axis=")
+            fail(func, f"is on a mesh with the axes {', '.join(axes)}: choose the axis of the ratios with axis=")
         try:
             found = Ratios.of({axes[0]: [float(share) for share in self.ratios.split(",")]})
             found.verify(cluster.mesh)
@@ -214,12 +214,13 @@ class _Balancer:
             for each in short:
                 # Rounded sizes may be over a limit that the shares keep: it is tightened by as much.
                 known = cuts.get((each.rank, each.point), each)
-                room = known.room - (each.excess if known is not each else 0.0)
-                cuts[each.rank, each.point] = replace(each, room=room)
+                budget = known.budget - (each.excess if known is not each else 0.0)
+                cuts[each.rank, each.point] = replace(each, budget=budget)
         worst = max(short, key=lambda each: each.excess)
         fail(
             self.view.func,
-            f"no shares were found that fit: rank {worst.rank} still needs {size_text(worst.excess)} more than it has;"
+            f"no shares were found that fit into memory: rank {worst.rank} still needs {size_text(worst.excess)} "
+            "more than it has;"
             " use more devices or a smaller batch",
         )
 

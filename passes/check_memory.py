@@ -77,7 +77,7 @@ def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -
             peak.op,
             f"here the plan needs {size_text(peak.bytes)} on rank {peak.rank},"
             f" {allowed} {size_text(limits[peak.rank])}: {size_text(excess)} too much"
-            f" ({roles_text(peak.by_role)}); the largest alive here: {alive}"
-            '; ask for ZeRO (pin preset "zero3"), a smaller batch, or more devices',
+            f" ({roles_text(peak.by_role)}); the largest live here: {alive}"
+            '; use ZeRO (pin preset "zero3"), a smaller batch, or more devices',
         )
     return peak

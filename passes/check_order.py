@@ -82,8 +82,9 @@ def _compare(
         assert known is not None
         fail(
             known.op,
-            f"the ranks {list(group)} do not communicate in one order: at place {place + 1} rank {one[0]} issues"
-            f" {_text(left)}, rank {other[0]} {_text(right)}; put them in one order",
+            f"the ranks {list(group)} issue their communications in different orders: at position {place + 1} rank "
+            f"{one[0]} issues"
+            f" {_text(left)}, rank {other[0]} {_text(right)}; issue them in the same order on all ranks",
         )
 
 
@@ -97,7 +98,7 @@ def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
         first, second = cycle[0], cycle[-1]
         fail(
             first.op,
-            f"deadlock: {_text(first)} and {_text(second)} each begin, on some rank, only after the other is over;"
+            f"deadlock: {_text(first)} and {_text(second)} each wait, on some rank, for the other to complete;"
             " issue one of them before waiting for the other",
         )
 

@@ -101,7 +101,7 @@ class DuplexPass(ModulePass):
         for func in step_functions(op):
             axis = temporal_axis(func, mesh, self.axis)
             if (parts := mesh.axis(axis).size) != 2:
-                fail(func, f'axis "{axis}" has {parts} parts; duplex takes two: split-batch{{parts=2}}, or accumulate')
+                fail(func, f'axis "{axis}" has {parts} parts; duplex needs 2: split-batch{{parts=2}}, or accumulate')
             _Unroller(func, mesh, axis).run()
 
 
@@ -145,7 +145,8 @@ class _Unroller:
                     value = user.operands[use.index]
                     fail(
                         user,
-                        f"reads {value_label(value)}, of which each part along \"{self.axis}\" has one; expected a"
+                        f"reads {value_label(value)}, which differs between the parts along \"{self.axis}\" has one; "
+                        "expected a"
                         " reduction of it: run insert-resharding before duplex",
                     )
 

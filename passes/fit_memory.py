@@ -18,11 +18,11 @@ from .step.step_view import step_views
 @dataclass(frozen=True)
 class FitMemoryPass(ModulePass):
     """
-    Where a program needs more memory than the devices have, search again with less room, until it fits.
+    Where a program needs more memory than the devices have, search again with a smaller memory budget, until it fits.
 
-    A search counts what changes of sharding will hold, but not how early collectives start, nor how many travel
-    together; passes that come after it decide that. What the program holds beyond what the search believed is taken
-    off what the next search may use (`spmd.room`), and the pipeline runs again on the same function.
+    A search counts the memory of changes of sharding, but not how early collectives start, nor how many are sent
+    together; later passes decide that. The bytes by which the program exceeds what the search predicted are subtracted
+    from the memory budget of the next search (`spmd.room`), and the pipeline runs again on the same function.
 
     Pipeline: fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap" max=3}
 

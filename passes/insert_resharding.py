@@ -42,12 +42,11 @@ class InsertReshardingPass(ModulePass):
     collective, a change that takes several is a chain of them, the cheapest on this cluster. A resharding
     stands before its first user, or, where only updates use it, right after its value is made; users with the same
     demand share it, except that a working copy marked `spmd.regather` is made once for forward and again for backward.
-    A partial value is summed once: what is wanted in another form is made of the sum that is there, so that a
-    comparison of what two users make of it sees one number; ops between such a value and the comparison may not pass
-    partial sums on.
-    Where the function is marked `spmd.frugal`, so is every form but homes and working copies, and a working copy takes
-    the place of its value. What a transfer takes to another stage is no partial value. Results carry their
-    `spmd.sharding`.
+    A partial value is summed once: its other shardings are produced from that sum, so that a comparison of what two
+    users compute from it sees one number; ops between such a value and the comparison may not pass partial sums on.
+    In memory-saving mode (`spmd.frugal`), every sharding but homes and working copies is produced once for forward and
+    again for backward, and a working copy takes the place of its value. Transfers between stages carry no partial
+    values. Results carry their `spmd.sharding`.
 
     Before:
     ```mlir
@@ -157,6 +156,6 @@ def _verify_whole_sums(op: ComputeOp) -> None:
     if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):
         fail(
             op,
-            f"passes partial sums on, {given}, but what is made of it is compared with other things made of the same"
+            f"passes partial sums on, {given}, but its result is compared with other values computed from the same"
             " value, and sums before and after an op are rounded differently; give it a signature without partial sums",
         )

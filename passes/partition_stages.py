@@ -105,14 +105,15 @@ class PartitionStagesPass(ModulePass):
         cluster = cluster_of_module(op)
         for func in step_functions(op):
             if Stages(func).names:
-                fail(func, "has stages already; partition it once")
+                fail(func, "is already partitioned into stages")
             require_no_resharding(func, self.name)
             view = StepView(func, cluster.mesh)
             layers = find_layers(view)
             if not 1 <= self.stages <= len(layers.names):
                 fail(
                     func,
-                    f"has {len(layers.names)} layers, which cannot be {self.stages} stages: {', '.join(layers.names)};"
+                    f"has {len(layers.names)} layers, which cannot form {self.stages} stages: "
+                    f"{', '.join(layers.names)};"
                     " ask for fewer stages",
                 )
             counts, found = self._best(view, layers, cluster)
@@ -127,8 +128,9 @@ class PartitionStagesPass(ModulePass):
         if not options:
             fail(
                 view.func,
-                f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be {self.stages} stages, each on"
-                " whole rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
+                f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be divided into {self.stages} "
+                "stages, each on"
+                " full rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
             )
         found: list[tuple[tuple[int, ...], Partition]] = []
         bounds = self._bounds(view.func, layers) if self.begins is not None else None
@@ -156,19 +158,19 @@ class PartitionStagesPass(ModulePass):
         counts = _numbers(func, "ranks", self.ranks)
         mesh, told = cluster.mesh, f'ranks="{self.ranks}"'
         if len(counts) != self.stages:
-            fail(func, f"{told} is of {len(counts)} stages, expected {self.stages}")
+            fail(func, f"{told} has {len(counts)} stages, expected {self.stages}")
         if min(counts) < 1:
             fail(func, f"{told}: stage {counts.index(min(counts))} has no device; give it at least one")
         if sum(counts) != mesh.device_count:
             fail(func, f"{told} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
         if not is_division(mesh, counts):
-            fail(func, f"{told}: a stage has neither whole rows of mesh {mesh} nor a part of one row")
+            fail(func, f"{told}: a stage occupies neither full rows of mesh {mesh} nor a part of one row")
         return counts
 
     def _costs(self, view: StepView, layers: Layers, cluster: Cluster, counts: tuple[int, ...]) -> StageCosts:
         if self.cost == "roofline":
             if self.costs is not None:
-                fail(view.func, "costs=FILE is for cost=amp")
+                fail(view.func, "costs=FILE requires cost=amp")
             return StageCosts(view, layers, cluster, counts, self.micro_batches)
         try:
             forward = read_forward_seconds(self.costs) if self.costs is not None else None

@@ -83,7 +83,7 @@ class PlanTransfersPass(ModulePass):
             hosts = self._hosts(meshes, stages.names, clusters)
             for transfer in transfers(func):
                 if (source := stages.mesh_of(transfer.operand)) is None:
-                    fail(transfer, "is from no mesh that is known; run search-strategy before plan-transfers")
+                    fail(transfer, "has an operand without a mesh; run search-strategy before plan-transfers")
                 tasks = self._tasks(transfer, source, grids, hosts)
                 transfer.tasks = ArrayAttr([TaskAttr(task) for task in tasks])
 

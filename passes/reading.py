@@ -64,7 +64,7 @@ def read_module(ctx: Context, source: Input[str]) -> ReadModule:
     parser = None
     try:
         if len(source.content) > MOST_CHARACTERS:
-            raise ValueError(f"has {len(source.content)} characters, at most {MOST_CHARACTERS} are read")
+            raise ValueError(f"has {len(source.content)} characters, expected at most {MOST_CHARACTERS}")
         parser = IRParser(ctx, source.content, source.name)
         module = parser.parse_module()
     except Exception as error:

@@ -163,7 +163,7 @@ class ScaleLossPass(ModulePass):
     def _run(self, func: FuncOp, updates: Sequence[Operation]) -> None:
         given = gradients(func, updates, self.name)
         if half := next((each for each in given if dtype_of(each) == "float16"), None):
-            fail(func, f"the gradient %{hint_of(half)} is in float16, in which it cannot be scaled back; train float32")
+            fail(func, f"the gradient %{hint_of(half)} is in float16, in which it cannot be unscaled; train float32")
         scale = _state(func, SCALE, _NUMBER, {train.INITIAL: FloatAttr(float(self.init_scale), 64)})
         growth = _state(func, GROWTH, _COUNT, {})
         _scale_loss(func, scale)
@@ -217,7 +217,7 @@ def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
     """Let backward begin with the scale in the place of 1."""
     begin = next((op for op in func.body.block.ops if train.LOSS_GRADIENT in op.attributes), None)
     if not isinstance(begin, ComputeOp):
-        fail(func, "has no op that is marked train.loss_gradient; run scale-loss on a step as it was captured")
+        fail(func, "has no op marked train.loss_gradient; run scale-loss on the step as captured")
     one, scales = begin.outs[0], list[Operation]()
     if element_of(one) != f32:
         element = element_of(one)

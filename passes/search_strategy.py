@@ -49,7 +49,7 @@ class SearchStrategyPass(ModulePass):
     first. What is pinned (`add-pins`) is obeyed, and stays.
     Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
     users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
-    it, in seconds. Where memory is short, the function is marked `spmd.frugal`.
+    it, in seconds. Where memory is short, the function is in memory-saving mode (`spmd.frugal`).
 
     Before:
     ```mlir
@@ -101,7 +101,8 @@ class SearchStrategyPass(ModulePass):
 
     memory: int | float | None = None
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
-    buffers of collectives, which are decided later; never more than what `fit-memory` has left of it (`spmd.room`)."""
+    buffers of collectives, which are decided later; never more than the memory budget set by `fit-memory`
+    (`spmd.room`)."""
 
     parameters: int | float = 1.0
     """The weight of the seconds of gathers of parameters and reductions of gradients, which run beside compute."""
@@ -194,7 +195,7 @@ def _solved(
         names = ", ".join(map(_subject_name, subjects))
         pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
         raise PassFailedException(
-            f"no strategy obeys all constraints: {names} cannot be sharded together; relax {pins}"
+            f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
         ) from error
 
 

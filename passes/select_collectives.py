@@ -104,7 +104,7 @@ class ReshardToCollective(RewritePattern):
         step = single_step(source, op.sharding, mesh)
         if step is None:
             fail(
-                op, f"no single collective leads from {source} to {op.sharding}; run insert-resharding first"
+                op, f"no single collective converts {source} to {op.sharding}; run insert-resharding first"
             )
         method = None if step.kind.is_local else self._method(op, step, mesh)
         new: CollectiveOp = COLLECTIVES[step.kind](

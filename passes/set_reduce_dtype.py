@@ -73,5 +73,5 @@ class SetReduceDtypePass(ModulePass):
             if self.dtype not in known:
                 why = f"they are in {' and '.join(known)}" if known else "none is cast to a wider dtype"
                 advice = "expected one of these" if known else 'leave it out, or give the step precision="bf16-mixed"'
-                fail(func, f"gradients cannot be reduced in {self.dtype}, for {why}; {advice}")
+                fail(func, f"gradients cannot be reduced in {self.dtype}, because {why}; {advice}")
             func.attributes[train.REDUCE_DTYPE] = StringAttr(self.dtype)

@@ -40,7 +40,7 @@ class SplitBatchPass(ModulePass):
     that depends on the batch alone and is needed whole, run once, before them.
 
     Requires: signatures (`search-strategy`) on the ops of a step without means of the batch (`decompose-mean`).
-    Ensures: meshes have the axis, and signatures, homes and working copies speak of it. Arguments stay whole over
+    Ensures: meshes have the axis, and signatures, homes and working copies refer to it. Arguments stay whole over
     time; those of the batch also become whole along its dim, for the parts are those of the whole batch. An op that
     needs the whole batch in the middle of the parts is an error.
 
@@ -92,7 +92,7 @@ class SplitBatchPass(ModulePass):
             require_no_resharding(func, self.name)
             view = StepView(func, mesh_of_module(op))
             if (rows := _rows(view)) is None:
-                fail(func, "has no argument of the batch with a dim to split; the first dim of a batch item is split")
+                fail(func, "has no batch argument with a dim to split; expected one with a first dim")
             if rows < self.parts:
                 fail(func, f"the batch of {rows} rows is too small for {self.parts} parts; use at most {rows}")
             batch = Batch(rows, self.axis, self.parts, self.unrolled)
@@ -148,7 +148,10 @@ class _Splitter:
                 op.attributes[WORKING] = ArrayAttr([copy if copy is not None else UnitAttr() for copy in copies])
         for value in self.func.body.block.last_op.operands if self.func.body.block.last_op is not None else ():
             if isinstance(value, OpResult) and self.found.values[value].split_axes:
-                fail(value.op, "a result of the step is split by the batch; only sums over the batch can be returned")
+                fail(
+                    value.op,
+                    "a result of the step is split along the batch; only sums over the batch can be returned",
+                )
 
     def _sign(self, op: ComputeOp) -> None:
         attribute = op.attributes.get(SIGNATURE)
@@ -180,7 +183,7 @@ class _Splitter:
         rows = self.batch.rows
         each, rest = divmod(size, rows)
         if rest:
-            fail(op, f"{size} elements are split with the batch of {rows} rows, which does not divide them")
+            fail(op, f"{size} elements are split along the batch of {rows} rows, but are not a multiple of it")
         ratios = ratios_of(self.func, mesh).get(segment_of(op), EVEN)
         if (parts := mesh.parts(axes)) <= rows or ratios.split(axes):
             return tuple(each * offset for offset in boundaries(rows, axes, mesh, ratios))

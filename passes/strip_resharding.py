@@ -125,7 +125,7 @@ def _join_parts(block: Block) -> None:
                 fail(
                     op,
                     "is of a later part of an unrolled loop, but its result is used other than in a sum with the first"
-                    " part's, so that the loop cannot be taken back; strip the step as it was before duplex",
+                    " part's, so the unrolling cannot be undone; strip the step as it was before duplex",
                 )
             Rewriter.erase_op(op)
         elif op.attributes.pop(AT, None) is not None:

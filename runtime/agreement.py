@@ -51,7 +51,7 @@ def verify_alike(what: str, mine: Hashable) -> None:
     """
     everyone = of_all_ranks(mine)
     if len(set(everyone)) > 1:
-        raise PlanError(f"the ranks were given different {what}: {_told(everyone)}; give all the same")
+        raise PlanError(f"the ranks were given different {what}: {_told(everyone)}; give all ranks the same")
 
 
 def _told(values: Sequence[object]) -> str:
@@ -114,7 +114,7 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
             HERE.wait("the weights of rank 0", partial(dist.broadcast, whole, src=0))
             tensor.copy_(whole)
     if dist.get_rank() == 0:
-        LOG.info("the modules of the ranks had different weights; all have those of rank 0 now")
+        LOG.info("the ranks passed modules with different weights; all ranks now use the weights of rank 0")
     return True
 
 
@@ -134,7 +134,10 @@ def _verify_same_forms(first: Sequence[tuple[Any, ...]], other: Sequence[tuple[A
     only = [row for row in first if row not in other], [row for row in other if row not in first]
     told = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
     here, there = (each or "nothing more" for each in told)
-    raise PlanError(f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build one on all")
+    raise PlanError(
+        f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build the same model on all "
+        "ranks"
+    )
 
 
 def digest(tensor: torch.Tensor, most: int | None = None) -> str:
@@ -169,8 +172,10 @@ def verify_replicas(executor: Executor) -> None:
             first, holder = known.setdefault((name, part), (numbers, other))
             if first != numbers:
                 raise PlanError(
-                    f"the ranks {holder} and {other} made different weights {name!r}: seed what the model draws from "
-                    "outside of torch, or build the module and pass it, so that all get those of rank 0"
+                    f"the ranks {holder} and {other} initialized the weights {name!r} differently: seed the random "
+                    "generators "
+                    "that the model uses outside torch, or build the module and pass it, so that all ranks get those "
+                    "of rank 0"
                 )
 
 
@@ -211,7 +216,7 @@ class GivenAlike:
         everyone = of_all_ranks((rates, *given(self.plan, self.rank, self.plans, batch)))
         by_rank = [rate for rate, _, _ in everyone]
         if len(set(by_rank)) > 1:
-            raise PlanError(f"{step} learning rates: {_told(by_rank)}; give all the same")
+            raise PlanError(f"{step} learning rates: {_told(by_rank)}; give all ranks the same")
         first: dict[object, int] = {}
         for rank, (_, rows, items) in enumerate(everyone):
             other = first.setdefault(rows, rank)

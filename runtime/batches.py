@@ -80,7 +80,7 @@ def part_of_batch(value: Value, batch: Batch | LocalRows, mesh: Mesh, rank: int)
     if not isinstance(found, torch.Tensor):
         raise PlanError(
             f"the batch has {'no' if found is None else type(found).__name__} entry {value.name!r}; "
-            f"the plan expects {value}, its entries are {', '.join(map(repr, items))}"
+            f"the plan expects {value}; its entries are {', '.join(map(repr, items))}"
         )
     slices, shape, wanted = value.slices(mesh, rank), value.shape, "the global batch"
     if isinstance(batch, LocalRows) and shape:

@@ -90,8 +90,9 @@ def packed(extra: object) -> bytes:
     except Exception as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"save() was given extra={type(extra).__name__}, which has something else than numbers, strings, tensors, "
-            f"lists and dicts ({what}): give what describes it, as its state_dict() does"
+            f"save() was given extra={type(extra).__name__}, which holds something other than numbers, strings, "
+            "tensors, "
+            f"lists and dicts ({what}); pass plain data that describes it, such as its state_dict()"
         ) from error
     return file.getvalue()
 
@@ -197,9 +198,9 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
             return ranks.agree(partial(_whole, folder / name))
         faults.append(f"{folder / name}: {fault}")
         if ranks.rank == 0:
-            LOG.warning("%s; going back to the checkpoint before it", faults[-1])
+            LOG.warning("%s; falling back to the previous checkpoint", faults[-1])
     if faults:
-        raise CheckpointError(f"no checkpoint is whole: {'; '.join(faults)}")
+        raise CheckpointError(f"no checkpoint is complete: {'; '.join(faults)}")
     return None
 
 
@@ -381,7 +382,7 @@ class _CheckpointReader(FileSystemReader):
         with (Path(self.path) / _METADATA).open("rb") as file:
             found = _Unpickler(file).load()
         if not isinstance(found, Metadata):
-            raise CheckpointError(f"{self.path}/{_METADATA} is no description of a checkpoint")
+            raise CheckpointError(f"{self.path}/{_METADATA} is not the metadata of a checkpoint")
         assert found.storage_meta is not None
         found.storage_meta.load_id = self.load_id
         return found
@@ -391,7 +392,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
-        raise CheckpointError(f"{_METADATA} names {module}.{name}, which no checkpoint has")
+        raise CheckpointError(f"{_METADATA} refers to {module}.{name}, which no checkpoint contains")
 
 
 _DESCRIBED = (

@@ -1,4 +1,4 @@
-"""The ranks that write or read a checkpoint together: what fails on one fails on all, and who is waited for is told."""
+"""The ranks that write or read a checkpoint together: what fails on one fails on all; who is waited for is named."""
 
 from __future__ import annotations
 

@@ -105,13 +105,13 @@ def missing_text(missing: Sequence[int], seconds: float) -> str:
     """What is said of ranks that have not come."""
     listed = ", ".join(map(str, missing))
     return (
-        f"of the ranks of the job {listed} have not come within {seconds:g} s: see what they do before parallelize, "
-        "whether torchrun was started on every machine, or raise start of FaultBounds if that takes so long"
+        f"ranks {listed} of the job did not arrive within {seconds:g} s: check what they do before parallelize, "
+        "whether torchrun was started on every machine, or raise start of FaultBounds if that may take so long"
     )
 
 
 def tell_errors_once(watch: Watch) -> None:
-    """From now on an error that ends the script of this rank is told by one rank of the job, and ends them all."""
+    """From now on an error that ends the script of this rank is reported by one rank of the job, and ends them all."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -170,7 +170,7 @@ def told(error: BaseException, where: str = "") -> str:
     if is_out_of_memory(error):
         return f"ran out of memory{where}: {first or type(error).__name__}; {_MEMORY}"
     if is_lost_peer(error):
-        return f"lost another rank{where}, of which nothing more is known: {first}"
+        return f"lost the connection to another rank{where}: {first}"
     return str(error) if isinstance(error, PlanError) else f"{type(error).__name__}{where}: {first}"
 
 

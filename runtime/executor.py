@@ -84,7 +84,9 @@ class Executor:
         """What an input holds before the first step, where that takes no model."""
         if value.role == "constant":
             if value.value is None:
-                raise PlanError(f"plan {self.plan.name!r}: {value} has no numbers; plan the step again")
+                raise PlanError(
+                    f"plan {self.plan.name!r}: the values of {value} are missing from the plan; plan the step again"
+                )
             whole = torch.tensor(value.value, dtype=value.torch_dtype).reshape(value.shape)
             return self._local(value, whole)
         if value.role in ("state", "step_count"):
@@ -119,7 +121,7 @@ class Executor:
                 return None
             if tuple(whole.shape) != value.shape:
                 raise PlanError(
-                    f"plan {self.plan.name!r} has {value}, the model has it in shape {tuple(whole.shape)}: "
+                    f"plan {self.plan.name!r} has {value}, but the model's has shape {tuple(whole.shape)}: "
                     "plan the step again"
                 )
             return self._local(value, whole)

@@ -67,7 +67,10 @@ class FaultBounds:
 
     def __post_init__(self) -> None:
         if not (min(self.gone, self.silent, self.start, self.plan, self.save) > 0 and self.slow >= 0):
-            raise ValueError(f"{self}: gone, silent, start, plan and save are seconds above 0, slow is a factor, or 0")
+            raise ValueError(
+                f"{self}: gone, silent, start, plan and save must be seconds above 0, slow a factor, or 0 for no "
+                "warning"
+            )
 
     @property
     def beat(self) -> float:

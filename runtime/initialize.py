@@ -14,7 +14,7 @@ from .recording import Keep, keep_all, named_tensors, record
 
 @contextmanager
 def drawn_alike(seed: int = 0) -> Iterator[None]:
-    """Inside, torch's random numbers are those of `seed`, in every process; outside they go on as they were."""
+    """Inside, torch's random numbers are those of `seed`, in every process; outside they continue as before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -51,7 +51,7 @@ def initialize(
     # The model's own code runs here, and may raise anything when it meets tensors without numbers.
     except Exception as error:
         warnings.warn(
-            f"the whole model is made on every rank, for its construction cannot be recorded: "
+            f"every rank builds the full model, because its construction cannot be recorded: "
             f"{type(error).__name__}: {error}",
             RuntimeWarning,
             stacklevel=2,

@@ -130,7 +130,10 @@ class Judge:
         steps = {self._reports[rank].step for rank in left}
         if len(left) == len(self._reports) and len(steps) > 1:
             told = ", ".join(f"{each.step} on {self.named(rank)}" for rank, each in enumerate(self._reports))
-            return Verdict((), f"the ranks made different numbers of training steps: {told}; give all the same batches")
+            return Verdict(
+                (),
+                f"the ranks ran different numbers of training steps: {told}; give all ranks the same batches",
+            )
         for rank in self._waiting(now) if left else ():
             mine = self._reports[rank]
             if mine.lost or now - self._moved[rank] >= min(_SECONDS_TO_CONNECT, self.bounds.gone / 4):
@@ -161,8 +164,9 @@ class Judge:
         """
         by = f" by {how}" if how else ""
         return (
-            f"{self.named(rank)} is gone: it was killed{by} (the kernel does that for want of memory: see dmesg), "
-            f"crashed, or its machine failed; it was last heard of in {self._reports[rank]}, and "
+            f"{self.named(rank)} is gone: it was killed{by} (the kernel kills processes when it runs out of memory: "
+            "see dmesg), "
+            f"crashed, or its machine failed; its last report was from {self._reports[rank]}, and "
             f"{self.named(seen_by)} is in {self._reports[seen_by]}; this ends the job"
         )
 
@@ -203,12 +207,13 @@ class Judge:
         where = f"{self._reports[first]}{state}"
         if waits in culprits:
             return (
-                f"{names} got stuck for {seconds:.0f} s in {where}: all ranks wait for one another; look for a "
+                f"{names} got stuck for {seconds:.0f} s in {where}: all ranks wait for each other; look for a "
                 "collective, or a call of the step, that not all ranks make"
             )
         return (
             f"{names} does not answer in {where}: {self.named(waits)} has waited {seconds:.0f} s in "
-            f"{self._reports[waits]}; see what it does there, or raise {bound} of FaultBounds if that takes so long"
+            f"{self._reports[waits]}; check what it is doing there, or raise {bound} of FaultBounds if that may take "
+            "so long"
         )
 
     def slow(self) -> str:
@@ -224,8 +229,8 @@ class Judge:
             if busy[slowest] > self.bounds.slow * usual and busy[slowest] > usual + _NOTICED_SECONDS:
                 self.warned = True
                 return (
-                    f"{self.named(slowest)} is slow: from step to step it computes {busy[slowest]:.3g} s, the others "
-                    f"{usual:.3g} s, and wait for it (step {self._reports[slowest].step}); free its machine, or "
+                    f"{self.named(slowest)} is slow: it computes for {busy[slowest]:.3g} s per step, the others for "
+                    f"{usual:.3g} s, and they wait for it (step {self._reports[slowest].step}); free its machine, or "
                     "measure the ranks again (cluster='auto', or shardwright profile) to plan for it as it is"
                 )
         return ""

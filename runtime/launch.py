@@ -170,7 +170,9 @@ def load_step(spec: str | None) -> Any:
         PlanError: there is none, or it cannot be imported.
     """
     if not spec:
-        raise PlanError("the plan does not say where its model comes from: use an Executor of your own")
+        raise PlanError(
+            "the plan does not name the function that builds its model; create an Executor in a script of your own"
+        )
     if ":" not in spec:
         return importlib.import_module(f"{_PACKAGE}.models.registry").training_step(spec)
     module, _, name = spec.partition(":")

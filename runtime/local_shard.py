@@ -35,5 +35,5 @@ class LocalShard:
         """PlanError: torch.distributed.checkpoint asks this of what it saves, and would save the part of one rank."""
         raise PlanError(
             f"{name!r} is split unevenly over the ranks, which torch.distributed.checkpoint cannot save: use "
-            "step.save(folder), which can, or save step.state_dict(), which is whole"
+            "step.save(folder), which can, or save step.state_dict(), which has full tensors"
         )

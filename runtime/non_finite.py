@@ -1,4 +1,4 @@
-"""Losses that are no numbers: such a step ends the job, or was skipped, and it is said which rank had what of it."""
+"""Losses that are not finite: such a step ends the job, or is skipped, and a message names the ranks and values."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class FiniteLosses:
             if looked_at.item():
                 self._skip(number, loss.item(), batch)
         elif not math.isfinite(value := looked_at.item()):
-            mend = "and go on from the last checkpoint, or give on_nan='skip' or 'ignore'"
-            raise NonFiniteError(f"the loss of step {number} is {value}: {self._source(batch)}, {mend}")
+            mend = "and resume from the last checkpoint, or give on_nan='skip' or 'ignore'"
+            raise NonFiniteError(f"the loss of step {number} is {value}: {self._source(batch)}; {mend}")
 
     def _skip(self, number: int, value: float, batch: Batch | LocalRows) -> None:
         """Count a step that was skipped; at the first, rank 0 says why."""
@@ -103,8 +103,8 @@ class FiniteLosses:
         source = self._source(batch)
         if not dist.is_initialized() or dist.get_rank() == 0:
             LOG.warning(
-                "step %d was skipped: its loss is %s, and that or a gradient is not finite: %s; further steps of the "
-                "kind are skipped and counted without a word",
+                "step %d was skipped: its loss is %s, and that or a gradient is not finite: %s; further steps of this "
+                "kind are skipped and counted without a message",
                 number,
                 value,
                 source,

@@ -183,7 +183,7 @@ def joined_sgd_(
     if momentum and momentum_buffer is None:
         raise ValueError(f"SGD with momentum {momentum} needs a momentum buffer")
     if momentum and dampening and step is None:
-        raise ValueError(f"SGD with dampening {dampening} needs the step, for the first is not dampened")
+        raise ValueError(f"SGD with dampening {dampening} needs the step number, since the first step is not dampened")
     if momentum and dampening and step is not None and int(step) == 1:
         dampening = 0.0
     buffers = momentum_buffer if momentum and momentum_buffer is not None else ()

@@ -225,4 +225,6 @@ def verify_same_plan(digest: str) -> None:
             f"with torch {torch_version} and Python {python}"
             for (other, torch_version, python), ranks in kinds.items()
         )
-        raise PlanError(f"the ranks run different programs: {told}; give all the same file and versions")
+        raise PlanError(
+            f"the ranks run different programs: {told}; start all ranks from the same file, with the same versions"
+        )

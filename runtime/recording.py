@@ -334,7 +334,7 @@ def record(build: Callable[[], nn.Module]) -> Recording:
         tensors = named_tensors(model)
         places = {name: _place(t) for name, t in tensors.items() if isinstance(t, FakeTensor)}
     if not torch.equal(state, torch.get_rng_state()):
-        raise RecordingError("it sets the state of torch's random numbers")
+        raise RecordingError("it sets the state of torch's random generator")
     given = {name: tensor for name, tensor in tensors.items() if name not in places}
     return Recording(recorder.calls, places, given)
 

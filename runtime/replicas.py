@@ -247,10 +247,10 @@ class Marks:
 
 
 _MEND = (
-    "what they train is no longer one model: resume from the last checkpoint, and look for what the script does "
-    "otherwise there, or for a faulty machine"
+    "they no longer train the same model: resume from the last checkpoint, and look for what the script does "
+    "differently there, or for a faulty machine"
 )
-_LOAD = "load it alike on all, or by step.loader(dataset)"
+_LOAD = "load the same data on all of them, or use step.loader(dataset)"
 
 
 def _minority(values: Sequence[Any]) -> list[int]:

@@ -52,9 +52,11 @@ class Request:
     def __post_init__(self) -> None:
         if len({tensor.dtype for tensor in self.tensors}) != 1:
             found = [str(tensor.dtype) for tensor in self.tensors]
-            raise ValueError(f"{self} is on tensors of dtypes {found}; expected a single dtype")
+            raise ValueError(f"{self} has tensors of dtypes {found}; expected a single dtype")
         if self.moves_boundaries() and (self.sizes is None or self.concat_sizes is None):
-            raise ValueError(f"{self} splits dim {self.dim} and joins the same: give the sizes of all that is sent")
+            raise ValueError(
+                f"{self} splits and joins the same dim {self.dim}; both sizes and concat_sizes are required"
+            )
 
     def __str__(self) -> str:
         return f"{self.kind} along axes {list(self.axes)}"

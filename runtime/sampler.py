@@ -31,11 +31,11 @@ class ShareSampler(Sampler[list[int]]):
         self, length: int, batch: int, rows: range, seed: int | None = 0, last: range | None = None
     ) -> None:
         if not 0 <= rows.start <= rows.stop <= batch or rows.step != 1:
-            raise ValueError(f"the rows {rows} are not among the {batch} of a batch")
+            raise ValueError(f"the rows {rows} are not within the {batch} rows of a batch")
         if length < batch and last is None:
-            raise ValueError(f"a data set of {length} samples has no whole batch of {batch} rows")
+            raise ValueError(f"a data set of {length} samples has no full batch of {batch} rows")
         if last is not None and not 0 <= last.start <= last.stop <= length % batch:
-            raise ValueError(f"the rows {last} are not among the {length % batch} that are left over")
+            raise ValueError(f"the rows {last} are not within the {length % batch} rows of the last, partial batch")
         self.length, self.batch, self.rows, self.seed, self.epoch = length, batch, rows, seed, 0
         self.last = last
         self.first = 0

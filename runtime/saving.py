@@ -26,7 +26,7 @@ class SaveOptions:
         folder: for checkpoints, on a disk that all ranks share; None for none.
         every: after so many steps one is written, and at the end; 0 for the end alone.
         keep: so many stay, the newest.
-        resume: whether the run goes on from the newest one in the folder, if there is any.
+        resume: whether the run resumes from the newest one in the folder, if there is any.
     """
 
     folder: Path | None = None
@@ -40,7 +40,7 @@ class SaveOptions:
         parser.add_argument("--save", metavar="FOLDER", help="write checkpoints there, on a disk that all ranks share")
         parser.add_argument("--save-every", type=int, metavar="N", help="after every N steps (at the end alone)")
         parser.add_argument("--keep", type=int, metavar="K", help=f"so many checkpoints stay, the newest ({KEPT})")
-        parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is any")
+        parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint, if there is any")
 
     @staticmethod
     def taken_from(parsed: dict[str, Any]) -> SaveOptions:
@@ -52,9 +52,9 @@ class SaveOptions:
         """
         folder, every, keep, resume = (parsed.pop(name) for name in ("save", "save_every", "keep", "resume"))
         if folder is None and (given := [n for n, v in (("--save-every", every), ("--keep", keep)) if v is not None]):
-            raise ValueError(f"{given[0]} is of checkpoints, and none are written; give --save FOLDER too")
+            raise ValueError(f"{given[0]} is an option of checkpoints, which are off; give --save FOLDER too")
         if folder is None and resume:
-            raise ValueError("--resume is given without --save FOLDER, which says where the checkpoints are")
+            raise ValueError("--resume needs --save FOLDER, the folder of the checkpoints")
         for name, number in (("--save-every", every), ("--keep", keep)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} {number}: expected a whole number above 0")
@@ -81,11 +81,11 @@ class SaveOptions:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = "this is a file" if self.folder.is_file() else str(error.strerror)
-            raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not be there yet") from error
+            raise CheckpointError(f"--save {self.folder}: {why}; give a folder, which need not exist yet") from error
         if not self.resume and (found := checkpoints(self.folder)):
             raise CheckpointError(
                 f"--save {self.folder}: the folder has checkpoints of another run, the newest is {found[0]}; give "
-                "--resume to go on from it, or another folder"
+                "--resume to continue from it, or another folder"
             )
 
 

@@ -156,7 +156,7 @@ def _collect(processes: list[BaseProcess], pipes: list[Connection], timeout: flo
 
 
 def _outcome(pipe: Connection, process: BaseProcess, rank: int) -> Any:
-    """What a rank sent, or how it died without a word."""
+    """What a rank sent, or how it died without a message."""
     try:
         outcome = pickle.loads(pipe.recv_bytes())
     except EOFError:

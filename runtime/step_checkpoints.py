@@ -114,7 +114,7 @@ class Checkpoints:
         found: dict[str, LocalShard] = {}
         for name, value in _lasting(executor.plan, with_optimizer=with_optimizer):
             if value.spread.partial:
-                raise CheckpointError(f"{name} is kept as partial values, which no checkpoint has")
+                raise CheckpointError(f"{name} is kept as partial sums, which cannot be saved in a checkpoint")
             slices = value.slices(executor.plan.mesh, executor.comm.rank)
             found[name] = LocalShard(executor.local(value), value.shape, tuple(each.start for each in slices))
         return found

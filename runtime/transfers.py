@@ -343,8 +343,8 @@ class Channels:
     def _mine(self, transfer: Transfer, holders: Holders, part: int, verb: str) -> _Slices:
         """What this rank has of a value, as one of its holders."""
         if (me := self._lines.rank) not in holders.ranks:
-            whose = f"is {verb} the ranks {list(holders.ranks)}"
-            raise ValueError(f"transfer {transfer.label!r} {whose}, this is rank {me}")
+            whose = f"is {verb} ranks {list(holders.ranks)}"
+            raise ValueError(f"transfer {transfer.label!r} {whose}; this is rank {me}")
         return holders.slices(transfer.shape, me, part)
 
     def _stream(self, label: str) -> torch.cuda.Stream:

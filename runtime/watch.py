@@ -45,7 +45,7 @@ _JUDGES = 4
 
 _MARK = "mark"
 _GRACE_SECONDS = 0.5
-"""For which a rank that is told to end looks why."""
+"""For how long a rank that has to end looks for the reason."""
 
 _INTERRUPT_SECONDS = 1.5
 """After which a rank that was interrupted ends though it is in a collective."""
@@ -167,7 +167,7 @@ class Watch:
     def _report(self) -> None:
         self._beat += 1
         what = HERE.what
-        # The main thread may go on for a moment with what it does.
+        # The main thread may continue for a moment.
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
         report = Report(

@@ -89,7 +89,7 @@ def _run_options(add: _Add) -> None:
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
     add("--save-every", type=_positive, metavar="N", help="write one after every N steps, too")
     add("--keep", type=_positive, metavar="M", help="so many checkpoints stay, the newest (2)")
-    resume_help = "go on from the newest checkpoint of FOLDER, if there is any, whatever plan it is of, till step K"
+    resume_help = "resume from the newest checkpoint of FOLDER, if there is any, of whatever plan, until step K"
     add("--resume", action="store_true", help=resume_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
     add("--profile", action="store_true", help="measure this machine first and plan for that")
@@ -136,7 +136,7 @@ def _profile_options(add: _Add) -> None:
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes to start here; not under torchrun")
     add("--mesh", metavar="MESH", help="the axes of the ranks, as node=2,gpu=4; by default gpu=N")
     add("--seconds", type=float, default=60.0, metavar="S", help="about how long to measure (%(default)s)")
-    add("--resume", action="store_true", help="go on from what an earlier run to the same FILE measured")
+    add("--resume", action="store_true", help="resume from what an earlier run to the same FILE measured")
     ops_help = "measure the very ops of a plan, or of a step planned here, with their local shapes; repeatable"
     add("--ops-of", action="append", default=[], metavar="DIR|STEP", help=ops_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, that the times of --ops-of are added to; by default the plan's")

@@ -69,15 +69,15 @@ def _report(folder: Path) -> dict[str, Any]:
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
     again = f"plan again: {_again(report, folder)}"
     if "chosen_candidate" not in report:
-        raise _error(f"{path} is of an older version, which did not write what is needed to explain it", again)
+        raise _error(f"{path} was written by an older version, without the data that explain needs", again)
     if report["chosen_candidate"] is None:
         what = "nothing else was tried: it was not made by search-plan"
         raise _error(f"{folder}: {what}", f"{again}, without --pass-pipeline, --algorithm and a preset for --pin")
     read_report(folder, *WHOLE)
     if report["chosen"] not in [each["name"] for each in report["candidates"]]:
-        raise _error(f"{path} was changed: its plan {report['chosen']!r} is none of its candidates", again)
+        raise _error(f"{path} was changed: its plan {report['chosen']!r} is not among its candidates", again)
     if report["bound_s"] is not None and None in (report["gap"], report["bound_of"]):
-        raise _error(f"{path} was changed: bound_s is without gap or bound_of", again)
+        raise _error(f"{path} was changed: it has bound_s but lacks gap or bound_of", again)
     return report
 
 
@@ -135,7 +135,7 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
     path = folder / UNDECIDED
     if not path.exists():
         hint = f"plan again: {_again(report, folder)}"
-        raise _error(f"{path} is missing, the step before any decision", hint)
+        raise _error(f"{path} is missing (the step before any decision)", hint)
     with working(f"explaining {name}") as phase:
         phase("reading the step")
         module = load_module(str(path))
@@ -150,7 +150,7 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
             raise _error(str(error), _nearest(name, error.known)) from error
         except (KeyError, TypeError, ValueError, PassFailedException, Refused) as error:
             hint = "plan again: it may be of another version"
-            raise _error(f"the plan of {folder} cannot be made again: {error}", hint) from error
+            raise _error(f"the plan of {folder} cannot be reproduced: {error}", hint) from error
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

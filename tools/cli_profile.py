@@ -54,7 +54,7 @@ def profile_command(options: Namespace) -> int:
         return _join(options, path)
     if options.nproc_per_node is None:
         raise _error(
-            "it is not said which ranks to measure",
+            "the number of ranks to measure is missing",
             f"give --nproc-per-node N, or start it on every host with: torchrun ... -m {__package__}.cli profile",
         )
     return _spawn(options, path)
@@ -66,7 +66,7 @@ def _check_writable(path: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
     except OSError as error:
-        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a folder that can be written") from error
+        raise _error(f"cannot write {path}: {error.strerror}", "name a file in a writable folder") from error
     if path.is_dir():
         raise _error(f"cannot write {path}: it is a folder", "name a file")
 
@@ -147,7 +147,10 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
         wanted = ops_of_plans(options.ops_of, options.cluster)
         base, samples = wanted.cluster, wanted.samples
         if base.mesh.device_count != ranks:
-            raise _error(f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}", "measure as many")
+            raise _error(
+                f"the plan is for {base.mesh.device_count} ranks, the job has {ranks}",
+                "measure that many ranks",
+            )
         request = ProfileRequest(
             mesh,
             samples,
@@ -177,7 +180,7 @@ def _mesh(text: str | None, ranks: int) -> Mesh:
 
 @dataclass
 class _Bar:
-    """Shows how a profile goes on, and under torchrun writes what there is from time to time."""
+    """Shows the progress of a profile, and under torchrun writes intermediate results from time to time."""
 
     progress: Progress
     task: int
@@ -211,7 +214,7 @@ def _bar(shown: bool) -> Iterator[_Bar]:
 def _partial(output: Output, progress: Path, path: Path | None, why: str) -> DiagnosticError:
     """Write what there is of a profile that ended early; the error that says what is missing."""
     if not progress.exists():
-        return _error(f"{why}; nothing had been measured yet")
+        return _error(f"{why}; nothing was measured yet")
     try:
         journal = replace(Journal.load(progress), trouble=why)
         profile = output.profile(journal) if path is None else output.write(journal, path)
@@ -220,7 +223,7 @@ def _partial(output: Output, progress: Path, path: Path | None, why: str) -> Dia
     missing = [what for what, reason in profile.missing.items() if reason == why]
     listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
     where = f"{path} is of what was measured before" if path is not None else "nothing was written"
-    hint = "go on with the same command and --resume" if path is not None else "name a file with -o to go on with"
+    hint = "continue with the same command and --resume" if path is not None else "name a file with -o to resume from"
     what = f"{len(missing)} measurements are missing: {listed}" if missing else "only rounds are missing"
     return _error(f"{why}; {where}; {what}", hint)
 

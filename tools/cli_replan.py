@@ -36,21 +36,21 @@ def _replan(options: Namespace) -> int:
     cluster = find_cluster(options.cluster)
     again = command_line("plan", report["step"] or "STEP", "--cluster", options.cluster, "--out", options.out)
     if report.get("chosen_candidate") is None or not (folder / UNDECIDED).exists():
-        raise _error(f"{folder} was not made by a search over plans, or by an older version", f"plan again: {again}")
+        raise _error(f"{folder} was not written by a search over plans, or by an older version", f"plan again: {again}")
     with working(f"planning {report['name']} again") as phase:
         phase("reading the plan")
         undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
         if old.cluster.mesh.device_count != report["ranks"]:
             told = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
-            raise _error(f"the files in {folder} are not of one plan: {told}", f"plan again: {again}")
+            raise _error(f"the files in {folder} belong to different plans: {told}", f"plan again: {again}")
         phase("planning")
         try:
             found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
         except OtherStepError as error:
-            told = f"the files in {folder} are not of one plan: {error}"
+            told = f"the files in {folder} belong to different plans: {error}"
             raise _error(told, f"plan again: {again}") from error
         except ValueError as error:
-            raise _error(str(error), "name with --remaining each old rank that is left, once") from error
+            raise _error(str(error), "list with --remaining each old rank that remains, once") from error
     written = found.step.save(options.out, process_began())
     print_report(summary(found.step.report), moved(found.state), f"{written}/program.py is the new program")
     return 0

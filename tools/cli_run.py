@@ -34,7 +34,7 @@ def run_command(options: Namespace) -> int:
 
 
 def _saving(options: Namespace) -> list[str]:
-    """What the program is told of checkpoints, once it is known to be possible: planning may take long."""
+    """The checkpoint options of the program, once they are known to be possible: planning may take long."""
     names = ("save", "save_every", "keep", "resume")
     if not any(getattr(options, name) for name in names):
         return []
@@ -55,7 +55,7 @@ def _cluster(options: Namespace) -> Cluster:
         return find_cluster(options.cluster)
     if options.nproc_per_node is None:
         raise _error(
-            f"{options.target} is no folder, so it is planned first, and it is not said for how many processes",
+            f"{options.target} is not a folder, so it is planned first, but the number of processes is missing",
             "give --nproc-per-node N or --cluster FILE",
         )
     if not options.profile:
@@ -70,8 +70,9 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     if ranks != report["ranks"]:
         mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
         raise _error(
-            f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), --nproc-per-node asks for {ranks}",
-            f"leave the option out, or plan for a cluster of {ranks}",
+            f"{options.target} is planned for {report['ranks']} ranks (mesh {mesh}), but --nproc-per-node asks for "
+            f"{ranks}",
+            f"omit the option, or plan for a cluster of {ranks} ranks",
         )
     if not 1 <= ranks <= MOST_RANKS:
         message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"

@@ -57,7 +57,7 @@ def _module(options: Namespace) -> ModuleOp:
         with working(f"reading {path}"):
             return load_module(str(path))
     if options.cluster is None:
-        message = f"{options.target} is no plan and no IR file, so it is planned first, and it is not said for what"
+        message = f"{options.target} is neither a plan nor an IR file, so it is planned first: the cluster is missing"
         raise _error(message, "give --cluster FILE")
     from .cli_plan import planned
 

@@ -72,7 +72,7 @@ def expectations(source: str) -> Iterator[Expectation]:
 
 
 def _target(word: str | None, here: int, found: dict[int, re.Match[str]]) -> int:
-    """Return the line that an expectation on line `here` speaks of, 0 for none."""
+    """Return the line that an expectation on line `here` refers to, 0 for none."""
     if word in ("above", "below"):
         step = 1 if word == "below" else -1
         while here in found:

@@ -99,7 +99,10 @@ class NumericsCheck:
             if isinstance(error, DiagnosticException) and not isinstance(error.__cause__ or error, VerifyException):
                 raise PassError(each.name, "unsound", told) from error
             first = told.partition("\n")[0]
-            raise PassError(each.name, "failed", f"the module cannot be run to compare its numbers: {first}") from error
+            raise PassError(
+                each.name, "failed",
+                f"the module cannot be interpreted to compare its results: {first}",
+            ) from error
 
 
 def timing_report(seconds: Mapping[str, float], total: float) -> str:

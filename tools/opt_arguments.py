@@ -131,7 +131,7 @@ def _switch(text: str) -> bool:
 
 def _unknown_argument(argument: str) -> Diagnostic:
     if not argument.startswith("-"):
-        return Diagnostic(f"one input file at most, but '{argument}' is another", TOOL)
+        return Diagnostic(f"at most one input file is allowed, but '{argument}' is another", TOOL)
     name = argument.partition("=")[0]
     known = [*_SWITCHES, *("output", "pass-pipeline", "print-ir-before", "print-ir-after"), *("list-passes",)]
     hint = nearest(f"--{name.lstrip('-')}", [f"--{each}" for each in known])

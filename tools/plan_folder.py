@@ -86,7 +86,7 @@ def read_report(folder: Path, *needed: str) -> dict[str, Any]:
         if name not in found:
             raise _error(f"{path} is not a plan: it has no {name!r}", folder)
     if (fault := _fault(found, _REPORT, "")) is not None:
-        raise _error(f"{path} was changed, or is of another version: {fault}", folder)
+        raise _error(f"{path} was changed, or was written by another version: {fault}", folder)
     return found
 
 
@@ -131,7 +131,7 @@ def _name(shape: Shape) -> str:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _error(message: str, folder: Path) -> DiagnosticError:

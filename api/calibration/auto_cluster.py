@@ -56,7 +56,12 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
     if known is not None:
         return known
     if dist.get_rank() == 0:
-        LOG.warning("measuring the %d ranks of this job for about %.0f s; kept in %s", world_size(), SECONDS, path)
+        LOG.warning(
+            "measuring the %d ranks of this job for about %.0f s; the result is stored in %s",
+            world_size(),
+            SECONDS,
+            path,
+        )
     samples = family_samples(("float32", "bfloat16") if device.type == "cuda" else ("float32",), quick=True)
     try:
         journal = profile_rank(ProfileRequest(mesh, samples, SECONDS), device)
@@ -79,7 +84,8 @@ def mesh_of(given: DeviceMesh) -> Mesh:
     ranks = given.mesh.flatten().tolist()
     if ranks != list(range(world_size())):
         raise PlanError(
-            f"the DeviceMesh has the ranks {ranks}, and a plan is for all {world_size()} of the job in order; make one "
+            f"the DeviceMesh has the ranks {ranks}, but a plan uses all {world_size()} ranks of the job in order; "
+            "make one "
             "of all with torch.distributed.device_mesh.init_device_mesh"
         )
     names = given.mesh_dim_names or tuple(f"a{dim}" for dim in range(given.mesh.ndim))
@@ -120,4 +126,4 @@ def _keep(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        LOG.warning("cannot keep %s: %s", path, error)
+        LOG.warning("cannot store %s: %s", path, error)

@@ -82,7 +82,9 @@ def _plan(plan: str, cluster: Cluster | None) -> ModuleOp:
     path = Path(plan, "step.mlir")
     if not Path(plan).is_dir():
         if cluster is None:
-            raise PlanFileError(f"{plan} is no folder, so it is planned first, and no cluster is given to plan it for")
+            raise PlanFileError(
+                f"{plan} is not a folder, so it is planned first, but no cluster is given to plan it for"
+            )
         return compile_step(find_step(plan), cluster, name=plan).module
     context = Context()
     for dialect in (Builtin, Func, ATEN, TRAIN, SPMD, PIPE):

@@ -32,7 +32,7 @@ def counter_random(seed: int = 0, step: int = 0) -> Iterator[None]:
         step: counted from 0.
 
     Raises:
-        RuntimeError: an op draws random numbers that cannot be drawn part by part; capture refuses it too.
+        RuntimeError: an op draws random numbers that cannot be drawn shard by shard; capture refuses it too.
     """
     with _Drawing(torch.tensor(step_seed(seed, step))):
         yield
@@ -68,6 +68,6 @@ def _refuse_other_draws(func: Any, args: Any, kwargs: Any) -> None:
         return
     if arguments_by_name(func, args, kwargs).get("dropout_p") != 0:
         raise RuntimeError(
-            f"{func} draws random numbers that cannot be drawn part by part, as a plan would; attention that drops out"
-            " can with torch.nn.attention.SDPBackend.MATH"
+            f"{func} draws random numbers that cannot be drawn shard by shard, as a plan would; attention with dropout"
+            " can, with torch.nn.attention.SDPBackend.MATH"
         )

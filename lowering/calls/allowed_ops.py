@@ -69,7 +69,7 @@ def check_allowed(target: str, op: Any) -> None:
         VerifyException: the message names the op, says why it is not run, and what to do.
     """
     if not isinstance(op, torch._ops.OpOverload):
-        raise VerifyException(f"'{target}' is no overload of an op of torch; write it as ns::op.overload")
+        raise VerifyException(f"'{target}' is not an overload of a torch op; write it as ns::op.overload")
     if (fault := _unsafe(op)) is not None:
         raise VerifyException(
             f"'{target}' {fault}, and a step may hold only ops that compute tensors from tensors and plain values;"
@@ -78,8 +78,9 @@ def check_allowed(target: str, op: Any) -> None:
     if not (_is_torchs(op) or is_vouched_for(_full_name(op))):
         name = _full_name(op)
         raise VerifyException(
-            f"'{target}' is none of the functional ops of torch that a step may hold; where you trust it, say so before"
-            f" by a rule, as shardwright.register_rule('{name}', '([a], [b]) -> ([a]) replicated={{a, b}}')"
+            f"'{target}' is not one of the functional torch ops that a step may contain; if you trust it, register a"
+            f" sharding rule for it first, as shardwright.register_rule('{name}', '([a], [b]) -> ([a]) "
+            f"replicated={{a, b}}')"
         )
 
 

@@ -58,7 +58,7 @@ class Call:
     `target` is `aten.mm.default` or `ns.op.overload`, a name in `torch.ops`; or one of the functions that the
     runtime has for fused ops: `attention`, `attention_backward`, `random_*`, `adam_`, `adamw_`, `sgd_`, `increment`,
     `foreach` and `joined_*` of several parameters; or for ops that look something up on a part of it:
-    `embedding_part`, ..., which are told `part=(start, stop, size)`.
+    `embedding_part`, ..., which are passed `part=(start, stop, size)`.
     """
 
     target: str
@@ -71,7 +71,7 @@ def call_of(op: ComputeOp, mesh: Mesh | None = None, rank: int = 0) -> Call:
     The call that `op` stands for on `rank`.
 
     Args:
-        mesh: what the op's signature speaks of; needed where it has one.
+        mesh: what the op's signature refers to; needed where it has one.
 
     Raises:
         VerifyException: the op lacks an argument that its schema requires, or torch has no such op.
@@ -256,7 +256,7 @@ def _factor_size(op: ComputeOp, name: str, all_of_them: bool, mesh: Mesh | None,
 
 def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
     if mesh is None:
-        raise VerifyException(f"'{op.name}' has a signature, and no mesh was given to read it by")
+        raise VerifyException(f"'{op.name}' has a signature, but no mesh was given to interpret it")
     return mesh
 
 
@@ -282,7 +282,7 @@ def _indexed_part(op: ComputeOp, mesh: Mesh | None, rank: int) -> tuple[int, int
 
 
 def differs_by_rank(op: ComputeOp) -> bool:
-    """Whether the call of `op` may differ between ranks: it carries local sizes or is told of its part."""
+    """Whether the call of `op` may differ between ranks: it carries local sizes or is passed its part."""
     return op.signature is not None and isinstance(op, AtenOp) and bool(op.spec.localize or op.rule().indexed)
 
 
@@ -327,7 +327,9 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
     if unknown := [name for name in settings if name not in known]:
-        raise VerifyException(f"'{op.name}' has a setting {unknown[0][:60]!r}; expected some of {', '.join(known)}")
+        raise VerifyException(
+            f"'{op.name}' has an unknown setting {unknown[0][:60]!r}; expected some of {', '.join(known)}"
+        )
     named = (*op.OPTIONAL, FOUND_INF)
     settings = {**{name: places[name] for name in named if name in places}, **settings}
     positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)

@@ -54,7 +54,7 @@ def results_without_call(op: ComputeOp, mesh: Mesh, rank: int) -> tuple[Constant
     pairs = zip((*results, *operands), (*op.outs, *op.args), strict=True)
     if not any(part == 0 < size for shape, value in pairs for part, size in zip(shape, shape_of(value), strict=True)):
         return None
-    # Results that the op is told not to compute are placeholders.
+    # Results that the op is asked not to compute are placeholders.
     wanted = op.arguments().get("output_mask", [True] * len(results))
     kinds = [dict(sharding.partial).values() for sharding in signature.results]
     needed = zip(wanted, results, kinds, strict=True)

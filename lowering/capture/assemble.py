@@ -264,7 +264,7 @@ def _seed_input(graph: torch.fx.Graph, seed: torch.fx.Node | None) -> list[_Pair
 def _check_constant(value: object) -> None:
     if not isinstance(value, torch.Tensor):
         raise CaptureError(
-            "the forward uses a tensor that was made with the model and has no values under fake tensors; "
+            "the forward uses a tensor that was created with the model and has no values under fake tensors; "
             "register it with register_buffer so that it is an input with a name"
         )
     if value.requires_grad:

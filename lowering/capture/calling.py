@@ -158,11 +158,11 @@ def _loss_of(value: Any, source: str) -> torch.Tensor:
 def _measured(metrics: Any) -> dict[str, torch.Tensor]:
     """Metrics by name, without gradients."""
     if not isinstance(metrics, Mapping):
-        raise CallError(f"the metrics function gave a {type(metrics).__name__}; return a dict of tensors by name")
+        raise CallError(f"the metrics function returned a {type(metrics).__name__}; return a dict of tensors by name")
     for name, value in metrics.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(value, torch.Tensor):
             raise CallError(
-                f"the metrics function gave {name!r}: {type(value).__name__}; return tensors by name, such as "
+                f"the metrics function returned {name!r}: {type(value).__name__}; return tensors by name, such as "
                 '{"accuracy": (output.argmax(-1) == labels).float().mean()}'
             )
     return {name: value.detach() for name, value in metrics.items()}
@@ -172,7 +172,7 @@ def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
     """The sum of several losses; CallError for one that is none, by its name."""
     scalars = [_checked_scalar(each, f"{source} ({name})") for name, each in losses.items()]
     if not scalars:
-        raise CallError(f"{source} gave no loss; return at least one scalar tensor")
+        raise CallError(f"{source} returned no loss; return at least one scalar tensor")
     return functools.reduce(operator.add, scalars)
 
 
@@ -213,12 +213,12 @@ def _loss_in(result: Any) -> Any:
 def _checked_scalar(value: Any, source: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise CallError(
-            f"{source} gave a {type(value).__name__} where the loss was expected; return a scalar tensor, "
+            f"{source} returned a {type(value).__name__} where the loss was expected; return a scalar tensor, "
             "a tuple that starts with it, or an object with .loss, or pass a loss function"
         )
     if value.numel() != 1 or not value.is_floating_point():
         raise CallError(
-            f"{source} gave a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
+            f"{source} returned a tensor of shape {tuple(value.shape)} and {value.dtype} where the loss was "
             f"expected; {LOSS_BY_ROW.instead}"
         )
     return value if value.dim() == 0 else value.reshape(())

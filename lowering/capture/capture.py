@@ -119,6 +119,6 @@ def make_fake_model(model: nn.Module | Callable[[], nn.Module], fakes: Fakes) ->
     except Exception as error:
         raise CaptureError(
             f"cannot build the model under fake tensors: {type(error).__name__}: {error}; check that its function runs "
-            "by itself, and that it does not read the values of tensors (in .item(), tolist() or an if); or build the "
+            "on its own, and that it does not read the values of tensors (in .item(), tolist() or an if); or build the "
             "module and pass it"
         ) from error

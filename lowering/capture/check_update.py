@@ -65,7 +65,7 @@ def _traced_as_it_counts(
         if error.name not in form.counts:
             raise CaptureError(
                 f"the optimizer {optimizer_name(run.optimizer)} changes the setting {error.name.removeprefix(GROUP)!r}"
-                " of its groups in a way that is no plain count of steps; keep it in the state of each parameter"
+                " of its groups in a way that is not a plain count of steps; keep it in the state of each parameter"
             ) from error
         counts = {key: start for key, start in form.counts.items() if key != error.name}
         initial = {**form.initial, error.name: form.counts[error.name]}
@@ -114,7 +114,8 @@ def _is_close(found: torch.Tensor, expected: Any, tolerance: float) -> bool:
 
 def _refuse(run: SmallRun, name: str, wrong: str) -> None:
     raise CaptureError(
-        f"the optimizer {optimizer_name(run.optimizer)} does something that a captured update does not: of {name!r},"
-        f" {wrong} is another. An update may depend on the parameter, its gradient and state, the learning rate and the"
+        f"the optimizer {optimizer_name(run.optimizer)} does something that a captured update does not reproduce:"
+        f" {wrong} of {name!r} differs. An update may depend on the parameter, its gradient and state, the learning "
+        "rate and the"
         " count of steps alone, and not on other parameters"
     )

@@ -43,7 +43,9 @@ class Effects:
                 yield
         except RuntimeError as error:
             if _HOOKS in str(error):
-                raise CaptureError(f"{_HOOKS}, and a captured step saves none; {SAVED_TENSORS.instead}") from error
+                raise CaptureError(
+                    f"{_HOOKS}, but a captured step saves no tensors; {SAVED_TENSORS.instead}"
+                ) from error
             raise
         if _drawn_elsewhere() != drawn:
             raise CaptureError(
@@ -61,7 +63,7 @@ def _refuse_changed(before: Mapping[tuple[str, str], Any], after: Mapping[tuple[
             where = f"module {path!r}" if path else "the model"
             raise CaptureError(
                 f"every forward changes the number {name!r} of {where}, here from {before[path, name]} to {number}, "
-                f"and a captured step has the one that it was captured with; {COUNTED.instead}"
+                f"but a captured step keeps the value at capture; {COUNTED.instead}"
             )
 
 

@@ -72,7 +72,7 @@ class _Replay(torch.fx.Interpreter):
 
 
 def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
-    # Where it fails it shows the graph so far, before an error that does not speak of it.
+    # Where it fails it shows the graph so far, before an error that does not refer to it.
     with warnings.catch_warnings(record=True) as told, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)

@@ -231,10 +231,10 @@ def check_ops(graph: torch.fx.Graph) -> None:
                 f"{where}: {node.target} is a control-flow operator, which is not supported; {CONTROL_FLOW.instead}"
             )
         if any(value.layout != torch.strided for value in _tensors_of(node)):
-            raise CaptureError(f"{where}: {node.target} gives a sparse tensor; {SPARSE_GRADIENT.instead}")
+            raise CaptureError(f"{where}: {node.target} returns a sparse tensor; {SPARSE_GRADIENT.instead}")
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise CaptureError(
-                f"{where}: {node.target} draws random numbers that cannot be drawn part by part, as those of "
+                f"{where}: {node.target} draws random numbers that cannot be drawn shard by shard, as those of "
                 f"{_drawn_by_place()} can; {RANDOM_OP.instead}"
             )
         if node.target._schema.is_mutable:

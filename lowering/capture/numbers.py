@@ -60,7 +60,7 @@ class Branches:
         """What the next condition is to be."""
         place = len(self.conditions)
         if place == self.most:
-            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {place} ways")
+            raise NumberNeededError(f"conditions on values of tensors with more than {place} possible outcomes")
         self.conditions.append(condition.detach().reshape(()) != 0)
         if place == len(self.choices):
             self.choices.append(True)
@@ -85,7 +85,7 @@ def by_branches(
     def outcome(choices: Sequence[bool]) -> list[torch.Tensor]:
         remaining[0] -= 1
         if remaining[0] < 0:
-            raise NumberNeededError(f"conditions on the values of tensors by which it can go more than {most} ways")
+            raise NumberNeededError(f"conditions on values of tensors with more than {most} possible outcomes")
         branches = Branches(choices, most)
         results = list(run(branches))
         for place in range(len(branches.conditions) - 1, len(choices) - 1, -1):

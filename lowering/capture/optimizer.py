@@ -50,7 +50,7 @@ def read_optimizer(
                 f"{optimizer_name(optimizer)} has differentiable=True, which is not supported; use differentiable=False"
             )
         if "lr" not in group:
-            raise CaptureError(f"{optimizer_name(optimizer)} has no 'lr' in its groups; call its learning rate so")
+            raise CaptureError(f"{optimizer_name(optimizer)} has no 'lr' in its groups; name its learning rate 'lr'")
     members = {name: numbers[id(parameter)] for name, parameter in parameters.items() if id(parameter) in numbers}
     shown = members if len(groups) > 1 else {}
     if (kind := _kind(optimizer)) is not None:

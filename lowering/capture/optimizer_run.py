@@ -136,11 +136,11 @@ class _OptimizerRun:
             self._step(function, groups, step)
             self._compare_groups(groups, step)
         if changed := [key for key, value in _values_of(vars(self.optimizer)).items() if own.get(key) != value]:
-            self._refuse(f"changes its attribute {changed[0]} from step to step, which is no state of a parameter")
+            self._refuse(f"changes its attribute {changed[0]} from step to step, which is not the state of a parameter")
         known = {id(parameter): name for name, parameter in self.parameters.items()}
         for parameter, state in states.items():
             if id(parameter) not in known:
-                self._refuse("keeps a state that is not of one parameter")
+                self._refuse("keeps a state that does not belong to one parameter")
             self.first[known[id(parameter)]] = state.first
 
     def _step(self, function: Callable[..., Any], groups: Sequence[Mapping[str, Any]], step: int) -> None:
@@ -154,7 +154,7 @@ class _OptimizerRun:
             with torch.no_grad():
                 function(self.optimizer)
         except Exception as error:
-            self._refuse(f"cannot step by itself ({type(error).__name__}: {error})", error)
+            self._refuse(f"cannot run step() on its own ({type(error).__name__}: {error})", error)
         self.gradients.append(gradients)
         after = {
             name: ParameterMoment(
@@ -182,7 +182,7 @@ class _OptimizerRun:
         optimizer = self.optimizer
         closure = inspect.signature(plain_step(optimizer)).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
-            self._refuse("evaluates the model again inside of its step (step(closure))")
+            self._refuse("evaluates the model again inside its step (step(closure))")
         for kind in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             if getattr(optimizer, kind, None):
                 self._refuse(f"has hooks around its step ({kind.removeprefix('_optimizer_')})")
@@ -239,7 +239,7 @@ def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
     """What is known of the states of a parameter, from two runs on other numbers."""
     seen = [moment[name].states for moment in one.moments]
     if any(set(states) != set(seen[0]) for states in seen):
-        one._refuse("keeps other states in later steps than after the first")
+        one._refuse("keeps different states in later steps than after the first")
     initial: dict[str, float] = {}
     counts: dict[str, float] = {}
     constants: dict[str, Any] = {}

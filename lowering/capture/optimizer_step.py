@@ -113,7 +113,7 @@ class OneStep:
             raise RuntimeError(f"it keeps the states {different} in some steps and not in others")
         for name, value in form.constants.items():
             if after[name] is not value and after[name] != value:
-                raise RuntimeError(f"it changes its state {name!r}, which is no number, in some step")
+                raise RuntimeError(f"it changes its state {name!r}, which is not a number, in some step")
         return {name: _tensor(value) for name, value in after.items() if name not in form.constants}
 
     def _run(self, given: UpdateInputs, state: Mapping[str, Any] | None, branches: Branches) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class SiteRecorder(TorchFunctionMode):
         if torch.is_autocast_enabled("cuda"):
             # Steps are captured on the CPU, where that of another device does nothing.
             raise CaptureError(
-                f"{site}: autocast of cuda is on, which capture does not see; {CUDA_AUTOCAST.instead}"
+                f"{site}: CUDA autocast is on, which capture cannot see; {CUDA_AUTOCAST.instead}"
             )
         if kwargs and kwargs.get("generator") is not None:
             raise CaptureError(

@@ -75,7 +75,7 @@ def _flat(call: NodeMaker, x: torch.fx.Node, node: torch.fx.Node) -> torch.fx.No
         origin = node.meta[ORIGIN]
         raise CaptureError(
             f"{origin.file}:{origin.line} (layer '{origin.layer}'): {node.target} reads the memory of a tensor that is"
-            f" a part of another; {STRIDES.instead}"
+            f" a view of another; {STRIDES.instead}"
         )
     return call(aten.view.default, call(aten.permute.default, x, order), [value.numel()])
 

@@ -98,8 +98,9 @@ def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
         if not isinstance(leaf, (_TensorPlace, *_PLAIN)):
             path = keystr(tree_flatten_with_path(output)[0][place][0])
             raise CaptureError(
-                f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that cannot be "
-                "seen; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache of keys "
+                f"the model returns a {type(leaf).__name__} at output{path}, which may hold tensors that capture "
+                "cannot "
+                "see; return tensors in tuples, lists, dicts or data classes known to torch's pytree (a cache of keys "
                 "and values is switched off by config.use_cache=False)"
             )
     if not tensors:

@@ -64,7 +64,7 @@ def import_function(
     graph = traced.graph
     seed = draw_by_place(graph)
     for node in filter(_writes, graph.nodes):
-        raise CaptureError(f"{node.target} writes into an operand, which values of the IR do not allow")
+        raise CaptureError(f"{node.target} writes into an operand, but values of the IR are immutable")
     for node in graph.nodes:
         node.meta[ORIGIN] = Origin("", "", 0, "forward", node.name)
         node.target = SPELLED.get(node.target, node.target)
@@ -101,7 +101,7 @@ def _writes(node: Node) -> bool:
 
 def _check(node: Node) -> None:
     if node.target is not operator.getitem and "val" not in node.meta:
-        raise CaptureError(f"{node.target} gives something else than tensors")
+        raise CaptureError(f"{node.target} returns something other than tensors")
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         raise CaptureError(f"{node.target} draws random numbers in a way that is not supported")
 
@@ -116,7 +116,9 @@ def _constant(traced: GraphModule, node: Node, given: object) -> torch.Tensor:
         return next(given)  # pyright: ignore[reportCallIssue, reportArgumentType]
     value = getattr(traced, str(node.target))
     if not isinstance(value, torch.Tensor):
-        raise CaptureError(f"the function holds {type(value).__name__} '{node.target}', which has no form in the IR")
+        raise CaptureError(
+            f"the function holds {type(value).__name__} '{node.target}', which cannot be expressed in the IR"
+        )
     return value.detach()
 
 

@@ -112,8 +112,8 @@ def _refuse_memory(node: Node, origin: Origin) -> None:
     source = node.args[0] if node.target in _BY_MEMORY else None
     if isinstance(source, Node) and source.op != "placeholder":
         raise CaptureError(
-            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on how its"
-            f" memory lies, which a distributed program does not keep; {STRIDES.instead}"
+            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on its"
+            f" memory layout, which a distributed program does not preserve; {STRIDES.instead}"
         )
 
 

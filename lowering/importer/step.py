@@ -84,7 +84,7 @@ class _Importer:
         for each in (*self.step.inputs, *self.step.outputs):
             if not is_text(each.name):
                 what = f"the {each.role} {each.name!r} has a name that UTF-8 cannot write"
-                raise CaptureError(f"{what}, so that no plan can hold it; rename it")
+                raise CaptureError(f"{what}, so a plan cannot contain it; rename it")
         placeholders = [node for node in self.step.graph.nodes if node.op == "placeholder"]
         arguments = dict(zip(self.step.inputs, placeholders, strict=True)) if placeholders else {}
         grads = {o.name for o in self.step.outputs if o.role == "grad"}

@@ -1,4 +1,4 @@
-"""Ops that the table lacks: where their rules come from, and what the user is told."""
+"""Ops that the table lacks: where their rules come from, and what is reported to the user."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class UnknownOps:
         """Say, once each, which ops run replicated and which rules were inferred."""
         if self._replicated:
             names = ", ".join(sorted(self._replicated))
-            log.warning("no sharding rule for %s: these run replicated on every device", names)
+            log.warning("no sharding rule for %s: they run replicated on every device", names)
         if self._inferred:
             CACHE.save()
             rules = "; ".join(f"{name} {text}" for name, text in sorted(self._inferred.items()))
@@ -78,7 +78,9 @@ def _fitting(op: OpaqueOp, known: dict[Ranks, Notation], origin: Origin) -> Nota
     if (notation := known.get(ranks)) is None:
         rules = ", ".join(f"'{each.text}'" for each in known.values())
         uses = f"{_shapes(operands)} -> {_shapes(results)}"
-        raise CaptureError(f"{where} is of {uses}, but is registered with {rules} alone; register a rule for this too")
+        raise CaptureError(
+            f"{where} is called with {uses}, but only {rules} are registered; register a rule for it too"
+        )
     try:
         notation.bind(operands, results)
     except ValueError as error:

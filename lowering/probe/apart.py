@@ -53,7 +53,7 @@ def run_apart(function: Callable[[], _T], seconds: float) -> _T:
 
 
 def _send(function: Callable[[], object], to: Connection) -> None:
-    # What a dying op prints is of no use to the user, who is told what matters.
+    # What a dying op prints is of no use to the user; the error says what matters.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
     to.send(function())

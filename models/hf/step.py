@@ -89,7 +89,7 @@ def from_hf(
     sizes = BatchSizes(rows or preset.rows, length or preset.length, image or preset.image)
     if isinstance(source, nn.Module):
         if overrides or dropout is not None:
-            raise HFError(f"a {type(source).__name__} exists already: change its config before it is made")
+            raise HFError(f"a {type(source).__name__} exists already: change its config before creating it")
         return TrainingStep(source, loss, optimizer, batch or _batch_of_model(source, task, sizes))
     config = _overridden(source, overrides)
     _complete(config)
@@ -205,7 +205,7 @@ def _batch_of_model(model: nn.Module, task: str | None, sizes: BatchSizes) -> di
     config: Any = model.config
     if (task := task or task_of(model)) is None:
         raise HFError(
-            f"what a {type(model).__name__} is trained for is not known; give from_hf(model, batch) a batch of which "
+            f"the training task of a {type(model).__name__} is unknown; give from_hf(model, batch) a batch for which "
             "it returns a loss, or use a class with a loss (AutoModelForCausalLM, ...)"
         )
     return example_batch(task, config, sizes)

@@ -63,8 +63,8 @@ def class_for(config: Any, task: str | None) -> tuple[str, str]:
     if task is None:
         if not possible:
             raise HFError(
-                f"no task is known for the model type {config.model_type!r}; make the model yourself and give "
-                "from_hf(model, batch) a batch that it returns a loss for"
+                f"no task is known for the model type {config.model_type!r}; build the model yourself and give "
+                "from_hf(model, batch) a batch for which it returns a loss"
             )
         named = [(key, name) for key, name in possible.items() if name in (config.architectures or ())]
         as_decoder = [(key, possible[key]) for key in ("causal-lm",) if getattr(config, "is_decoder", False)]

@@ -74,10 +74,12 @@ class DistributedTrainer(Trainer):
         if resume_from_checkpoint:
             raise ValueError(
                 "DistributedTrainer does not take resume_from_checkpoint: the states of the optimizer would be lost; "
-                "load the weights into the model to begin anew from them"
+                "load the weights into the model to start training from them"
             )
         if self.step is not None:
-            raise ValueError("this DistributedTrainer has trained; make another, with a model of its weights")
+            raise ValueError(
+                "this DistributedTrainer has already trained; create another, with a model that has its weights"
+            )
         return super().train(None, *args, **options)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -111,7 +113,7 @@ class DistributedTrainer(Trainer):
         if len(data) % rows and not self.args.dataloader_drop_last:
             raise ValueError(
                 f"the train_dataset has {len(data)} samples, and a global batch {rows}: the last batch of an epoch "
-                "would be another step; say dataloader_drop_last=True"
+                "would need another program; set dataloader_drop_last=True"
             )
         return data, rows
 

@@ -93,7 +93,7 @@ def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
     source, target = sharding_of(op.args[index]), op.out_shardings.data[index].sharding
     step = find_step(op.collective, source, target, mesh)
     if step is None:
-        fail(op, f"no {op.collective} leads from {source} to {target}")
+        fail(op, f"no {op.collective} converts {source} to {target}")
     return step
 
 

@@ -242,8 +242,8 @@ class ReshardCosts:
             return self._in_space(splits, element_bytes, source, target, time)
         if (step := self._step_in_time(splits.sizes, source, target)) is None:
             raise ReshardingError(
-                f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}: what a loop"
-                " over time makes part by part is only summed, or used part by part"
+                f"no collectives convert {source} to {target} for a value of shape {list(splits.sizes)}: a"
+                " micro-batched value can only be summed over the micro-batches, or consumed per micro-batch"
             )
         before = self._in_space(splits, element_bytes, source, step.source, time)
         return (*before, step, *self.path(splits, element_bytes, step.target, target))
@@ -290,8 +290,8 @@ class ReshardCosts:
         if (way := self._by_whole_dims(source, target, time)) is not None:
             return way
         raise ReshardingError(
-            f"no collectives lead from {source} to {target} for a value of shape {list(splits.sizes)}: split it "
-            "evenly, or as the function's spmd.ratios has it"
+            f"no collectives convert {source} to {target} for a value of shape {list(splits.sizes)}: split it "
+            "evenly, or by the function's spmd.ratios"
         )
 
     def _by_whole_dims(self, source: Sharding, target: Sharding, time: Sharding) -> tuple[Step, ...] | None:

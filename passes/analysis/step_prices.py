@@ -1,4 +1,4 @@
-"""What a search is told that single collectives cost: their seconds, or a linearisation of them, weighted by axes."""
+"""What single collectives cost in a search: their seconds, or a linearisation of them, weighted by axes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class Pricing:
 
     def __post_init__(self) -> None:
         if self.bucketed and self.latency_free:
-            raise ValueError("collectives are priced in full buckets or free of latency, not both")
+            raise ValueError("collectives are priced either in full buckets or without latency, not both")
         if self.whole and not self.latency_free:
-            raise ValueError("what a collective takes as a whole counts besides its bytes; price these free of latency")
+            raise ValueError(
+                "the fixed time of a collective is counted apart from its bytes; price the bytes without latency"
+            )
 
     @cached_property
     def _by_axes(self) -> dict[Axes, float]:

@@ -16,7 +16,7 @@ from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
 from ..analysis.durations import communication_of
 from .flow import CollectiveRole, OpFlow
-from .pace import Pace
+from .timing import ComputeTimes
 
 Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
 """Whether a collective may join those of a group, which have its key."""
@@ -50,11 +50,11 @@ class Bucket:
 
 
 class BucketTraffic:
-    """The collectives of a flow by what they send, and the pace of the ops beside which they do."""
+    """The collectives of a flow by what they send, and the times of the ops that run beside them."""
 
     def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.flow = flow
-        self.pace = Pace([*flow.body, *flow.updates], cluster, bucket_bytes)
+        self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes)
         collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
         self.keys = {op: _key(op, flow) for op in collectives}
@@ -66,7 +66,7 @@ class BucketTraffic:
     def fits(self, group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
         """Whether a bucket of `group` has room for `op`."""
         key = self.keys[op]
-        return self.size((*group, op)) <= self.pace.bucket_bytes(key.kind, key.axes)
+        return self.size((*group, op)) <= self.times.bucket_bytes(key.kind, key.axes)
 
     def latest_start(self, group: Sequence[CollectiveOp]) -> int:
         """
@@ -75,7 +75,7 @@ class BucketTraffic:
         The steps that are still to come are given as much time as this one.
         """
         key, use = self.keys[group[0]], min(map(self.flow.first_use, group))
-        return self.pace.latest_start(key.kind, key.axes, self.size(group), use, steps=key.height + 1)
+        return self.times.latest_start(key.kind, key.axes, self.size(group), use, steps=key.height + 1)
 
     def grouped(self, ops: Iterable[CollectiveOp], joins: Joins) -> list[list[CollectiveOp]]:
         """Put each of `ops`, in order, into the latest group of its key if it `joins` it, else into a new one."""

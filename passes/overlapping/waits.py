@@ -15,7 +15,7 @@ from ...ir.collectives import CollectiveKind
 from ..analysis.durations import communication_of
 from ..step.loop import communicates
 from .buckets import BucketTraffic
-from .pace import MARGIN
+from .timing import MARGIN
 
 
 def wait_early(traffic: BucketTraffic, in_flight: int | None = None) -> None:
@@ -81,7 +81,7 @@ class _StreamWalk:
 
     def __init__(self, traffic: BucketTraffic, in_flight: int | None) -> None:
         self.in_flight = in_flight if in_flight is not None else math.inf
-        self.flow, self.pace, self.cluster = traffic.flow, traffic.pace, traffic.pace.cluster
+        self.flow, self.times, self.cluster = traffic.flow, traffic.times, traffic.times.cluster
         self.now = 0.0
         self.channels: dict[tuple[str, ...], _AxesQueue] = {}
         self.runs: dict[WaitOp, tuple[_AxesQueue, _StartedCollective]] = {}
@@ -115,7 +115,7 @@ class _StreamWalk:
                 self.now = channel.free = max(self.now, channel.free) + seconds
                 self._move(channel.over(), op.next_op)
             case _:
-                self.now += self.pace.seconds(op)
+                self.now += self.times.seconds(op)
 
     def _start(self, op: StartOp) -> None:
         """Start a collective; before one reduction too many, wait for the oldest."""

@@ -225,7 +225,7 @@ class Question:
         known = [problem.decisions[node].states for problem, nodes in problems for node in nodes]
         if any(each != known[0] for each in known):
             raise NoSuchDecision(
-                f"the {len(known)} values that '{self.name}' matches have different alternatives: ask about one of them"
+                f"the {len(known)} values that '{self.name}' matches have different alternatives: choose one of them"
             )
         return known[0]
 

@@ -204,7 +204,7 @@ class Homes:
         if (found := self.shapes[key]) == shape_of(given.argument):
             return True
         if given.role != train.BATCH:
-            fail(view.func, f"{given.name} has the shape {list(shape_of(given.argument))}, in the plan {list(found)}")
+            fail(view.func, f"{given.name} has shape {list(shape_of(given.argument))}, but {list(found)} in the plan")
         return False
 
     def _divide(self, func: FuncOp, module: ModuleOp) -> None:
@@ -219,7 +219,7 @@ class Homes:
                 here, there = stages.of_value(given.argument), self.at.get(_key(given))
                 fail(
                     func,
-                    f"{given.name} would be used first in stage {here}, and the plan keeps it in stage {there}: here"
+                    f"{given.name} would be used first in stage {here}, but the plan keeps it in stage {there}: here"
                     " the model runs its layers in another order",
                 )
 
@@ -253,7 +253,7 @@ class Homes:
             if not wanted:
                 return
             merge_argument_attributes(view.func, wanted)
-        fail(view.func, "cannot be divided as the plan divides what it keeps")
+        fail(view.func, "cannot be divided as the plan divides parameters and states")
 
 
 def _key(given: Input, stage: int | None = None) -> Key:
@@ -267,7 +267,7 @@ def _rows(view: StepView) -> int:
 
 
 def _parts(wanted: int, rows: int) -> list[int]:
-    """Into how many parts rows may be cut, the number that is wanted first."""
+    """Into how many parts rows may be split, the preferred number first."""
     fewer = [parts for parts in range(min(wanted, rows), 1, -1) if not rows % parts]
     return list(dict.fromkeys([*([wanted] if wanted <= rows else []), *fewer, 1]))
 

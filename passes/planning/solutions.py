@@ -74,7 +74,7 @@ class Solved:
     A candidate with its strategy.
 
     Args:
-        step: whose ops and values the strategies speak of: the step on the candidate's layout, or, where `is_folded`,
+        step: whose ops and values the strategies refer to: the step on the candidate's layout, or, where `is_folded`,
             the short step that represents it.
         found: by stage, the strategy and what it comes to for the whole step.
     """

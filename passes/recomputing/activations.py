@@ -32,7 +32,7 @@ _TILT = 0.01
 """By how much later ops of a layer count more than earlier ones, so that of ops that pay alike some can be chosen."""
 
 _NARROW = 4
-"""How many times the bytes that go on from a segment are needed in it, at least."""
+"""A lower bound on how many times the output bytes of a segment are needed within it."""
 
 
 class Activations:

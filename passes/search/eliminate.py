@@ -8,7 +8,7 @@ The default search: the exact optimum of a pairwise model, with its proof.
 3. Otherwise dual ascent gives a lower bound, and a floor under the cost of every state (`dual_ascent.py`).
    The few states per node with the lowest floors make a small problem, solved exactly, whose optimum is an
    upper bound.
-4. States with floors above the upper bound go, and what remains starts again at 1; its dual ascent goes on
+4. States with floors above the upper bound go, and what remains starts again at 1; its dual ascent continues
    from where this one ended.
 5. Where that takes nothing away, bucket elimination may cost more; after that, branch and bound.
 

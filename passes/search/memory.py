@@ -127,7 +127,7 @@ class Strategy:
     Args:
         homes: of arguments and of what comes from other stages.
         copies: the working copies, each with whether it is made again for backward.
-        is_frugal: what `spmd.frugal` says of a function.
+        is_frugal: whether the function is in memory-saving mode (`spmd.frugal`).
     """
 
     ops: Mapping[ComputeOp, Signature]

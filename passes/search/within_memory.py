@@ -66,7 +66,7 @@ def solve_within(view: StepView, cluster: Cluster, build: Build, solve: Solve, l
     if (least := _least_kept(view, free)) > limit:
         raise PassFailedException(
             "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
-            f" finely as can be, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
+            f" finely as possible, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
             " much; use more devices or a smaller model"
         )
     memory = StrategyMemory(view, cluster)

@@ -4,7 +4,7 @@ A step as phases, communication and then computation, and how long each takes by
 A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
 linear in the shares: a collective's in the largest, where the line touches its time at the present shares, a device's
 in its own. Shares are real here; rounding comes later. Of the roofline, the term counts that is the larger when the
-axis is shared evenly, and its curve is taken to go on as it does there.
+axis is shared evenly, and its curve is extrapolated.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The shares of an axis' parts that make a step shortest: HAP's linear program (5.
     subject    T_p >= a + b * B_s,j          for every line (j, a, b) of phase p         `Phase.work`
                L_s >= B_s,j                  the largest share of a segment
                sum_j B_s,j = 1,  B_s,j >= least
-               sum_s,j bytes_s,j * B_s,j <= room                                        `MemoryLimit`
+               sum_s,j bytes_s,j * B_s,j <= budget                                        `MemoryLimit`
 
 A phase is communication, which takes as long as the largest share, then computation, which takes as long as the
 slowest device; s is the segment of the model that it belongs to, j a part of the axis.
@@ -55,10 +55,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """What one device can hold at one time: `sum bytes[s, j] * B_s,j <= room`."""
+    """What one device can hold at one time: `sum bytes[s, j] * B_s,j <= budget`."""
 
     bytes: Mapping[tuple[int, int], float]
-    room: float
+    budget: float
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def solve_ratios(problem: RatioProblem) -> Shares:
                 share = shares[phase.segment][work.part]
                 model.add(longest - (scale * work.rate) * share >= scale * work.fixed)
     for limit in problem.limits:
-        unit = max([*limit.bytes.values(), abs(limit.room), 1.0])
+        unit = max([*limit.bytes.values(), abs(limit.budget), 1.0])
         held = [(count / unit) * shares[s][j] for (s, j), count in limit.bytes.items()]
-        model.add(total(held) <= limit.room / unit)
+        model.add(total(held) <= limit.budget / unit)
     model.minimize(total(terms))
     solver = model_builder.Solver("glop")
     if solver.solve(model) != model_builder.SolveStatus.OPTIMAL:

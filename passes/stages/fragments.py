@@ -123,7 +123,11 @@ class Fragments:
                 return
             ops = self.by_work[each] if isinstance(each, Work) else [each]
             if each in entered:
-                fail(ops[0], f"{self._name(each)} needs what is made of its own results; its stage is cut in two")
+                fail(
+                    ops[0],
+                    f"{self._name(each)} depends on its own results through another stage; its stage would have to "
+                    "be cut in two",
+                )
             entered.add(each)
             for source in (value.owner for op in ops for value in op.operands):
                 if isinstance(source, Operation) and source in self.inside:

@@ -75,7 +75,7 @@ def find_parts(ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) 
 
 
 class _PartPropagation:
-    """One walk over the ops, begun anew when some turn out to come before the parts."""
+    """One walk over the ops, restarted when some turn out to come before the parts."""
 
     def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:
         self.ops, self.inputs, self.batch, self.mesh = ops, inputs, batch, batch.mesh
@@ -186,20 +186,21 @@ class _PartPropagation:
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}"; leave the batch whole, or, if it is a batch-norm,'
+            f' {self.batch.parts} parts along "{self.batch.axis}"; do not split the batch, or, if it is a batch-norm,'
             " synchronise its statistics: decompose-batch-norm first, then split-batch{unrolled=true} and duplex",
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
         fail(
             op,
-            f"it needs {value_label(value)}, which is known only after all {self.batch.parts} parts of the batch along"
-            f' "{self.batch.axis}", for each of the parts; leave the batch whole, or unroll two parts:'
+            f"it needs {value_label(value)}, which is complete only after all {self.batch.parts} parts of the batch "
+            "along"
+            f' "{self.batch.axis}", for each of the parts; do not split the batch, or unroll two parts:'
             " split-batch{parts=2 unrolled=true} and duplex",
         )
 
     def _split_what_is_used_by_parts(self) -> None:
-        """Ops that run once, and whose results are used part by part, are run part by part where they can be."""
+        """Ops that run once, and whose results are used per micro-batch, are run per micro-batch where possible."""
         uses: dict[SSAValue, list[Sharding | None]] = {}
         for op in reversed(self.ops):
             if isinstance(op, ComputeOp):

@@ -33,7 +33,7 @@ def gradients(func: FuncOp, updates: Sequence[Operation], wanted_by: str) -> lis
     found = list(dict.fromkeys(update.operands[at] for update in updates for at in train.gradients_of(update)))
     for gradient in found:
         if isinstance(gradient, OpResult) and places[gradient.op] > places[updates[0]]:
-            fail(gradient.op, f"is after the first update; {wanted_by} needs all gradients before it")
+            fail(gradient.op, f"comes after the first update; {wanted_by} needs all gradients before it")
     return found
 
 

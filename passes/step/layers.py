@@ -164,7 +164,7 @@ class _Finder:
             if train.is_update(op) and not self._is_anywhere(op):
                 name = train.updated_parameter(op)
                 if name is not None and name not in parameters:
-                    fail(op, f'is of the update of "{name}", which is no parameter of the step')
+                    fail(op, f'belongs to the update of "{name}", which is not a parameter of the step')
                 kept = parameters[name] if name is not None else op.args[0]
                 # A count that anyone can have is made where it becomes known whether the updates are.
                 at = self.layers.homes.get(kept)

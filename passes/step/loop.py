@@ -87,7 +87,8 @@ def find_loop(func: FuncOp, axis: str) -> LoopOps:
             user = next(user for user in inside if _depends(user, op))
             fail(
                 user,
-                f"it needs {value_label(op.results[0])}, made of all parts along \"{axis}\", for each of them; only an"
+                f"it needs {value_label(op.results[0])}, computed from all parts along \"{axis}\", for each of them; "
+                "only an"
                 " unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
             )
     rest = [op for op in ops if op not in within and op not in needed]

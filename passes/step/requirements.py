@@ -64,12 +64,12 @@ def require_no_skipped_updates(func: FuncOp, name: str) -> None:
     for op in func.walk():
         if isinstance(op, TrainOp) and FOUND_INF in op.operand_names():
             said = "may be skipped already (scale-loss or skip-non-finite has run)"
-            fail(op, f"{said}; {name} is for a step that always updates")
+            fail(op, f"{said}; {name} requires a step that always updates")
 
 
 def require_no_joined_updates(func: FuncOp, name: str) -> None:
     """Raise OpFailure where a step has updates of several parameters in one op, whose shares are not found."""
-    _refuse(func, (ForeachOp,), f"is of several parameters; run {name} before join-updates")
+    _refuse(func, (ForeachOp,), f"updates several parameters; run {name} before join-updates")
 
 
 def _refuse(func: FuncOp, kinds: tuple[type[Operation], ...], why: str) -> None:

@@ -174,7 +174,7 @@ def cluster_on(module: ModuleOp, mesh: Mesh) -> Cluster:
     if clusters:
         first = clusters[0]
         raise PassFailedException(
-            f"cluster @{first.sym_name.data} is on @{first.mesh.data}, the mesh is @{mesh.name}"
+            f"cluster @{first.sym_name.data} refers to mesh @{first.mesh.data}, but the mesh is @{mesh.name}"
         )
     raise PassFailedException(
         "the module has no spmd.cluster, so there are no costs to search with; `shardwright plan --cluster FILE`"

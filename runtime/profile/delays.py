@@ -1,5 +1,5 @@
 """
-How late ranks go on after a wait, by how long they computed before it.
+How late ranks resume after a wait, by how long they computed before it.
 
 Processes that share cores are not all there when the last of them is: one that was woken waits for a core that another
 computes on, and those that have used up their share of it wait longest. What is measured is how much longer small

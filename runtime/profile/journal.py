@@ -1,4 +1,4 @@
-"""What a profile has measured so far, in a file that a later run can go on from."""
+"""What a profile has measured so far, in a file from which a later run can resume."""
 
 from __future__ import annotations
 
@@ -70,10 +70,12 @@ class Journal:
         try:
             found = json.loads(read_text(path))
             if found.pop("version") != VERSION:
-                raise ProfileError(f"{path} is of another release: measure anew, without --resume")
+                raise ProfileError(f"{path} was written by another release; start over without --resume")
             return Journal(**found)
         except OSError as error:
             hint = "measure without --resume first"
-            raise ProfileError(f"there is nothing to go on from: {path}: {error.strerror}; {hint}") from error
+            raise ProfileError(f"cannot resume: {path}: {error.strerror}; {hint}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ProfileError(f"{path} is not the progress of a profile: {error}; measure without --resume") from error
+            raise ProfileError(
+                f"{path} is not the journal of a profile: {error}; start over without --resume"
+            ) from error

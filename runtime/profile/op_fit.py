@@ -83,7 +83,7 @@ def fit_rate(
     """
     what = f"{family or 'ops'} in {dtype or 'any dtype'}"
     if not samples:
-        raise ValueError(f"no measurements of {what} to fit a rate to")
+        raise ValueError(f"there are no measurements of {what} to fit a rate to")
     if wrong := [each for each in samples if each[2] <= 0 or max(each[:2]) <= 0 or min(each[:2]) < 0]:
         raise ValueError(
             f"a measurement of {what} has (FLOPs, bytes, seconds) = {wrong[0]}; expected some work in a time above 0"

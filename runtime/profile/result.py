@@ -161,7 +161,7 @@ def _link(name: str, lines: Mapping[str, Line], points: Sequence[tuple[str, floa
     slowest = max(transfers, key=lambda line: line.beta, default=None)
     plain = slowest or lines.get("all_gather") or lines.get("all_reduce")
     if plain is None:
-        raise ProfileError(f"no collective along {name} was measured; measure longer, or go on with --resume")
+        raise ProfileError(f"no collective along {name} was measured; measure longer, or continue with --resume")
     measured = tuple(
         (kind, line.alpha, line.beta) for kind, line in sorted(lines.items()) if kind != TRANSFER and ":" not in kind
     )
@@ -208,7 +208,7 @@ def _device(
 ) -> tuple[Device, list[FittedNumbers]]:
     seconds = op_seconds_of(journal, samples, ranks)
     if not any(each.work.flops for each in seconds):
-        raise ProfileError("no op was measured; measure longer, or go on with --resume")
+        raise ProfileError("no op was measured; measure longer, or continue with --resume")
     rates, fits = _rates(kind, seconds)
     device = Device(
         kind,

@@ -1,8 +1,8 @@
 """
 A profile on one rank: all tasks in turn, round after round, until the time is up.
 
-All ranks hold the same journal, for each hears what all measured; so they decide alike, without a word, how often to
-do what comes next. A slow moment of the machine hits one round of some tasks and not all rounds of one.
+All ranks hold the same journal, since each gets what all measured; so they reach the same decision without communicating
+on how often to do what comes next. A slow moment of the machine hits one round of some tasks and not all rounds of one.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ProfileRequest:
         network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
             leave out what takes too long; else every sample is wanted for itself.
         progress: a file for what has been measured so far; None keeps nothing.
-        resume: whether to go on from that file.
+        resume: whether to resume from that file.
     """
 
     mesh: Mesh
@@ -95,7 +95,7 @@ class ProfileRequest:
 
 
 class Observer(Protocol):
-    """Who is told how a profile goes on; on rank 0 alone."""
+    """Receives the progress of a profile; on rank 0 alone."""
 
     def at(self, done: float, what: str) -> None:
         """The part of the work that is done, and the name of the task that comes next."""
@@ -114,7 +114,7 @@ def profile_rank(request: ProfileRequest, device: torch.device, observe: Observe
         observe: told of it, on rank 0.
 
     Raises:
-        ProfileError: the mesh has another number of ranks than the job, or there is nothing to go on from.
+        ProfileError: the mesh has another number of ranks than the job, or there is nothing to resume from.
         RuntimeError: another rank was lost; what had been measured is in the file of progress.
     """
     _check_world(request.mesh)
@@ -152,7 +152,7 @@ def _check_world(mesh: Mesh) -> None:
 
 
 def _begun(request: ProfileRequest, clock: Clock) -> Journal:
-    """The journal to go on from, or a new one."""
+    """The journal to resume from, or a new one."""
     devices = clock.everyone((device_name(clock.device), memory_bytes(clock.device)))
     about = {
         "mesh": [[axis.name, axis.size] for axis in request.mesh.spatial],
@@ -170,7 +170,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
 
 def _resumed(request: ProfileRequest, about: dict[str, Any]) -> Journal | ProfileError:
     if request.progress is None:
-        return ProfileError("there is nothing to go on from: the output is not a file")
+        return ProfileError("cannot resume: the output is not a file")
     try:
         journal = Journal.load(request.progress)
     except ProfileError as error:

@@ -14,7 +14,7 @@ from shardwright.runtime.spawn import run_ranks
 
 CASES = [(ranks, name) for ranks, plans in PLANS.items() for name in plans]
 
-BACK = "going back to the checkpoint before it"
+BACK = "falling back to the previous checkpoint"
 TOLD: dict[str, tuple[int | str, str]] = {
     "nothing": (LAST, ""),
     "flipped": (SAVED, "__1_0.distcp is not what was written: its SHA-256 differs"),
@@ -22,7 +22,7 @@ TOLD: dict[str, tuple[int | str, str]] = {
     "missing": (SAVED, "__1_0.distcp is missing"),
     "manifest": (SAVED, "manifest.json "),
     "unfinished": (SAVED, ""),
-    "all": ("no checkpoint is whole", BACK),
+    "all": ("no checkpoint is complete", BACK),
     "empty": ("/empty has no checkpoint; step.save(folder) writes one", ""),
     "an extra that cannot be read": (LAST, ""),
     "a full disk": (LAST, ""),
@@ -80,7 +80,7 @@ def test_ranks_that_come_and_go_begin_from_the_plan_before(found: dict[int, list
             begun = rank["begun"]
             assert begun["from_ranks"] == before
             assert 0 < begun["moved_bytes_bound"] <= begun["moved_bytes"] + begun["lost_bytes"]
-            told = [each for each in rank["told"] if f"begun from the plan of {before} ranks in " in each]
+            told = [each for each in rank["told"] if f"started from the plan of {before} ranks in " in each]
             assert len(told) == (number == 0), rank["told"]
         before = ranks
 

@@ -55,9 +55,9 @@ def test_refused_calls_say_what_was_expected():
         "all_gather along axes ['dp'] has no method 'ring' on gloo; expected one of direct, padded, grouped_broadcast",
         "all_gather along axes ['dp']: dim 0 of the operand has size 2 on part 0 of 2, "
         "which does not fit parts of [3, 1]",
-        "all_reduce along axes ['dp'] is on tensors of dtypes ['torch.float32', 'torch.float64']; "
+        "all_reduce along axes ['dp'] has tensors of dtypes ['torch.float32', 'torch.float64']; "
         "expected a single dtype",
-        "all_to_all along axes ['dp'] splits dim 0 and joins the same: give the sizes of all that is sent",
+        "all_to_all along axes ['dp'] splits and joins the same dim 0; both sizes and concat_sizes are required",
     ]
 
 

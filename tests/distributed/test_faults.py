@@ -13,7 +13,7 @@ TOLD = {
     "killed": rf"{R1} is gone: it was killed.*rank 0 \(\S+\) is in step 4",
     "stopped": rf"{R1} does not answer .* stopped by a signal \(kill -CONT .*rank 0 \(\S+\) has waited 2 s in step 4",
     "hung_before_the_first_step": rf"{R1} does not answer in the script's code before the first step, .* in step 1",
-    "never_came": r"Sequential: rank 0: of the ranks of the job 1 have not come within 2 s: see what they do before",
+    "never_came": r"Sequential: rank 0: ranks 1 of the job did not arrive within 2 s: check what they do before",
     "made_no_model": rf"{R1} does not answer .* before the first step, .* in read_for_ever: .* raise start of FaultB",
     "hung_planner": r"rank 0 \(\S+\) does not answer .* before the first .* in read_for_ever: rank 1 .* raise plan",
     "stopped_while_measured": rf"{R1} does not .* stopped by a signal .* in the measurement of the ranks",
@@ -25,15 +25,15 @@ TOLD = {
     "hung_finder": rf"{R1} does not answer in the script's code after step 3, .* in read_for_ever: rank 0",
     "left_early": rf"{R1} left early: its script ended after step 3, and rank 0 \(\S+\) waits for it in step 4",
     "one_step_more": r"Sequential: rank 0 \(\S+\) left early: its script ended after step 3, and rank 1 .* in step 4",
-    "one_step_more_alone": r"the ranks made different numbers of training steps: 3 on rank 0 \(\S+\), 4 on rank 1",
+    "one_step_more_alone": r"the ranks ran different numbers of training steps: 3 on rank 0 \(\S+\), 4 on rank 1",
     "out_of_memory": rf"{R1}: ran out of memory after step 3: .*keep less for backward \(keep_activations=\)",
     "told_to_end": rf"{R1} was ended by SIGTERM",
     "nan_in_the_batch": r"the loss of step 4 is nan: .* rank 1 \(\S+\): 1 in item '0'; mend the data",
     "nan_of_the_step": r"the loss of step \d+ is (nan|inf): all that the ranks were given is finite.* lower the",
     "refused": r"on_nan='leave out': expected 'raise', 'skip' or 'ignore'",
-    "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*what they train is no longer one model",
+    "other_weights": r"rank 1 \(\S+\) holds another param '0.weight' .*they no longer train the same model",
     "other_rate": r"rank 1 \(\S+\) had other learning rates than the other ranks since the start",
-    "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load it alike on all",
+    "other_batch": r"rank 1 \(\S+\) got another item '0' of the batch than other ranks; load the same data on all",
 }
 
 
@@ -103,4 +103,4 @@ def test_a_slow_rank_is_warned_of_and_the_job_goes_on():
     ended = run_job(faulty_steps.slow)
     assert ended.codes == (0, 0)
     (line,) = ended.errors.splitlines()
-    assert re.match(rf"{R1} is slow: from step to step it computes 0\.\d+ s, the others", line), line
+    assert re.match(rf"{R1} is slow: it computes for 0\.\d+ s per step, the others for", line), line

@@ -14,13 +14,13 @@ REFUSED = {
     "distributed sampler": r"step 1: the ranks were given different global batches: items '0', '1' .*step\.loader",
     "other rows": r"step 1: the ranks were given different rows: ranks 0 and 1 both .* rows 0 to 8 .*step\.sampler",
     "other rate": r"different learning rates: 0\.1 on rank 0, 0\.2 on rank 1",
-    "other seed": r"different seeds: 0 on rank 0, 1 on rank 1; give all the same",
+    "other seed": r"different seeds: 0 on rank 0, 1 on rank 1; give all ranks the same",
     "other module": r"rank 0 has 0\.weight \[16, 6\] float32, .* rank 1 has 0\.weight \[17, 6\] float32",
-    "numpy weights": r"the ranks 0 and 1 made different weights 'weight'",
-    "eval mode": r"the model is in eval mode, and its step was planned in train mode: call model\.train\(\)",
-    "autocast": r"under torch\.autocast, which cannot reach it",
-    "changed inside": r"the parameter '0\.weight' was changed, which training does not see",
-    "no module": r"load step\.state_dict\(\) into one that you make",
+    "numpy weights": r"the ranks 0 and 1 initialized the weights 'weight' differently",
+    "eval mode": r"the model is in eval mode, but its step was planned in train mode: call model\.train\(\)",
+    "autocast": r"under torch\.autocast, which has no effect on it",
+    "changed inside": r"the parameter '0\.weight' was changed, which has no effect on training",
+    "no module": r"load step\.state_dict\(\) into one that you build",
 }
 
 

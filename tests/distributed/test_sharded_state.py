@@ -14,7 +14,7 @@ REFUSED = {
     "missing": r"was given no 'rise\.weight'; give all parameters",
     "unknown": r"was given 'rise\.wait', which the model does not have",
     "shape": r"was given 'rise\.weight' in shape \(3, 8\); expected \(16, 8\)",
-    "other ranks": r"was given another '[^']+' on rank 1 than on rank 0; give all ranks the same",
+    "other ranks": r"was given a different '[^']+' on rank 1 than on rank 0; give all ranks the same",
 }
 
 

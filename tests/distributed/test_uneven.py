@@ -118,7 +118,7 @@ def test_segments_of_other_shares_move_boundaries():
     ("ratios", "message"),
     [
         ("0.5,0.6", "sum to 1.1, expected 1"),
-        ("1.5,-0.5", "share of -0.5, expected none below 0"),
+        ("1.5,-0.5", "share of -0.5, expected a number of at least 0"),
         ("0.5,0.3,0.2", '"gpu" has 2 parts, its ratios .* are 3'),
         ("0.5,half", "could not convert"),
     ],
@@ -133,5 +133,5 @@ def test_ratios_that_cannot_be_are_refused(ratios: str, message: str):
 def test_given_ratios_on_two_axes_need_to_know_which():
     mesh = parse_mesh("2x2")
     case = CheckCase("mlp-tiny", mesh, ratios="0.5,0.5", cluster=split_cluster(mesh))
-    with pytest.raises(PassError, match="axes a0, a1: name the one that the ratios are for with axis="):
+    with pytest.raises(PassError, match="axes a0, a1: choose the axis of the ratios with axis="):
         compile_case(case, imported(case))

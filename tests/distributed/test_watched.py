@@ -47,4 +47,4 @@ def test_rank_0_says_what_was_planned(seen: list[dict[str, Any]]):
 @pytest.mark.distributed
 def test_a_plan_that_splits_nothing_warns(seen: list[dict[str, Any]]):
     (warning,) = (text for level, text in seen[0]["alone"] if level == "WARNING")
-    assert "splits nothing: each of 2 ranks computes the whole step" in warning
+    assert "splits nothing: each of 2 ranks computes the full step" in warning

@@ -130,7 +130,7 @@ def test_ranks_that_hold_different_plans(folder: Path):
     done = torchrun(folder, 2, "mixed.py", "--steps", "1")
     assert done.returncode == 1
     assert "the ranks run different programs: ranks [0]" in done.stderr
-    assert "give all the same file and versions" in done.stderr
+    assert "start all ranks from the same file, with the same versions" in done.stderr
 
 
 def test_a_rank_that_fails_ends_the_run_with_its_message(folder: Path):

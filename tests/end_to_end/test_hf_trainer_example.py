@@ -90,7 +90,7 @@ def test_a_last_batch_of_another_size_and_a_second_training_are_refused(tmp_path
         GPT2LMHeadModel(example.CONFIG), arguments, train_dataset=example.Windows("ast.py", 8), parallelize=asked
     )
     even.train()
-    with pytest.raises(ValueError, match="has trained; make another"):
+    with pytest.raises(ValueError, match="has already trained; create another"):
         even.train()
     with pytest.raises(ValueError, match="resume_from_checkpoint"):
         even.train(resume_from_checkpoint=True)

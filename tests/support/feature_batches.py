@@ -97,7 +97,7 @@ def string():
 
 @refused(
     "number that changes",
-    r"batch entry '1' is 0\.5, and the step was planned for 2\.5; give it as a tensor",
+    r"batch entry '1' is 0\.5, but the step was planned for 2\.5; give it as a tensor",
     CHANGED_VALUE,
 )
 def changed_number():
@@ -106,7 +106,7 @@ def changed_number():
     step(with_item(0.5)[0])
 
 
-@refused("string that changes", r"batch entry '1' is 'once', and the step was planned for 'twice'", CHANGED_VALUE)
+@refused("string that changes", r"batch entry '1' is 'once', but the step was planned for 'twice'", CHANGED_VALUE)
 def changed_string():
     planned(Scaled(), batch=with_item("twice")[0])(with_item("once")[0])
 
@@ -274,11 +274,11 @@ def model_output():
     own_loss(lambda loss, logits: ModelOutput(loss=loss, logits=logits), lambda output: output.loss)
 
 
-@refused("model that returns no loss", "gave a str where the loss was expected")
+@refused("model that returns no loss", "returned a str where the loss was expected")
 def no_loss():
     planned(OwnLoss(lambda loss, logits: "done"), None)
 
 
-@refused("model that returns a lone result", r"gave a tensor of shape \(6, 3\)", LOSS_BY_ROW)
+@refused("model that returns a lone result", r"returned a tensor of shape \(6, 3\)", LOSS_BY_ROW)
 def output_for_loss():
     planned(OwnLoss(lambda loss, logits: logits), None, optimizer=SGD)

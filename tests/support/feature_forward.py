@@ -174,7 +174,7 @@ def own_generator():
     planned(Between(lambda h: h * torch.rand(8, generator=generator)))
 
 
-@refused("random op that cannot be split", "poisson.*draws random numbers that cannot be drawn part by part", RANDOM_OP)
+@refused("random op that cannot be split", "poisson.*random numbers that cannot be drawn shard by shard", RANDOM_OP)
 def poisson():
     planned(Between(lambda h: h * torch.poisson(h.detach().exp())))
 
@@ -281,7 +281,7 @@ def autocast_inside():
     trains_alike(Narrow(torch.tanh), tolerance=1e-2)
 
 
-@refused("autocast of CUDA in the model", "autocast of cuda is on.* precision='bf16-mixed'", CUDA_AUTOCAST)
+@refused("autocast of CUDA in the model", "CUDA autocast is on.* precision='bf16-mixed'", CUDA_AUTOCAST)
 def cuda_autocast_inside():
     class Narrow(Between):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -323,7 +323,7 @@ def scaled_bfloat16():
     planned(two_layers(), precision="bf16-mixed", loss_scaling=sw.LossScaling())
 
 
-@refused("precision=fp8-mixed", "no product is in float8", FP8)
+@refused("precision=fp8-mixed", "no matrix product runs in float8", FP8)
 def float8():
     planned(two_layers(), precision="fp8-mixed")
 

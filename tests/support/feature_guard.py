@@ -32,7 +32,7 @@ from shardwright.ir.not_supported import (
 )
 
 
-@refused("call after parallelize", r"a result of Sequential was asked for after parallelize.*step\.module\(\)", STALE)
+@refused("call after parallelize", r"a result of Sequential was requested after parallelize.*step\.module\(\)", STALE)
 def call_after():
     model = two_layers()
     planned(model)
@@ -88,7 +88,7 @@ def norm_after():
     parametrizations.weight_norm(model[0])
 
 
-@refused("layer replaced inside step.module()", "was changed, which training does not see", WRITTEN)
+@refused("layer replaced inside step.module()", "was changed, which has no effect on training", WRITTEN)
 def surgery_inside():
     step = planned(two_layers())
     with step.module() as trained:
@@ -97,7 +97,7 @@ def surgery_inside():
 
 @refused(
     "weights written inside step.module()",
-    "parameter '0.weight' was changed, which training does not see",
+    "parameter '0.weight' was changed, which has no effect on training",
     WRITTEN,
 )
 def written_inside():
@@ -106,7 +106,7 @@ def written_inside():
         trained.get_parameter("0.weight").zero_()
 
 
-@refused("freezing after parallelize", r"the parameters of Sequential was asked for", STALE)
+@refused("freezing after parallelize", r"the parameters of Sequential was requested", STALE)
 def frozen_after():
     model = two_layers()
     planned(model)
@@ -134,21 +134,21 @@ def eval_mode():
     trains_alike(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout()).eval())
 
 
-@refused("state_dict after parallelize", r"the state_dict\(\) of Sequential was asked for", STALE)
+@refused("state_dict after parallelize", r"the state_dict\(\) of Sequential was requested", STALE)
 def state_dict_after():
     model = two_layers()
     planned(model)
     torch.save(model.state_dict(), io.BytesIO())
 
 
-@refused("load_state_dict after parallelize", r"load_state_dict\(\) of Sequential was asked for", STALE)
+@refused("load_state_dict after parallelize", r"load_state_dict\(\) of Sequential was requested", STALE)
 def load_state_dict_after():
     model = two_layers()
     planned(model)
     model.load_state_dict(two_layers().state_dict())
 
 
-@refused("load_state_dict inside step.module()", "was changed, which training does not see", WRITTEN)
+@refused("load_state_dict inside step.module()", "was changed, which has no effect on training", WRITTEN)
 def load_state_dict_inside():
     step = planned(two_layers())
     with step.module() as trained:
@@ -163,7 +163,7 @@ def saved_inside():
     torch.testing.assert_close(torch.load(io.BytesIO(file.getvalue())), step.state_dict())
 
 
-@refused("deepcopy after parallelize", "a copy of Sequential was asked for", STALE)
+@refused("deepcopy after parallelize", "a copy of Sequential was requested", STALE)
 def copied_after():
     model = two_layers()
     planned(model)
@@ -209,7 +209,7 @@ def two_steps():
     assert_follows(other, untrained, given)
 
 
-@refused("one model in two steps", "asked for after parallelize", STALE)
+@refused("one model in two steps", "requested after parallelize", STALE)
 def one_model_twice():
     model = two_layers()
     planned(model)

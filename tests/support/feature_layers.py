@@ -239,7 +239,7 @@ def several_losses():
     trains_alike(two_layers(), losses, in_plain=lambda model, batch: sum(losses(model(batch[0]), batch[1])))  # pyright: ignore[reportArgumentType, reportReturnType]
 
 
-@refused("loss for each row", r"gave a tensor of shape \(6,\).* with \.mean\(\)", LOSS_BY_ROW)
+@refused("loss for each row", r"returned a tensor of shape \(6,\).* with \.mean\(\)", LOSS_BY_ROW)
 def loss_by_row():
     planned(two_layers(), partial(cross_entropy, reduction="none"))
 
@@ -249,7 +249,7 @@ def loss_without_gradient():
     planned(two_layers(), lambda output, labels: cross_entropy(output.detach(), labels))
 
 
-@refused("loss as a number", "gave a float where the loss was expected")
+@refused("loss as a number", "returned a float where the loss was expected")
 def loss_as_number():
     planned(two_layers(), lambda output, labels: 1.0)
 

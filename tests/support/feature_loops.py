@@ -117,7 +117,7 @@ def rmsprop():
     trains_with(torch.optim.RMSprop, lr=0.01)
 
 
-@refused("LBFGS", r"LBFGS evaluates the model again inside of its step", OTHER_OPTIMIZER)
+@refused("LBFGS", r"LBFGS evaluates the model again inside its step", OTHER_OPTIMIZER)
 def lbfgs():
     planned(two_layers(), optimizer=torch.optim.LBFGS)
 
@@ -264,7 +264,7 @@ def clipped():
     assert_same_weights(step, plain)
 
 
-@refused("clip_grad_norm_ in the loop", "the parameters of Sequential was asked for after parallelize", STALE)
+@refused("clip_grad_norm_ in the loop", "the parameters of Sequential was requested after parallelize", STALE)
 def clip_in_the_loop():
     model = two_layers()
     step = planned(model)
@@ -319,14 +319,14 @@ def optimizer_zero_grad():
     assert_follows(step, plain, batches())
 
 
-@refused("model.zero_grad() in the loop", "the parameters of Sequential was asked for after parallelize", STALE)
+@refused("model.zero_grad() in the loop", "the parameters of Sequential was requested after parallelize", STALE)
 def zero_grad():
     model = two_layers()
     planned(model)
     model.zero_grad()
 
 
-@refused("gradient of a parameter in the loop", "'weight' of Sequential was asked for after parallelize", STALE)
+@refused("gradient of a parameter in the loop", "'weight' of Sequential was requested after parallelize", STALE)
 def gradient_read():
     model = two_layers()
     planned(model)(batches()[0])

@@ -183,7 +183,7 @@ def loads() -> Iterator[str]:
     other(batch(0))
     step.load_state_dict(other.state_dict(sharded=True))
     yield from differences(step.state_dict(), other.state_dict())
-    if (dist.get_rank() == 0) != any("states of the optimizer are still those" in each for each in told):
+    if (dist.get_rank() == 0) != any("states of the optimizer still belong to" in each for each in told):
         yield f"of the states it was told {told}"
     logging.getLogger("shardwright").removeHandler(handler)
 

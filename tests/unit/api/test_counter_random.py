@@ -58,7 +58,7 @@ def test_dropout_of_nothing_or_all_takes_no_stream():
 
 
 def test_what_cannot_be_drawn_part_by_part_is_refused():
-    with counter_random(), pytest.raises(RuntimeError, match=r"randperm.*cannot be drawn part by part"):
+    with counter_random(), pytest.raises(RuntimeError, match=r"randperm.*cannot be drawn shard by shard"):
         torch.randperm(4)
 
 

@@ -169,7 +169,7 @@ def test_a_partial_batch_of_a_loader_has_to_be_declared():
     assert [len(batch.batch["0"]) for batch in step.loader(data)] == [4, 4]
     losses = [step(batch) for batch in step.loader(data, drop_last=False)]
     assert len(losses) == 3
-    with pytest.raises(PlanError, match=r"has 3 rows, and 0 shapes .* drop_last=True"):
+    with pytest.raises(PlanError, match=r"has 3 rows, but 0 shapes .* drop_last=True"):
         simple().loader(data, drop_last=False)
 
 

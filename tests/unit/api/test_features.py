@@ -66,4 +66,4 @@ def test_every_refusal_is_a_row_of_the_manual():
 def test_what_trains_badly_is_warned_of(name: str, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, logger="shardwright"):
         FEATURES[name].script()
-    assert re.search(r"parameter '0\.weight' is in float16, in which small gradients become 0", caplog.text)
+    assert re.search(r"parameter '0\.weight' is in float16, in which small gradients underflow to 0", caplog.text)

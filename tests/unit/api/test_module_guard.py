@@ -40,7 +40,7 @@ USES: dict[str, Callable[[nn.Module], Any]] = {
 def test_a_use_is_refused_and_told_what_to_do(use: Callable[[nn.Module], Any]):
     guarded = model()
     guard(guarded)
-    with pytest.raises(StaleModuleError, match=r"of Sequential was asked for after parallelize.*step\.module\(\)"):
+    with pytest.raises(StaleModuleError, match=r"of Sequential was requested after parallelize.*step\.module\(\)"):
         use(guarded)
 
 

@@ -44,7 +44,7 @@ def test_a_scheduler_sets_the_rates_that_it_sets_an_optimizer(make: Callable[[to
 def test_settings_that_the_program_has_are_refused():
     handle = OptimizerHandle([SETTINGS])
     handle.param_groups[0]["momentum"] = 0.5
-    with pytest.raises(PlanError, match=r"momentum of group 0 .* was set to 0\.5, and .* made with 0\.9"):
+    with pytest.raises(PlanError, match=r"momentum of group 0 .* was set to 0\.5, but .* built with 0\.9"):
         _ = handle.rates
 
 
@@ -54,7 +54,7 @@ def test_settings_that_the_program_has_are_refused():
         (lambda handle: handle.step(), r"step\(batch\) updates the parameters itself"),
         (lambda handle: handle.state_dict(), "no state of its own"),
         (lambda handle: handle.load_state_dict({}), "no state of its own"),
-        (lambda handle: handle.add_param_group({"params": []}), "cannot take another parameter group"),
+        (lambda handle: handle.add_param_group({"params": []}), "cannot get another parameter group"),
     ],
 )
 def test_what_it_cannot_do_is_refused(use: Callable[[OptimizerHandle], Any], message: str):

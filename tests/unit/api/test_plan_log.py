@@ -64,6 +64,6 @@ def test_what_was_measured_is_told(caplog: pytest.LogCaptureFixture):
         log_plan(report, [plan('[{"gpu"}, {}]')], 1.5)
     assert caplog.messages == [
         "mlp: planned in 1.5 s for 2 ranks (gpu=2): dp on 2",
-        "mlp: predicted step 2 ms, of it 500 us waiting for communication; peak memory of a rank 4 KiB",
+        "mlp: predicted step 2 ms, of which 500 us waiting for communication; peak memory of a rank 4 KiB",
         "mlp: measured dp on 2: 3 ms, predicted 2 ms",
     ]

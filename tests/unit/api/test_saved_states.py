@@ -27,6 +27,6 @@ def test_the_scale_of_the_loss_goes_on(tmp_path: Path):
 
 @pytest.mark.parametrize("extra", [lambda: 0, {"optimizer": torch.optim.SGD}], ids=["function", "class"])
 def test_what_a_file_cannot_hold_is_refused(tmp_path: Path, extra: object):
-    with pytest.raises(sw.CheckpointError, match="something else than numbers, strings, tensors, lists and dicts"):
+    with pytest.raises(sw.CheckpointError, match="something other than numbers, strings, tensors, lists and dicts"):
         planned(two_layers()).save(tmp_path / "runs", extra=extra)
     assert not list(tmp_path.iterdir())

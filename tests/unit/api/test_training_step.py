@@ -84,7 +84,7 @@ def test_a_factory_that_returns_no_module_is_refused() -> None:
 
 def test_a_loss_that_is_not_a_number_is_refused() -> None:
     model = nn.Linear(3, 1)
-    with pytest.raises(ValueError, match=r"Linear gave a tensor of shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"Linear returned a tensor of shape \(2, 1\)"):
         TrainingStep(model, None, SGD, (X,)).compute_loss(model)
-    with pytest.raises(ValueError, match=r"the loss function <lambda> gave a NoneType"):
+    with pytest.raises(ValueError, match=r"the loss function <lambda> returned a NoneType"):
         TrainingStep(model, lambda out, labels: None, SGD, (X, Y)).compute_loss(model)  # type: ignore[arg-type]

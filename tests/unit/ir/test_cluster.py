@@ -122,5 +122,5 @@ def test_ranks_go_on_later_the_longer_they_computed():
 
 @pytest.mark.parametrize("delays", [((2.0, 1.0), (2.0, 1.0)), ((0.0, 1.0),), ((1.0, -1.0),)])
 def test_delays_rise_in_what_was_computed(delays: tuple[tuple[float, float], ...]):
-    with pytest.raises(ValueError, match="delays are by rising seconds of computing, and none is negative"):
+    with pytest.raises(ValueError, match="delays must be listed by increasing seconds of computing, none negative"):
         Interference(delays=delays)

@@ -142,7 +142,7 @@ def test_hosts_that_differ_are_one_axis():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 2", "version = 1", ": host: is not of version 1 of this format; write version = 3"),
+        ("version = 2", "version = 1", ": host: is not allowed in version 1 of this format; write version = 3"),
         ("version = 2", 'version = "2"', ":1: version: is '2', this release reads versions 1, 2, 3"),
         ("[interference]", "[interferense]", 'interferense: is not a field of a cluster file; expected one of device'),
         ("[interference]", "[interferense]", '; did you mean "interference"?'),
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str):
 @pytest.mark.parametrize("section", ["[level.nvlink]", "[switch]"])
 def test_wires_are_for_hosts(section: str):
     text = 'version = 2\nmesh = ["gpu=1"]\n[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n'
-    with pytest.raises(ClusterFileError, match=r"is for hosts, and there is no \[\[host\]\]"):
+    with pytest.raises(ClusterFileError, match=r"requires hosts, but there is no \[\[host\]\]"):
         parse_cluster(text + section)
 
 
@@ -203,7 +203,7 @@ def test_a_part_of_a_cluster_cannot_be_written():
     part = subcluster(cluster, mesh, 4)
     assert part.route(0, 4).ports == ("host1.nic0.out", "switch0.out", "switch1.in", "host2.nic0.in")
     assert part.links == ()
-    with pytest.raises(ValueError, match="begins inside another"):
+    with pytest.raises(ValueError, match="is a part of another cluster"):
         cluster_toml(part)
 
 

@@ -99,9 +99,9 @@ def test_an_even_split_has_one_form():
         ('[{"a"}], unreduced={"a"}', (4,), 'uses axis "a" 2 times, expected once'),
         ('[{"a"}]', (4, 4), "has 1 dims, the value has 2"),
         ('[{"a", "b"}]', (5,), "splits dim 0 of size 5 evenly into 6 parts; an even split needs a size of at least 6"),
-        ('[{"a"}], offsets={0: [0, 4]}', (4,), r"offsets \[0, 4\] of dim 0 must be 3 rising numbers from 0"),
-        ('[{"a"}], offsets={0: [0, 3, 5]}', (4,), "must be 3 rising numbers from 0 to the dim's size 4"),
-        ('[{"b"}], offsets={0: [0, 3, 2, 4]}', (4,), "must be 4 rising numbers"),
+        ('[{"a"}], offsets={0: [0, 4]}', (4,), r"offsets \[0, 4\] of dim 0 must be 3 ascending numbers from 0"),
+        ('[{"a"}], offsets={0: [0, 3, 5]}', (4,), "must be 3 ascending numbers from 0 to the dim's size 4"),
+        ('[{"b"}], offsets={0: [0, 3, 2, 4]}', (4,), "must be 4 ascending numbers"),
     ],
 )
 def test_what_does_not_fit_is_named(text: str, shape: tuple[int, ...], message: str):

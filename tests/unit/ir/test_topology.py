@@ -186,12 +186,12 @@ def test_one_host_without_a_nic_grows():
     ("given", "message"),
     [
         (lambda: Topology((NIC, NIC), (Host(1),)), 'level "nic" is described twice'),
-        (lambda: Topology((), (Host(2),)), "a host of 2 devices needs the level that is inside"),
+        (lambda: Topology((), (Host(2),)), r"a host of 2 devices needs the level between them \(inside\)"),
         (lambda: Topology((), (Host(1, count=2),)), "each of several hosts needs the level of its NIC"),
         (lambda: Topology((), (Host(2, "nvlink"),)), 'level "nvlink" is not described; levels: none'),
-        (lambda: Topology((), (Host(0),)), "devices, nics and count of hosts are at least 1"),
+        (lambda: Topology((), (Host(0),)), "devices, nics and count of a host must be at least 1"),
         (lambda: Topology((Level("a", 0.0, 0.0),), (Host(1),)), 'level "a" has no bandwidth'),
-        (lambda: Topology((), (Host(1),), Switch(0, 1.0)), "a switch has at least 1 host"),
+        (lambda: Topology((), (Host(1),), Switch(0, 1.0)), "a switch needs at least 1 host"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(given: object, message: str):
@@ -201,5 +201,5 @@ def test_what_cannot_be_is_refused(given: object, message: str):
 
 
 def test_a_cluster_has_hosts_for_its_mesh():
-    with pytest.raises(ValueError, match=r"cluster @c has hosts of 16 devices, its mesh .* has 24"):
+    with pytest.raises(ValueError, match=r"cluster @c has hosts with 16 devices, its mesh .* has 24"):
         cluster(hosts(), node=3, gpu=8)

@@ -169,16 +169,16 @@ def test_search_orders_are_no_slower_than_greedy():
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        (placed(Mesh.of(gpu=2), Sharding.of([[]])), placed(Mesh.of(gpu=2), Sharding.of([[]]), 1), "rank 1 is of both"),
+        (placed(Mesh.of(gpu=2), Sharding.of([[]])), placed(Mesh.of(gpu=2), Sharding.of([[]]), 1), "rank 1 is in both"),
         (
             placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([["micro"]])),
             placed(Mesh.of(gpu=1).over(micro=4), Sharding.of([["micro"]]), 1),
-            "on the one mesh are {'micro': 2}, on the other {'micro': 4}",
+            "the micro-batches of the two meshes differ: {'micro': 2} on the sender, {'micro': 4} on the receiver",
         ),
         (
             placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([["micro"]])),
             placed(Mesh.of(gpu=1).over(micro=2), Sharding.of([[]]), 1),
-            "wanted whole",
+            "cannot be sent to a consumer that needs the full batch",
         ),
     ],
 )

@@ -95,10 +95,10 @@ def test_a_sweep_goes_in_equal_ratios_from_end_to_end():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("link.gpu.bandwidth", "is no change; expected FIELD=VALUE"),
-        ("link.gpu.bandwidth=1GB/s", "is no sweep; expected FIELD=FROM..TO:COUNT"),
+        ("link.gpu.bandwidth", "is not a change; expected FIELD=VALUE"),
+        ("link.gpu.bandwidth=1GB/s", "is not a sweep; expected FIELD=FROM..TO:COUNT"),
         ("link.gpu.bandwidth=1GB/s..2GB/s:1", "count of 2 to 1000"),
-        ("link.gpu.latency=0..1us:3", "over positive numbers"),
+        ("link.gpu.latency=0..1us:3", "a sweep needs positive numbers"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused(text: str, message: str):

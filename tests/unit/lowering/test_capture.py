@@ -247,7 +247,7 @@ def test_groups_may_be_made_by_name() -> None:
     ("make", "message"),
     [
         (partial(torch.optim.AdamW, foreach=False, differentiable=True), r"AdamW has differentiable=True"),
-        (torch.optim.LBFGS, r"LBFGS evaluates the model again inside of its step"),
+        (torch.optim.LBFGS, r"LBFGS evaluates the model again inside its step"),
         (lambda p: torch.optim.SGD([next(p)], lr=1.0), r"leaves out the parameter 'bias'"),
     ],
 )
@@ -315,7 +315,7 @@ def test_what_is_called_under_a_checkpoint_is_marked(reentrant: bool) -> None:
     [
         (
             lambda self, h: h[:, torch.randperm(3)],
-            rf"{HERE}:\d+.*randperm.* draws random numbers that cannot be drawn part.*native_dropout, bernoulli",
+            rf"{HERE}:\d+.*randperm.* draws random numbers that cannot be drawn shard.*native_dropout, bernoulli",
         ),
         (lambda self, h: h * torch.multinomial(h.exp(), 1), rf"{HERE}:\d+.*multinomial.* draws random numbers"),
         (lambda self, h: h * h.max().item(), rf"capture Does: .*{HERE}:\d+.*_local_scalar_dense"),
@@ -359,7 +359,7 @@ def test_models_that_are_refused(what: Callable[[Does, torch.Tensor], Any], mess
 
 
 def test_a_model_without_a_loss_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"cannot capture Does: .*Does gave a NoneType"):
+    with pytest.raises(CaptureError, match=r"cannot capture Does: .*Does returned a NoneType"):
         capture_step(Does(lambda self, h: None), None, SGD, (X,))
 
 

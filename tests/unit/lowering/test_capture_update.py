@@ -150,8 +150,8 @@ def _halves_rate(self: Plain, group: Any, p: Any) -> None:
         (_own_number, r"Plain changes its attribute calls"),
         (_list, r"Plain keeps list 'seen' in the state of a parameter"),
         (_float, r"Plain cannot be captured: .*test_capture_update.py:\d+: float\(\) of a tensor"),
-        (_one_for_all, r"Plain keeps a state that is not of one parameter"),
-        (_loop, r"Plain cannot be captured: .*can go more than 8 ways"),
+        (_one_for_all, r"Plain keeps a state that does not belong to one parameter"),
+        (_loop, r"Plain cannot be captured: .*with more than 8 possible outcomes"),
         (_halves_rate, r"Plain cannot be captured: .*changes the setting 'lr'"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_model_is_trained_as_it_is():
         ("hf:llama?hidden_size", "not of the form name=value"),
         ("hf:llama?task=ctc", "no class of 'llama' for 'ctc'; it has one for: causal-lm, sequence-classification"),
         ("hf:llama?task=sing", "no task 'sing'; choose one of speech-seq2seq"),
-        ("hf:timesfm", "no task is known for the model type 'timesfm'; make the model yourself"),
+        ("hf:timesfm", "no task is known for the model type 'timesfm'; build the model yourself"),
         ("hf:resnet?batch=3", "batch cannot be given in a name"),
     ],
 )
@@ -101,7 +101,7 @@ def test_what_cannot_be_made_says_what_to_do(spec: str, message: str):
 
 
 def test_a_model_without_a_loss_needs_a_batch():
-    with pytest.raises(HFError, match="trained for is not known; give from_hf"):
+    with pytest.raises(HFError, match="is unknown; give from_hf"):
         sw.from_hf(transformers.BertModel(transformers.BertConfig(**TINY["bert-tiny"].overrides)))
 
 

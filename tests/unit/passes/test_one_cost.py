@@ -20,7 +20,7 @@ from shardwright.ir.topology import Host, Level, Topology
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import communication_of
 from shardwright.passes.analysis.resharding import Pricing, ReshardCosts
-from shardwright.passes.overlapping.pace import Pace
+from shardwright.passes.overlapping.timing import ComputeTimes
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.shares.phases import PhaseModel, Transmission
 
@@ -111,7 +111,7 @@ def test_shares_are_found_with_the_same_seconds():
 @pytest.mark.parametrize("axes", [("node",), ("gpu",), ("node", "gpu")], ids="-".join)
 @pytest.mark.parametrize("kind", [CollectiveKind(kind) for kind in SENT])
 def test_a_bucket_is_priced_as_it_is_filled(kind: CollectiveKind, axes: tuple[str, ...]):
-    size = Pace([], CLUSTER, None).bucket_bytes(kind, axes)
+    size = ComputeTimes([], CLUSTER, None).bucket_bytes(kind, axes)
     time = CLUSTER.collective_time(kind, axes)
     assert size == bucket_bytes(CLUSTER, kind, axes)
     assert CLUSTER.collective_seconds(kind, axes, size) / size == pytest.approx(9 / 8 * time.least_per_byte)

@@ -141,7 +141,7 @@ def test_no_way_is_an_error():
     scalar = Sharding.replicated(0)
     maximum = parse_sharding('[], unreduced={"gpu" max}')
     assert COSTS.path((), 4, maximum, scalar)
-    with pytest.raises(ValueError, match=r"no collectives lead from \[\] to \[\], unreduced={\"gpu\" max}"):
+    with pytest.raises(ValueError, match=r"no collectives convert \[\] to \[\], unreduced={\"gpu\" max}"):
         COSTS.path((), 4, scalar, maximum)
     assert COSTS.matrix((), 4, [scalar], [maximum])[0, 0] == math.inf
 

@@ -125,7 +125,7 @@ def test_a_step_before_the_weights():
 def test_a_model_that_is_not_the_planned_one():
     with pytest.raises(PlanError, match=r"buffer 'offset' \(3xfloat32\), which the model lacks"):
         executor().initialize(lambda: nn.LayerNorm(3, bias=False))
-    with pytest.raises(PlanError, match=r"the model has it in shape \(4,\): plan the step again"):
+    with pytest.raises(PlanError, match=r"the model's has shape \(4,\): plan the step again"):
         executor().initialize(lambda: nn.LayerNorm(4))
 
 
@@ -169,7 +169,7 @@ def test_values_know_their_parts():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (None, "does not say where"),
+        (None, "does not name the function"),
         ("no.such:thing", "'no.such:thing': No module"),
         ("math:nothing", "nothing"),
     ],

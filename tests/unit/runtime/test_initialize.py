@@ -161,7 +161,7 @@ class Seeds(nn.Module):
 
 @pytest.mark.parametrize(
     ("build", "reason"),
-    [(ReadsNumbers, "_local_scalar_dense"), (Seeds, "sets the state of torch's random numbers")],
+    [(ReadsNumbers, "_local_scalar_dense"), (Seeds, "sets the state of torch's random generator")],
 )
 def test_falls_back_to_the_whole_model_and_says_why(build: Callable[[], nn.Module], reason: str):
     expected = whole(build, 0)

@@ -63,10 +63,10 @@ def test_planning_may_last_but_a_stopped_planner_is_found():
     assert judged(*lasting(39.5, plans, patient, patient)) == ""
     told = judged(*lasting(41, plans, patient, patient))
     assert told.startswith("rank 0 (one) does not answer in the script's code before the first step, train.py:3 in ")
-    assert told.endswith("or raise plan of FaultBounds if that takes so long")
+    assert told.endswith("or raise plan of FaultBounds if that may take so long")
     told = judged(*lasting(20, plans, patient, patient), silent=(0,))
     assert told.startswith("rank 0 (one) does not answer")
-    assert told.endswith("or raise silent of FaultBounds if that takes so long")
+    assert told.endswith("or raise silent of FaultBounds if that may take so long")
 
 
 def test_a_rank_may_take_long_to_save_and_not_for_ever():
@@ -74,14 +74,14 @@ def test_a_rank_may_take_long_to_save_and_not_for_ever():
     assert judged(*lasting(19.5, patient, READS, patient)) == ""
     told = judged(*lasting(21, patient, READS, patient))
     assert told.startswith("rank 1 (two) does not answer in the script's code after step 3, train.py:41 in load")
-    assert told.endswith("or raise save of FaultBounds if that takes so long")
+    assert told.endswith("or raise save of FaultBounds if that may take so long")
 
 
 def test_ranks_that_wait_for_one_another_are_told_so():
     behind = replace(WAITS, step=3, what="all_gather along axes ['gpu']")
     told = judged(*lasting(11, WAITS, behind, WAITS))
     assert told.startswith("rank 1 (two) does not answer in step 3, in all_gather")
-    assert "all ranks wait for one another" in judged(*lasting(11, WAITS, WAITS, WAITS))
+    assert "all ranks wait for each other" in judged(*lasting(11, WAITS, WAITS, WAITS))
 
 
 def test_a_rank_that_left_is_named_by_those_who_wait():
@@ -91,7 +91,7 @@ def test_a_rank_that_left_is_named_by_those_who_wait():
 
 def test_other_numbers_of_steps_are_told_at_the_end():
     told = judged([LEFT, replace(LEFT, step=5), LEFT])
-    assert told.startswith("the ranks made different numbers of training steps: 3 on rank 0 (one), 5 on rank 1 (two)")
+    assert told.startswith("the ranks ran different numbers of training steps: 3 on rank 0 (one), 5 on rank 1 (two)")
     assert judged([LEFT, LEFT, LEFT]) == ""
 
 
@@ -118,7 +118,7 @@ def test_a_stage_is_compared_with_itself():
 
 @pytest.mark.parametrize("bounds", [{"gone": 0.0}, {"silent": -1.0}, {"slow": -1.0}, {"plan": 0.0}])
 def test_bounds_are_positive(bounds: dict[str, float]):
-    with pytest.raises(ValueError, match="gone, silent, start, plan and save are seconds above 0"):
+    with pytest.raises(ValueError, match="gone, silent, start, plan and save must be seconds above 0"):
         FaultBounds(**bounds)
 
 
@@ -127,7 +127,8 @@ def test_before_the_first_step_ranks_wait_longer_for_one_that_answers():
     assert judged(*lasting(BOUNDS.start - 1, waits, makes, waits)) == ""
     assert judged(*lasting(BOUNDS.start + 1, waits, makes, waits)).startswith(
         "rank 1 (two) does not answer in the script's code before the first step, train.py:8 in make: rank 0 (one) has "
-        "waited 30 s in the script's code before the first step, in the weights of rank 0; see what it does there, or "
+        "waited 30 s in the script's code before the first step, in the weights of rank 0; check what it is doing "
+        "there, or "
         "raise start of FaultBounds"
     )
 

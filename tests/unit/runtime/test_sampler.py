@@ -80,7 +80,7 @@ def test_items_with_other_rows_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("length", "rows", "message"), [(5, range(2), "no whole batch"), (9, range(5, 8), "not among")]
+    ("length", "rows", "message"), [(5, range(2), "no full batch"), (9, range(5, 8), "not within")]
 )
 def test_impossible_samplers_are_refused(length: int, rows: range, message: str):
     with pytest.raises(ValueError, match=message):

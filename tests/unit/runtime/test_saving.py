@@ -66,7 +66,7 @@ def test_a_run_that_is_started_again_by_torchrun_resumes_by_itself(
     arguments = ("--steps", "2", "--save", str(tmp_path))
     first = ran(*arguments)
     (refused,) = ran(*arguments)
-    assert "has checkpoints of another run, the newest is step-00000002; give --resume to go on from it" in refused
+    assert "has checkpoints of another run, the newest is step-00000002; give --resume to continue from it" in refused
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert ran("--steps", "3", *arguments[2:])[0] == "resumed after step 2"
     assert len(first) == 2
@@ -75,9 +75,9 @@ def test_a_run_that_is_started_again_by_torchrun_resumes_by_itself(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"save_every": 3}, "--save-every is of checkpoints, and none are written; give --save FOLDER too"),
-        ({"keep": 3}, "--keep is of checkpoints"),
-        ({"resume": True}, "--resume is given without --save FOLDER"),
+        ({"save_every": 3}, "--save-every is an option of checkpoints, which are off; give --save FOLDER too"),
+        ({"keep": 3}, "--keep is an option of checkpoints"),
+        ({"resume": True}, "--resume needs --save FOLDER"),
         ({"save": "runs", "save_every": 0}, "--save-every 0: expected a whole number above 0"),
     ],
 )
@@ -87,7 +87,7 @@ def test_options_that_do_not_fit_together(given: dict[str, object], told: str):
 
 
 def test_a_command_line_refuses_them_too(ran: Run, tmp_path: Path):
-    assert "--resume is given without --save FOLDER" in ran("--resume")[0]
+    assert "--resume needs --save FOLDER" in ran("--resume")[0]
     file = tmp_path / "file"
     file.touch()
     assert "this is a file; give a folder" in ran("--save", str(file))[0]

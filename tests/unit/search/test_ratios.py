@@ -25,7 +25,7 @@ def random_problem(seed: int, *, limited: bool = False) -> RatioProblem:
 
 def obeys(problem: RatioProblem, shares: tuple[float, ...], slack: float = 1e-9) -> bool:
     held = (sum(count * shares[j] for (_, j), count in limit.bytes.items()) for limit in problem.limits)
-    fits = all(each <= limit.room * (1 + slack) for each, limit in zip(held, problem.limits, strict=True))
+    fits = all(each <= limit.budget * (1 + slack) for each, limit in zip(held, problem.limits, strict=True))
     return fits and min(shares) >= problem.least - slack
 
 

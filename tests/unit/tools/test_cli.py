@@ -135,12 +135,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pass-pipeline", "serch-strategy"],
         "did you mean 'search-strategy'?",
     ),
-    "unknown size": (["run", "mlp-tiny"], "it is not said for how many processes"),
+    "unknown size": (["run", "mlp-tiny"], "the number of processes is missing"),
     "save nowhere": (
         ["run", "mlp-tiny", "--nproc-per-node", "2", "--save-every", "2"],
-        "--save-every is of checkpoints, and none are written; give --save FOLDER too",
+        "--save-every is an option of checkpoints, which are off; give --save FOLDER too",
     ),
-    "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume is given without --save FOLDER"),
+    "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume needs --save FOLDER"),
     "save to a file": (["run", "mlp-tiny", "--save", __file__], "this is a file; give a folder"),
     "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
     "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
@@ -226,7 +226,7 @@ def test_a_folder_that_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_plan_for_another_number_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "plan.json").write_text('{"ranks": 4, "mesh": {"dp": 2, "tp": 2}}')
     assert main(["run", str(tmp_path), "--nproc-per-node", "2"]) == 1
-    message = "is planned for 4 ranks (mesh dp=2, tp=2), --nproc-per-node asks for 2"
+    message = "is planned for 4 ranks (mesh dp=2, tp=2), but --nproc-per-node asks for 2"
     assert message in capsys.readouterr().err
 
 

@@ -94,7 +94,7 @@ def test_values_of_a_glob_are_decided_together_or_refused(plan: Path, capsys: py
     found = json.loads(asked(capsys, str(plan), f"{name}.exp_avg*", "--json"))
     assert [each["name"] for each in found["decided"]] == [f"{name}.exp_avg", f"{name}.exp_avg_sq"]
     assert main(["explain", str(plan), "*"]) == 1
-    assert "have different alternatives: ask about one of them" in capsys.readouterr().err
+    assert "have different alternatives: choose one of them" in capsys.readouterr().err
 
 
 def test_a_stage_has_the_value_and_pins_are_obeyed(pipeline: Path, capsys: pytest.CaptureFixture[str]):

@@ -53,12 +53,12 @@ def test_files_of_two_plans_are_refused(plan: Path, tmp_path: Path, capsys: pyte
     report = json.loads((plan / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**report, "ranks": 8}))
     assert main(words) == 1
-    assert "are not of one plan: plan.json is of 8 ranks, step.mlir of 4" in capsys.readouterr().err
+    assert "belong to different plans: plan.json is of 8 ranks, step.mlir of 4" in capsys.readouterr().err
     shutil.copy(plan / "plan.json", folder)
     shutil.copy(ROAD, folder / "global.mlir")
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert "are not of one plan: the old plan is of another step: it has " in told
+    assert "belong to different plans: the old plan belongs to another step: it has " in told
     assert "hint: plan again: " in told
     assert not (tmp_path / "new").exists()
 
@@ -116,4 +116,4 @@ def test_the_same_devices_have_the_same_plan_and_others_one_like_it(plan: Path, 
     assert "another step" not in caplog.text
     strange = made("local-4", replace(found, record=replace(found.record, state=found.record.state[1:])))
     assert "replan" not in strange.report
-    assert "the old plan is of another step: it has no 'param " in caplog.text
+    assert "the old plan belongs to another step: it has no 'param " in caplog.text

@@ -140,7 +140,7 @@ REFUSED = {
 }
 """,
         "",
-        "of bfloat16 gives bfloat16, expected a number of float32",
+        "of bfloat16 returns bfloat16, expected a number of float32",
     ),
     "a sum of squares of parts and wholes": (
         MESH
@@ -173,7 +173,7 @@ REFUSED = {
         TIMES
         + step(op=FRAGMENTS.format(axis="micro").replace("pipe.yield", "spmd.free %w : tensor<4xf32>\n    pipe.yield")),
         "",
-        "gives back %w of another block",
+        "frees %w of another block",
     ),
     "a part that is returned": (
         TIMES
@@ -185,7 +185,7 @@ REFUSED = {
 }
 """,
         "duplex",
-        'reads %d, of which each part along "micro" has one',
+        'reads %d, which differs between the parts along "micro" has one',
     ),
     "a collective that was started": (
         next(seed.text for seed in step_seeds() if "spmd.start" in seed.text),

@@ -210,7 +210,7 @@ class TestFiles:
     [
         (["--print-ir-after-al"], "unknown option '--print-ir-after-al'", "'--print-ir-after-all'?"),
         (["--xyzzy=3"], "unknown option '--xyzzy'", "opt-tool --help lists"),
-        (["a.mlir", "b.mlir"], "one input file at most, but 'b.mlir' is another", ""),
+        (["a.mlir", "b.mlir"], "at most one input file is allowed, but 'b.mlir' is another", ""),
         (["--verify-each=maybe"], "takes true or false, not 'maybe'", "opt-tool --help"),
         (["-o"], "expected one argument", "opt-tool --help"),
         (["--verify-numerics-seed=x"], "invalid int value: 'x'", "opt-tool --help"),

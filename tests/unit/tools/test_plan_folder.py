@@ -18,7 +18,7 @@ CHANGED: dict[str, tuple[str, str]] = {
     "ranks of text": (json.dumps({**GOOD, "ranks": "4"}), "ranks is '4', expected a whole number"),
     "a candidate of a number": (json.dumps({**GOOD, "chosen_candidate": 3}), "is 3, expected an object"),
     "a candidate without a mesh": (json.dumps({**GOOD, "chosen_candidate": {}}), "chosen_candidate has no 'mesh'"),
-    "no number": (json.dumps({**GOOD, "predicted_step_s": float("nan")}), "NaN is no number"),
+    "no number": (json.dumps({**GOOD, "predicted_step_s": float("nan")}), "NaN is not a number"),
     "a number without end": (json.dumps({**GOOD, "predicted_step_s": 10**4000}), "is a whole number of"),
 }
 

@@ -79,7 +79,7 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     ("arguments", "message"),
     [
         (["--set", "link.gpu.bandwith=1"], "--set link.gpu.bandwith=1: the cluster has no field"),
-        (["--sweep", "link.gpu.bandwidth=1"], "is no sweep; expected"),
+        (["--sweep", "link.gpu.bandwidth=1"], "is not a sweep; expected"),
         (["--replan"], "--replan: .* cannot be planned again"),
         (["--cluster", "h100-8x8"], "is planned for the mesh gpu=4, h100-8x8 has node=8, gpu=8"),
     ],

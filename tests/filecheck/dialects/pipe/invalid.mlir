@@ -1,6 +1,6 @@
 // RUN: opt-tool %s --split-input-file --verify-diagnostics
 
-// expected-error@+1 {{mesh <["gpu"=2]> of 2 devices is on the ranks [0, 0]}}
+// expected-error@+1 {{mesh <["gpu"=2]> of 2 devices is placed on ranks [0, 0]}}
 spmd.mesh @stage0 = <["gpu"=2]> on [0, 0]
 
 // -----

@@ -4,7 +4,7 @@
 
 spmd.mesh @stage0 = <["gpu"=1]> on [0]
 spmd.mesh @stage1 = <["gpu"=1]> on [1]
-// expected-error@+1 {{'aten.exp' of stage 1 uses %x of stage 0; bring it by a 'pipe.transfer'}}
+// expected-error@+1 {{'aten.exp' of stage 1 uses %x of stage 0; transfer it with a 'pipe.transfer'}}
 func.func @step(%x: tensor<8xf32> {pipe.stage = 0 : i64}) -> tensor<8xf32> attributes {pipe.stages = ["stage0", "stage1"]} {
   %y = aten.exp %x {pipe.stage = 1 : i64} : (tensor<8xf32>) -> tensor<8xf32>
   func.return %y : tensor<8xf32>

@@ -20,7 +20,7 @@ spmd.mesh @mesh = <["gpu"=2, "gpu"=4]>
 
 // -----
 
-// expected-error@+1 {{speaks of factor j, which no operand or result has}}
+// expected-error@+1 {{refers to factor j, which no operand or result has}}
 "test.op"() {a = #spmd.rule<"([i, k]) -> ([i]) reduction={j}">} : () -> ()
 
 // -----

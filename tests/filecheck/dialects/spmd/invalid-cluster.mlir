@@ -33,13 +33,13 @@ spmd.cluster @c on @mesh devices [#cpu] placement [0, 0] links []
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 1.0e9, launch = 0.0>
 spmd.mesh @mesh = <["gpu"=4]>
-// expected-error@+1 {{cluster @c has hosts of 2 devices, its mesh <["gpu"=4]> has 4}}
+// expected-error@+1 {{cluster @c has hosts with 2 devices, its mesh <["gpu"=4]> has 4}}
 spmd.cluster @c on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
   topology <levels = [<"nic", latency = 0.0, bandwidth = 1.0e9>], hosts = [2 x <1, nic = "nic">]>
 
 // -----
 
-// expected-error@+1 {{a host of 2 devices needs the level that is inside}}
+// expected-error@+1 {{a host of 2 devices needs the level between them (inside)}}
 #hosts = #spmd.topology<levels = [<"nic", latency = 0.0, bandwidth = 1.0e9>], hosts = [2 x <2, nic = "nic">]>
 
 // -----
@@ -59,5 +59,5 @@ spmd.cluster @c on @mesh devices [#cpu] placement [0, 0, 0, 0] links []
 
 // -----
 
-// expected-error@+1 {{delays are by rising seconds of computing, and none is negative}}
+// expected-error@+1 {{delays must be listed by increasing seconds of computing, none negative}}
 #late = #spmd.interference<compute = 1.0, communication = 1.0, delays = [(2.0, 1.0), (1.0, 1.0)]>

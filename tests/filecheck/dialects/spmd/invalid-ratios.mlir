@@ -9,7 +9,7 @@ func.func @sum() attributes {spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [0.5, 0
 // -----
 
 spmd.mesh @mesh = <["gpu"=2]>
-// expected-error@+1 {{spmd.ratios: axis "gpu" has a share of -0.5, expected none below 0}}
+// expected-error@+1 {{spmd.ratios: axis "gpu" has a share of -0.5, expected a number of at least 0}}
 func.func @negative() attributes {spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [1.5, -0.5]}>]} {
   func.return
 }
@@ -17,7 +17,7 @@ func.func @negative() attributes {spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [1
 // -----
 
 spmd.mesh @mesh = <["gpu"=2]>
-// expected-error@+1 {{spmd.ratios: axis "gpu" has 2 parts, its ratios [0.5, 0.25, 0.25] are 3}}
+// expected-error@+1 {{spmd.ratios: axis "gpu" has 2 parts, but 3 ratios: [0.5, 0.25, 0.25]}}
 func.func @count() attributes {spmd.ratios = [#spmd.ratios<@mesh, {"gpu" = [0.5, 0.25, 0.25]}>]} {
   func.return
 }

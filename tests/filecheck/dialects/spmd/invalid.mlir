@@ -29,7 +29,7 @@ func.func @dims_missing(%x: tensor<4x6xf32>) {
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @boundaries_of_another_size(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{offsets [0, 1, 5] of dim 0 must be 3 rising numbers from 0 to the dim's size 4}}
+  // expected-error@+1 {{offsets [0, 1, 5] of dim 0 must be 3 ascending numbers from 0 to the dim's size 4}}
   %y = spmd.reshard %x to <@mesh, [{"gpu"}, {}], offsets={0: [0, 1, 5]}> : tensor<4x6xf32>
   func.return
 }
@@ -54,7 +54,7 @@ func.func @result_on_no_axis(%x: tensor<4xf32>) -> (tensor<4xf32> {spmd.sharding
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @gather_of_what_is_whole(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{'spmd.all_gather' does not lead from [{}, {}] to [{"gpu"}, {}]}}
+  // expected-error@+1 {{'spmd.all_gather' does not convert [{}, {}] to [{"gpu"}, {}]}}
   %y = spmd.all_gather [{"gpu"}, {}] %x out_sharding = <@mesh, [{"gpu"}, {}]> : tensor<4x6xf32>
   func.return
 }
@@ -63,7 +63,7 @@ func.func @gather_of_what_is_whole(%x: tensor<4x6xf32>) {
 
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @axes_other_than_those_of_the_shardings(%x: tensor<4x6xf32>) {
-  // expected-error@+1 {{'spmd.slice' works on axes [{}, {"gpu"}] but its shardings say [{"gpu"}, {}]}}
+  // expected-error@+1 {{'spmd.slice' works on axes [{}, {"gpu"}] but its shardings imply [{"gpu"}, {}]}}
   %y = spmd.slice [{}, {"gpu"}] %x out_sharding = <@mesh, [{"gpu"}, {}]> : tensor<4x6xf32>
   func.return
 }
@@ -84,7 +84,7 @@ func.func @start_of_what_sends_nothing(%x: tensor<4xf32>) {
 #whole = #spmd.sharding<@mesh, [{}]>
 spmd.mesh @mesh = <["node"=2, "gpu"=2]>
 func.func @bucket_over_two_axes(%x: tensor<4xf32> {spmd.sharding = #rows}, %y: tensor<4xf32> {spmd.sharding = #parts}) {
-  // expected-error@+1 {{'spmd.start' works on [{"gpu"}] and [{"node"}] at once; one collective has one set of axes}}
+  // expected-error@+1 {{'spmd.start' works on [{"gpu"}] and [{"node"}] at once, expected one set of axes}}
   %t = spmd.start "all_gather" %x, %y out_shardings = [#whole, #whole] : tensor<4xf32>, tensor<4xf32>
   func.return
 }
@@ -95,7 +95,7 @@ func.func @bucket_over_two_axes(%x: tensor<4xf32> {spmd.sharding = #rows}, %y: t
 spmd.mesh @mesh = <["gpu"=2]>
 func.func @wait_for_another_type(%x: tensor<4xf32> {spmd.sharding = #rows}) {
   %t = spmd.start "all_gather" %x out_shardings = [#spmd.sharding<@mesh, [{}]>] : tensor<4xf32>
-  // expected-error@+1 {{'spmd.wait' has other types than the operands of its 'spmd.start'}}
+  // expected-error@+1 {{'spmd.wait' has different types than the operands of its 'spmd.start'}}
   %y = spmd.wait %t : tensor<8xf32>
   func.return
 }

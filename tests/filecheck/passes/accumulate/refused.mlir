@@ -8,7 +8,7 @@ func.func @step(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<f32> {
   %a = aten.sum %x.slice {spmd.signature = #spmd.sig<@mesh, ([{"micro"}]) -> ([], unreduced={"micro"})>}
     : (tensor<8xf32>) -> tensor<f32>
   %a.all_reduce = spmd.all_reduce [{"micro"}] %a out_sharding = <@mesh, []> : tensor<f32>
-  // expected-error@+1 {{'aten.sub.Tensor' op %c from "norm" (model.py:3:4): it needs %a.all_reduce, made of all parts along "micro", for each of them; only an unrolled axis can wait for it there}}
+  // expected-error@+1 {{'aten.sub.Tensor' op %c from "norm" (model.py:3:4): it needs %a.all_reduce, computed from all parts along "micro", for each of them; only an unrolled axis can wait for it there}}
   %c = aten.sub.Tensor %x.slice, %a.all_reduce {spmd.signature = #spmd.sig<@mesh,
     ([{"micro"}], []) -> ([{"micro"}])>} : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32> loc("norm"("model.py":3:4))
   %d = aten.sum %c {spmd.signature = #spmd.sig<@mesh, ([{"micro"}]) -> ([], unreduced={"micro"})>}

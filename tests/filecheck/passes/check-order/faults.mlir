@@ -15,7 +15,7 @@ func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}, %y: tensor<4xf32> {pip
     %x.slice = spmd.slice [{"t"}] %x out_sharding = <@stage0, [{"t"}]> : tensor<4xf32>
     pipe.yield %x.slice : tensor<4xf32>
   }
-  // expected-error@+1 {{the ranks [0, 1] do not communicate in one order: at place 1 rank 0 issues 'pipe.transfer' op %h.1 for part 0, rank 1 'pipe.transfer' op %h.1 for part 1; put them in one order}}
+  // expected-error@+1 {{the ranks [0, 1] issue their communications in different orders: at position 1 rank 0 issues 'pipe.transfer' op %h.1 for part 0, rank 1 'pipe.transfer' op %h.1 for part 1; issue them in the same order on all ranks}}
   %h.1 = pipe.transfer "h" %h to @stage1 out_sharding = <@stage1, [{"t"}]> : tensor<4xf32>
   %g = pipe.fragment "back1" stage 1 : i64 over "t" -> tensor<4xf32> {
     %y.slice = spmd.slice [{"t"}] %y out_sharding = <@stage1, [{"t"}]> : tensor<4xf32>
@@ -54,7 +54,7 @@ func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}, %y: tensor<4xf32> {pip
     %m = aten.mul.Tensor %y.slice, %h.1 {spmd.signature = #spmd.sig<@stage1, ([{"t"}], [{"t"}]) -> ([{"t"}])>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     pipe.yield %m : tensor<4xf32>
   }
-  // expected-error@+1 {{deadlock: 'pipe.transfer' op %g.0 for part 0 and 'pipe.transfer' op %h.1 for part 1 each begin, on some rank, only after the other is over}}
+  // expected-error@+1 {{deadlock: 'pipe.transfer' op %g.0 for part 0 and 'pipe.transfer' op %h.1 for part 1 each wait, on some rank, for the other to complete}}
   %g.0 = pipe.transfer "g" %g to @stage0 out_sharding = <@stage0, [{"t"}]> : tensor<4xf32>
   %s = pipe.fragment "last0" stage 0 : i64 over "t" -> tensor<f32> {
     %s.t = aten.sum %g.0 {spmd.signature = #spmd.sig<@stage0, ([{"t"}]) -> ([], unreduced={"t"})>} : (tensor<4xf32>) -> tensor<f32>

@@ -11,7 +11,7 @@ spmd.cluster @four on @mesh devices [#cpu] placement [0, 0, 0, 0] links [#link]
 func.func @linear(%x: tensor<8x16xf32> {spmd.sharding = #sums}) -> tensor<8x16xi1> {
   %h = aten.neg %x {spmd.signature = #spmd.sig<@mesh, ([{}, {}], unreduced={"gpu"}) -> ([{}, {}], unreduced={"gpu"})>}
     : (tensor<8x16xf32>) -> tensor<8x16xf32>
-  // expected-error@+1 {{'aten.mul.Scalar' op %one: passes partial sums on, ([{}, {}], unreduced={"gpu"}) -> ([{}, {}], unreduced={"gpu"}), but what is made of it is compared with other things made of the same value, and sums before and after an op are rounded differently; give it a signature without partial sums}}
+  // expected-error@+1 {{'aten.mul.Scalar' op %one: passes partial sums on, ([{}, {}], unreduced={"gpu"}) -> ([{}, {}], unreduced={"gpu"}), but its result is compared with other values computed from the same value, and sums before and after an op are rounded differently; give it a signature without partial sums}}
   %one = aten.mul.Scalar %h {other = 3.0 : f64,
     spmd.signature = #spmd.sig<@mesh, ([{}, {}], unreduced={"gpu"}) -> ([{}, {}], unreduced={"gpu"})>}
     : (tensor<8x16xf32>) -> tensor<8x16xf32>

@@ -4,7 +4,7 @@
 spmd.mesh @mesh = <["gpu"=2]>
 spmd.cluster @two on @mesh devices [#cpu] placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-6, beta = 1.0e-9>]
 
-// expected-error@+1 {{'func.func' op @step: has 1 layers, which cannot be 2 stages: fc1; ask for fewer stages}}
+// expected-error@+1 {{'func.func' op @step: has 1 layers, which cannot form 2 stages: fc1; ask for fewer stages}}
 func.func @step(%v: tensor<8xf32> {train.param = "a"}) -> tensor<8xf32> {
   %a = aten.exp %v : (tensor<8xf32>) -> tensor<8xf32> loc("fc1")
   func.return %a : tensor<8xf32>

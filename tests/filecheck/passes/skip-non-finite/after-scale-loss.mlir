@@ -12,7 +12,7 @@
 // CHECK: %w.new = train.assign %w, %step, %found_inf {train.update = "w"}
 // CHECK: func.return %w.new, %v.new, %n.new, %found_inf, %grad_norm
 
-// SCALED: 'train.increment' op %n.new: may be skipped already (scale-loss or skip-non-finite has run); skip-non-finite is for a step that always updates
+// SCALED: 'train.increment' op %n.new: may be skipped already (scale-loss or skip-non-finite has run); skip-non-finite requires a step that always updates
 
 func.func @step(
   %w: tensor<8xf32> {train.param = "w"}, %v: tensor<4xf32> {train.param = "v"}, %x: tensor<8xf32> {train.batch = "0"},

@@ -6,7 +6,7 @@ spmd.mesh @mesh = <["gpu"=1]>
 func.func @whole(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> tensor<f32> {
   %h = aten.add.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
     : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
-  // expected-error@+1 {{'aten._softmax' op %p from "norm" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro"; leave the batch whole}}
+  // expected-error@+1 {{'aten._softmax' op %p from "norm" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro"; do not split the batch}}
   %p = aten._softmax %h {dim = 0 : i64, half_to_float = false, spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}, {}])>}
     : (tensor<8x4xf32>) -> tensor<8x4xf32> loc("norm"("model.py":3:4))
   %s = aten.sum %p {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x4xf32>) -> tensor<f32>
@@ -21,7 +21,7 @@ func.func @sum(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> te
     : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
   %m = aten.sum.dim_IntList %h {dim = [0 : i64], spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}])>}
     : (tensor<8x4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{it needs %m, which is known only after all 2 parts of the batch along "micro", for each of the parts; leave the batch whole, or unroll two parts}}
+  // expected-error@+1 {{it needs %m, which is complete only after all 2 parts of the batch along "micro", for each of the parts; do not split the batch, or unroll two parts}}
   %c = aten.sub.Tensor %h, %m {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
     : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
   %s = aten.sum %c {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x4xf32>) -> tensor<f32>
@@ -50,7 +50,7 @@ func.func @single(%x: tensor<1xf32> {train.batch = "0"}) -> tensor<1xf32> {
 
 spmd.mesh @mesh = <["gpu"=1]>
 func.func @returned(%x: tensor<8xf32> {train.batch = "0"}) -> tensor<8xf32> {
-  // expected-error@+1 {{a result of the step is split by the batch; only sums over the batch can be returned}}
+  // expected-error@+1 {{a result of the step is split along the batch; only sums over the batch can be returned}}
   %h = aten.neg %x {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<8xf32>) -> tensor<8xf32>
   func.return %h : tensor<8xf32>
 }

@@ -21,7 +21,7 @@ MARGIN = 3
 """How many times its predicted time a collective is given."""
 
 
-class Pace:
+class ComputeTimes:
     """
     The cost model's view of a sequence of ops.
 

@@ -26,19 +26,19 @@ class Shortage:
     Args:
         point: the index of the op during which it does.
         excess: bytes, by the sizes as they were rounded.
-        room: bytes that it may hold of these values.
+        budget: bytes that it may hold of these values.
         held: the values that are alive together, each with its segment.
     """
 
     rank: int
     point: int
     excess: float
-    room: float
+    budget: float
     held: tuple[tuple[SSAValue, int], ...]
 
     def limit(self, mesh: Mesh, axis: str, ratios: Mapping[int, Ratios]) -> MemoryLimit:
         """What it may hold, by its share of `axis` in each segment, with the shares of the other axes in `ratios`."""
-        place, terms, room = mesh.coordinates(self.rank), dict[tuple[int, int], float](), self.room
+        place, terms, budget = mesh.coordinates(self.rank), dict[tuple[int, int], float](), self.budget
         for value, segment in self.held:
             sharding = sharding_of(value)
             others = {a.name: shares_of(ratios[segment], a.name, mesh)[place[a.name]] for a in mesh.spatial}
@@ -47,20 +47,20 @@ class Shortage:
                 key = (segment, place[axis])
                 terms[key] = terms.get(key, 0.0) + size
             else:
-                room -= size
-        return MemoryLimit(terms, room)
+                budget -= size
+        return MemoryLimit(terms, budget)
 
 
 def shortages(view: StepView, limits: Sequence[float], blocks: Sequence[float] = ()) -> list[Shortage]:
     """Where ranks hold more than their `limits` (bytes), once changes of sharding are ops; one point of each rank."""
     use, segments = memory_use(view.func, view.mesh, view.stage, blocks=blocks), segments_of(view)
     found: list[Shortage] = []
-    for rank, room in enumerate(limits):
+    for rank, budget in enumerate(limits):
         point = int(np.argmax(use.held[:, rank]))
-        if (excess := float(use.held[point, rank]) - room) > 0:
+        if (excess := float(use.held[point, rank]) - budget) > 0:
             alive = use.alive(point, rank)
             values = [value_of(held) for held, _ in alive if not isinstance(held, Staging)]
             staged = sum(size for held, size in alive if isinstance(held, Staging))
             listed = tuple((value, segments.get(value, 0)) for value in values)
-            found.append(Shortage(rank, point, excess, room - staged, listed))
+            found.append(Shortage(rank, point, excess, budget - staged, listed))
     return found
