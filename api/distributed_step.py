@@ -313,8 +313,7 @@ class DistributedStep(StepState):
         if changed:
             raise StaleModuleError(
                 f"inside `with step.module():` the parameter {changed[0]!r} was changed, which has no effect on "
-                "training; "
-                f"{WRITTEN.instead}"
+                f"training; {WRITTEN.instead}"
             )
 
     def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -367,10 +367,7 @@ class ForeachOp(TrainOp):
         tensors = (*member.instance.operands[:count], *member.instance.results)
         if any(other != shape for other in tensors) or any(member.instance.operands[count:]):
             listed = ", ".join(str(list(other)) for other in (*tensors, *member.instance.operands[count:]))
-            raise VerifyException(
-                f"'{self.name}' has a member with shapes {listed}, expected one shape for all operands that are not "
-                "shared"
-            )
+            raise VerifyException(f"'{self.name}' has a member of shapes {listed}, expected one for unshared operands")
         member.verify_on(mesh)
 
 

@@ -220,8 +220,7 @@ class _Balancer:
         fail(
             self.view.func,
             f"no shares were found that fit into memory: rank {worst.rank} still needs {size_text(worst.excess)} "
-            "more than it has;"
-            " use more devices or a smaller batch",
+            "more than it has; use more devices or a smaller batch",
         )
 
     def _balanced(self, model: PhaseModel, ratios: dict[int, Ratios], cuts: list[Shortage]) -> dict[int, Ratios]:

@@ -83,8 +83,7 @@ def _compare(
         fail(
             known.op,
             f"the ranks {list(group)} issue their communications in different orders: at position {place + 1} rank "
-            f"{one[0]} issues"
-            f" {_text(left)}, rank {other[0]} {_text(right)}; issue them in the same order on all ranks",
+            f"{one[0]} issues {_text(left)}, rank {other[0]} {_text(right)}; issue them in the same order on all ranks",
         )
 
 

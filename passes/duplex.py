@@ -146,8 +146,7 @@ class _Unroller:
                     fail(
                         user,
                         f"reads {value_label(value)}, which differs between the parts along \"{self.axis}\" has one; "
-                        "expected a"
-                        " reduction of it: run insert-resharding before duplex",
+                        "expected a reduction of it: run insert-resharding before duplex",
                     )
 
     def _communicates(self, op: Operation) -> bool:

@@ -129,8 +129,7 @@ class PartitionStagesPass(ModulePass):
             fail(
                 view.func,
                 f"the {cluster.mesh.device_count} ranks of mesh {cluster.mesh} cannot be divided into {self.stages} "
-                "stages, each on"
-                " full rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
+                "stages, each on full rows or a part of one; a sub-mesh would have no device, so ask for fewer stages",
             )
         found: list[tuple[tuple[int, ...], Partition]] = []
         bounds = self._bounds(view.func, layers) if self.begins is not None else None

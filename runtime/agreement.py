@@ -173,9 +173,8 @@ def verify_replicas(executor: Executor) -> None:
             if first != numbers:
                 raise PlanError(
                     f"the ranks {holder} and {other} initialized the weights {name!r} differently: seed the random "
-                    "generators "
-                    "that the model uses outside torch, or build the module and pass it, so that all ranks get those "
-                    "of rank 0"
+                    "generators that the model uses outside torch, or build the module and pass it, so that all ranks "
+                    "get those of rank 0"
                 )
 
 

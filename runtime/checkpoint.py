@@ -91,8 +91,7 @@ def packed(extra: object) -> bytes:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
             f"save() was given extra={type(extra).__name__}, which holds something other than numbers, strings, "
-            "tensors, "
-            f"lists and dicts ({what}); pass plain data that describes it, such as its state_dict()"
+            f"tensors, lists and dicts ({what}); pass plain data that describes it, such as its state_dict()"
         ) from error
     return file.getvalue()
 

@@ -165,8 +165,7 @@ class Judge:
         by = f" by {how}" if how else ""
         return (
             f"{self.named(rank)} is gone: it was killed{by} (the kernel kills processes when it runs out of memory: "
-            "see dmesg), "
-            f"crashed, or its machine failed; its last report was from {self._reports[rank]}, and "
+            f"see dmesg), crashed, or its machine failed; its last report was from {self._reports[rank]}, and "
             f"{self.named(seen_by)} is in {self._reports[seen_by]}; this ends the job"
         )
 

@@ -85,8 +85,7 @@ def mesh_of(given: DeviceMesh) -> Mesh:
     if ranks != list(range(world_size())):
         raise PlanError(
             f"the DeviceMesh has the ranks {ranks}, but a plan uses all {world_size()} ranks of the job in order; "
-            "make one "
-            "of all with torch.distributed.device_mesh.init_device_mesh"
+            "make one of all with torch.distributed.device_mesh.init_device_mesh"
         )
     names = given.mesh_dim_names or tuple(f"a{dim}" for dim in range(given.mesh.ndim))
     return Mesh.of(**dict(zip(names, given.mesh.shape, strict=True)))

@@ -115,7 +115,6 @@ def _is_close(found: torch.Tensor, expected: Any, tolerance: float) -> bool:
 def _refuse(run: SmallRun, name: str, wrong: str) -> None:
     raise CaptureError(
         f"the optimizer {optimizer_name(run.optimizer)} does something that a captured update does not reproduce:"
-        f" {wrong} of {name!r} differs. An update may depend on the parameter, its gradient and state, the learning "
-        "rate and the"
-        " count of steps alone, and not on other parameters"
+        f" {wrong} of {name!r} differs. An update may depend on the parameter, its gradient and state, the learning"
+        " rate and the count of steps alone, and not on other parameters"
     )

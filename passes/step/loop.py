@@ -88,8 +88,7 @@ def find_loop(func: FuncOp, axis: str) -> LoopOps:
             fail(
                 user,
                 f"it needs {value_label(op.results[0])}, computed from all parts along \"{axis}\", for each of them; "
-                "only an"
-                " unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
+                "only an unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
             )
     rest = [op for op in ops if op not in within and op not in needed]
     return LoopOps([op for op in ops if op in needed], inside, rest)

@@ -1,8 +1,9 @@
 """
 A profile on one rank: all tasks in turn, round after round, until the time is up.
 
-All ranks hold the same journal, since each gets what all measured; so they reach the same decision without
-communicating on how often to do what comes next. A slow moment of the machine hits one round of some tasks and not all rounds of one.
+All ranks hold the same journal, since each gets what all measured; so they reach the same decision on what to measure,
+how often and in which order, without communicating. A slow moment of the machine hits one round of some tasks and not
+all rounds of one.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ func.func @an_option_beside_a_number(%a: tensor<4xf32>, %b: tensor<4xf32>) {
 // -----
 
 func.func @a_member_of_two_shapes(%a: tensor<4xf32>, %b: tensor<f32>) {
-  // expected-error@+1 {{has a member with shapes [4], [], [4], expected one shape}}
+  // expected-error@+1 {{has a member of shapes [4], [], [4], expected one for unshared operands}}
   %x = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %b
     : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
   func.return
