@@ -23,7 +23,7 @@ from ...dialects.train import is_update
 STREAM = "stream"
 """The argument of random ops that tells one from another."""
 
-MOST_VALUES = 12
+MOST_VALUES = 24
 """Operands or results of an op of a layer; what has more is of several layers: buckets, joined updates."""
 
 _Overwritten = Mapping[Operation, Mapping[int, int]]

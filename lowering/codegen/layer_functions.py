@@ -21,11 +21,14 @@ from ...dialects.compute import ComputeOp
 from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import ForeachOp, TrainOp, is_update
-from .equal_ops import MOST_VALUES, STREAM, Classes, Flow
+from .equal_ops import STREAM, Classes, Flow
 from .repeats import repeated_ranges
 
 _SHORTEST_LIST = 3
 """Values that are passed as a list."""
+
+_MANY = 12
+"""Results or operands of one op for which lists of values are worth while."""
 
 Overwritten = Mapping[Operation, Mapping[int, int]]
 
@@ -73,7 +76,8 @@ class LayerCall:
     @property
     def phase(self) -> str:
         """What it does for that layer."""
-        return most_frequent(map(phase_of, self.ops))
+        computed = [phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
+        return most_frequent(computed or map(phase_of, self.ops))
 
 
 @dataclass(eq=False)
@@ -145,11 +149,9 @@ def find_calls(ops: Sequence[Operation], flow: Flow) -> list[list[LayerCall]]:
     steps = _with_frees(ops)
     heads = [step[0] for step in steps]
     classes = Classes()
-    places = [(numbered_layer(op), phase_of(op)) for op in heads]
-    if len({place for place in places if place[0]}) < 2:
-        return []
+    ends = _ends([_place(op) for op in heads])
+    begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
     items = [_item(classes, step) for step in steps]
-    begins = [at == 0 or place != places[at - 1] for at, place in enumerate(places)]
 
     def within(each: range) -> list[Operation]:
         return [op for step in steps[each.start : each.stop] for op in step]
@@ -160,16 +162,28 @@ def find_calls(ops: Sequence[Operation], flow: Flow) -> list[list[LayerCall]]:
             by_key.setdefault(flow.key(within(each)), []).append(each)
         return max(by_key.values(), key=len)
 
-    found = repeated_ranges(items, begins, _ends(places), alike)
+    found = repeated_ranges(items, begins, ends, alike)
     return [[_call(within(each), flow) for each in ranges] for ranges in found]
 
 
-def _ends(places: Sequence[tuple[str, str]]) -> list[int]:
-    """Up to where a range may go that begins at each op: the next numbered layer, or phase of one."""
-    ends, end, place = list[int](), len(places), ("", "")
+_Place = tuple[str, str]
+
+
+def _place(op: Operation) -> _Place | None:
+    """The layer and phase that an op says that it is of; what communicates, or has no layer, may stand in any."""
+    if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
+        return None
+    return numbered_layer(op), phase_of(op)
+
+
+def _ends(places: Sequence[_Place | None]) -> list[int]:
+    """Up to where a range may go that begins at each op: the last of the layer and phase that is there or comes next."""
+    ends: list[int] = []
+    end, last = len(places), None
     for at in reversed(range(len(places))):
-        if places[at][0] and places[at] != place:
-            end, place = (end if not place[0] else at + 1), places[at]
+        place = places[at]
+        if place is not None and place != last:
+            end, last = at + 1, place
         ends.append(end)
     return ends[::-1]
 
@@ -240,7 +254,7 @@ class Interfaces:
         The results of one op of many, as lists of neighbours that are freed together; None where those are not neighbours,
         or are written in the place of arguments.
         """
-        if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= MOST_VALUES or is_update(item):
+        if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= _MANY or is_update(item):
             return None
         groups: list[list[SSAValue]] = []
         for value in item.results:
@@ -266,16 +280,21 @@ class Interfaces:
         plain = [index for index in range(len(first.left)) if index not in function.replaced]
 
         def fates(call: LayerCall) -> list[Hashable]:
-            return [index if _is_token(call.left[index]) else id(self._freed_at.get(call.left[index])) for index in plain]
+            return [self._fate(call.left[index]) for index in plain]
 
         groups = _most_frequent([_partition(fates(call)) for call in function.calls])
         function.returned = _ungrouped([sorted((plain[at] for at in group), key=_order_of(first)) for group in groups])
         for call in function.calls:
             for group in function.returned:
                 values = [call.left[index] for index in group]
-                if len(group) > 1 and len({id(self._freed_at.get(value)) for value in values}) == 1:
+                if len(group) > 1 and len(set(map(self._fate, values))) == 1:
                     call.lists.append(values)
                     self._enter(values)
+
+    def _fate(self, value: SSAValue) -> Hashable:
+        """What frees a value; each token by itself that an op of the caller waits for."""
+        end = self._freed_at.get(value)
+        return value if isinstance(value.type, TokenType) and not isinstance(end, LayerCall) else id(end)
 
     def _set_arguments(self, function: LayerFunction) -> None:
         calls, freed = function.calls, function.calls[0].freed
@@ -325,13 +344,9 @@ def _order_of(call: LayerCall) -> Callable[[int], tuple[int, int]]:
     def order(index: int) -> tuple[int, int]:
         value = call.left[index]
         users = (use for use in value.uses if not isinstance(use.operation, FreeOp))
-        return next(((0, use.index) for use in users if len(use.operation.operands) > MOST_VALUES), (1, index))
+        return next(((0, use.index) for use in users if len(use.operation.operands) > _MANY), (1, index))
 
     return order
-
-
-def _is_token(value: SSAValue) -> bool:
-    return isinstance(value.type, TokenType)
 
 
 def _partition(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:

@@ -101,9 +101,11 @@ def _best(
         for at in np.flatnonzero(_saved_each(length, counts) * _WHOLE >= rank[0]):
             places = order[bounds[at] : bounds[at + 1]]
             windows = _Windows(length, _apart(places.tolist(), length), int(hashes[places[0]]))
-            start = windows.starts[0]
-            whole = begins[start] and length == lengths[start]
-            score = (windows.saved * _WHOLE if whole else windows.saved, int(begins[start]), -start)
+            start, *others = windows.starts
+            # What comes before the first layer may be of none, so that it begins there.
+            well = begins[start] or any(begins[other] for other in others[:1])
+            whole = well and length == lengths[start]
+            score = (windows.saved * _WHOLE if whole else windows.saved, int(well), -start)
             if score > rank and (length, windows.key) not in refused:
                 best, rank = windows, score
     return best

@@ -1,0 +1,59 @@
+"""Programs with their layers as functions and written out, run op by op."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rank_threads import Meeting, ThreadCommunicator
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.lowering.codegen.emit_python import emit_python
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.lowering.interpreter.interpreter import find_function
+from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.runtime.memory_meter import MemoryMeter
+
+_TICK = re.compile(r" *comm\.tick\(\d*\)\n")
+
+
+def emitted(module: ModuleOp) -> str:
+    """The program of a module; equal layers are calls of a function."""
+    return emit_python(module, name="layers", step_spec=None, versions={})
+
+
+def written_out(module: ModuleOp) -> str:
+    """The same program without such functions: one that says which op comes next has none."""
+    return _TICK.sub("", emit_python(module, name="layers", step_spec=None, versions={}, ticks={}))
+
+
+class Trace(MemoryMeter):
+    """The ops of a rank in order, each with the bytes that the rank holds after it."""
+
+    def __init__(self, lent: Sequence[torch.Tensor]) -> None:
+        super().__init__(lent=lent)
+        self.events: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op and note it."""
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.events.append((str(func), self.bytes))
+        return result
+
+
+class LonelyCommunicator(ThreadCommunicator):
+    """One rank alone, to which the others seem to hold what it holds: shapes and memory are those of a real step."""
+
+    def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
+        return [x.clone() for _ in range(self.mesh.parts(axes))]
+
+
+def traced(module: ModuleOp, text: str, rank: int) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
+    """The trace of a rank in a program of one stage, and its results; the inputs are random, and always the same."""
+    [(plan, step)] = load_text(text, "<traced>")
+    inputs = random_inputs(find_function(module))
+    comm = LonelyCommunicator(Meeting(plan.mesh), rank)
+    mine = [whole[value.slices(plan.mesh, rank)].clone() for value, whole in zip(plan.inputs, inputs, strict=True)]
+    with torch.no_grad(), Trace(mine) as trace:
+        results = step(comm, *mine)
+    return trace.events, list(results)

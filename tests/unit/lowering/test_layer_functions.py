@@ -1,0 +1,76 @@
+"""Programs whose equal layers are one function do what they did: op by op, byte by byte, bit by bit."""
+
+import re
+from dataclasses import replace
+import pytest
+import torch
+from emitted import check_numbers
+from split_cluster import split_cluster
+from traced_programs import emitted, traced, written_out
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.api.pin_file import pin_file
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+
+CONFIG = GPT2Config(layers=4, width=32, heads=4, vocabulary=52, positions=16)
+
+CASES = {
+    "dp": ('dp=2', "dp", CONFIG),
+    "zero3": ('dp=2', "zero3", CONFIG),
+    "tp": ('tp=2', "tp", CONFIG),
+    "searched": ('node=2,gpu=2', None, CONFIG),
+    "dropout": ('dp=2', "dp", replace(CONFIG, dropout=0.1)),
+}
+
+MICRO_BATCHES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,split-batch{parts=2},search-strategy{algorithm=eliminate},"
+    "insert-resharding,select-collectives,accumulate,overlap,join-updates,insert-frees"
+)
+"""A loop over two parts of the batch, in a function that calls those of layers."""
+
+TWO_STAGES = (
+    "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
+    "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},plan-transfers,"
+    "insert-frees"
+)
+
+
+def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
+    step = gpt2_step(config, batch=4, length=8)
+    with pin_file(pins) as path:
+        options = PlanOptions(pins=path, algorithm=None if pins else "eliminate")
+        return compile_step(step, split_cluster(parse_mesh(mesh)), options).module
+
+
+def lowered(mesh: str, pipeline: str) -> ModuleOp:
+    step = gpt2_step(CONFIG, batch=4, length=8)
+    return compile_step(step, split_cluster(parse_mesh(mesh)), PlanOptions(pipeline=pipeline)).module
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_ops_the_same_memory_and_the_same_numbers(case: str) -> None:
+    check_trace(planned(*CASES[case]))
+
+
+def test_layers_within_a_loop_over_parts_of_the_batch() -> None:
+    check_trace(lowered("dp=2", MICRO_BATCHES))
+
+
+def test_layers_of_stages_give_the_numbers_of_the_ir() -> None:
+    module = lowered("dp=2", TWO_STAGES)
+    text = emitted(module)
+    assert re.search(r"h_forward\(comm, part", text)
+    check_numbers(module, text)
+
+
+def check_trace(module: ModuleOp) -> None:
+    """Check the program of a module, which has calls of layers, against the one that has none."""
+    text, plain = emitted(module), written_out(module)
+    calls = re.findall(r"= (\w*(?:forward|backward)\w*)\(", text)
+    assert len(calls) > len(set(calls)) >= 2
+    events, results = traced(module, text, 1)
+    expected, numbers = traced(module, plain, 1)
+    assert events == expected
+    assert all(torch.equal(a, b) for a, b in zip(results, numbers, strict=True))
