@@ -20,7 +20,7 @@ _SHORTEST_SLICE = 3
 """Elements of a list that are written as a slice."""
 
 _AMBIGUOUS = {"l", "O", "I"}
-_PROGRAM = {"MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
+_PROGRAM = {"LAYER", "MESH", "PLAN", "SIZES", "aten", "comm", "n", "rt", "torch"}
 _FORM = re.compile(rf"([._](\d+|{'|'.join(CollectiveKind)}))+$")
 _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 

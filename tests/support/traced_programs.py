@@ -48,9 +48,17 @@ class LonelyCommunicator(ThreadCommunicator):
         return [x.clone() for _ in range(self.mesh.parts(axes))]
 
 
-def traced(module: ModuleOp, text: str, rank: int) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
-    """The trace of a rank in a program of one stage, and its results; the inputs are random, and always the same."""
+def traced(
+    module: ModuleOp, text: str, rank: int, **replaced: Any
+) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
+    """
+    The trace of a rank in a program of one stage, and its results; the inputs are random, and always the same.
+
+    Args:
+        replaced: global names of the program, and what they stand for here.
+    """
     [(plan, step)] = load_text(text, "<traced>")
+    step.__globals__.update(replaced)
     inputs = random_inputs(find_function(module))
     comm = LonelyCommunicator(Meeting(plan.mesh), rank)
     mine = [whole[value.slices(plan.mesh, rank)].clone() for value, whole in zip(plan.inputs, inputs, strict=True)]
