@@ -27,12 +27,14 @@ from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
 from .effects import effect_of, overwritten_operands, summed_in_place
 from .empty import Empties
+from .equal_layers import LayerCall
 from .equal_ops import Flow
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, parameters_of, return_of
-from .layer_functions import LayerCall, LayerFunction, Layers, any_number, find_layers, without_number
+from .layer_functions import LayerFunction, Layers, find_layers
 from .layout import INDENT, WIDTH, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
+from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
 from .where import Where
 
@@ -317,7 +319,7 @@ class Body:
         written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
         # The lists of layers have what is written in place.
         listed = any(self.names.list_of(value) is not None for value in op.results)
-        return [] if listed and is_update(op) and written.issuperset(targets) else targets
+        return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
 
     def _target(self, op: Operation, index: int) -> str:
         """The name of a result: that of the operand of which it is a new form, or its own."""

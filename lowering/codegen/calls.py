@@ -72,17 +72,18 @@ class Calls:
                 return self._names[op.args[index]] + suffix
             case Dtype(name):
                 return dtype(name)
-            case tuple() as items if all(isinstance(item, Operand) and not item.ordered for item in items) and items:
-                return tuple_of(self._operands(op, [item.index for item in items], copied))
+            case tuple() as items if (indices := _plain_operands(items)) and copied.isdisjoint(indices):
+                return tuple_of(self._names.listed([op.args[index] for index in indices]))
             case tuple() as items if any(isinstance(item, Operand) for item in items):
                 return tuple_of(self._argument(op, key, [item], copied) for item in items)
             case _:
                 return self._sizes.entry(key, by_device, self._where.devices(op))
 
-    def _operands(self, op: ComputeOp, indices: Sequence[int], copied: frozenset[int]) -> Sequence[str]:
-        if copied.isdisjoint(indices):
-            return self._names.listed([op.args[index] for index in indices])
-        return [self._names[op.args[index]] + (".clone()" if index in copied else "") for index in indices]
+
+def _plain_operands(items: Sequence[Arg]) -> list[int]:
+    """The indices of operands that are passed as they are; none where other items are among them."""
+    found = [item.index for item in items if isinstance(item, Operand) and not item.ordered]
+    return found if len(found) == len(items) else []
 
 
 def operands_to_copy(op: ComputeOp, overwritten: Collection[int]) -> frozenset[int]:

@@ -26,7 +26,8 @@ STREAM = "stream"
 MOST_VALUES = 24
 """Operands or results of an op of a layer; what has more is of several layers: buckets, joined updates."""
 
-_Overwritten = Mapping[Operation, Mapping[int, int]]
+Overwritten = Mapping[Operation, Mapping[int, int]]
+"""By op, the operands whose memory it takes, each with the result that it takes it for."""
 
 
 @dataclass(eq=False)
@@ -47,8 +48,8 @@ def _class_of(op: Operation) -> tuple[object, ...] | None:
         case ComputeOp():
             use = op.use_key()
             if STREAM in op.attributes:
-                plain = tuple((name, each) for name, each in op.attributes.items() if "." not in name and name != STREAM)
-                use = (use[0], plain, *use[2:])
+                arguments = ((name, each) for name, each in op.attributes.items() if "." not in name)
+                use = (use[0], tuple(each for each in arguments if each[0] != STREAM), *use[2:])
             return (type(op), *use, op.signature, BACKWARD in op.attributes, is_update(op), *parts_of(op).items())
         case CollectiveOp() | StartOp() | WaitOp() | AccumulateOp():
             types = tuple(value.type for value in (*op.operands, *op.results))
@@ -65,11 +66,10 @@ class Flow:
     How the values of a function are passed on.
 
     Args:
-        overwritten: by op, the operands whose memory it takes, each with the result that it takes it for.
         last_use: by value, the last op that reads it.
     """
 
-    overwritten: _Overwritten
+    overwritten: Overwritten
     last_use: Mapping[SSAValue, Operation]
 
     def key(self, ops: Sequence[Operation]) -> tuple[object, ...]:

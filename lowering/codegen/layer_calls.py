@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.compute import python_value
+from .equal_layers import LayerCall
 from .equal_ops import STREAM
-from .layer_functions import LayerCall, LayerFunction
+from .layer_functions import LayerFunction
 from .layout import INDENT, WIDTH, Group, assignment, call, filled, flat, lines, tuple_of
 from .names import Names
 
@@ -101,7 +102,8 @@ def parameters_of(function: LayerFunction, names: Names, caller: Names) -> tuple
         values = [first.given[index] for index in group]
         whole = caller.whole_list(values)
         lists.append(names.beside(whole.label if whole is not None else _MOVED))
-        text += assignment([names.new(value, "token") for value in values], Group(lists[-1], (), ""), INDENT, unpacked=True)
+        targets = [names.new(value, "token") for value in values]
+        text += assignment(targets, Group(lists[-1], (), ""), INDENT, unpacked=True)
         text.append(f"{INDENT}{lists[-1]}.clear()")
     return [*named, *streams, *lists], streams, text
 

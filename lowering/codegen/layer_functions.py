@@ -1,5 +1,5 @@
 """
-Equal layers of a step: the ranges of ops of which the program has one function, and how its values come and go.
+What the functions of equal layers take and give.
 
 What a layer frees has to be free at once, so nobody but the function may hold on to it: a caller's variable would. So
 values that a call frees are handed over in lists, which the function unpacks and clears, and values that a function
@@ -9,20 +9,16 @@ What the caller keeps is passed by name, or as the list that it is in.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.compute import ComputeOp
 from ...dialects.spmd import FreeOp, TokenType, WaitOp
-from ...dialects.step import BACKWARD
 from ...dialects.train import ForeachOp, TrainOp, is_update
-from .equal_ops import STREAM, Classes, Flow
-from .repeats import repeated_ranges
+from .equal_layers import LayerCall, find_calls
+from .equal_ops import Flow, Overwritten
 
 _SHORTEST_LIST = 3
 """Values that are passed as a list."""
@@ -30,54 +26,11 @@ _SHORTEST_LIST = 3
 _MANY = 12
 """Results or operands of one op for which lists of values are worth while."""
 
-Overwritten = Mapping[Operation, Mapping[int, int]]
-
-Place = tuple[int, int]
+_Place = tuple[int, int]
 """A list of values, by its number, and an index of it."""
 
-
-@dataclass(eq=False)
-class LayerCall:
-    """
-    One of several equal ranges of ops.
-
-    Args:
-        ops: with their frees.
-        given: the values that it takes, in order of first use.
-        left: the values that it makes for others, in order.
-        lists: those of them that are freed together.
-    """
-
-    ops: Sequence[Operation]
-    given: Sequence[SSAValue]
-    left: Sequence[SSAValue]
-    lists: list[Sequence[SSAValue]] = field(default_factory=list[Sequence[SSAValue]])
-
-    def is_list(self, values: Sequence[SSAValue]) -> bool:
-        """Whether some of what it makes stays in one list until all of it is freed at once."""
-        return any(list(values) == list(each) for each in self.lists)
-
-    @property
-    def freed(self) -> frozenset[SSAValue]:
-        """The values that are not held on to any longer than in here."""
-        frees = (value for op in self.ops if isinstance(op, FreeOp) for value in op.args)
-        return frozenset((*frees, *(op.token for op in self.ops if isinstance(op, WaitOp))))
-
-    @property
-    def streams(self) -> Sequence[ComputeOp]:
-        """The ops that draw random numbers."""
-        return [op for op in self.ops if isinstance(op, ComputeOp) and STREAM in op.attributes]
-
-    @property
-    def block(self) -> str:
-        """The numbered layer of the model that most of its ops are of: `h.3`."""
-        return most_frequent(numbered_layer(op) for op in self.ops)
-
-    @property
-    def phase(self) -> str:
-        """What it does for that layer."""
-        computed = [phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
-        return most_frequent(computed or map(phase_of, self.ops))
+_Partition = tuple[tuple[int, ...], ...]
+"""The indices of values, by group."""
 
 
 @dataclass(eq=False)
@@ -103,118 +56,11 @@ class LayerFunction:
     name: str = ""
 
 
-def phase_of(op: Operation) -> str:
-    """The part of a step that an op belongs to."""
-    return "backward" if BACKWARD in op.attributes else "update" if is_update(op) else "forward"
-
-
-def numbered_layer(op: Operation) -> str:
-    """The layer that an op is of, up to its number: `h.3` for `h.3.attn.q`; empty where it has none."""
-    found = _NUMBERED.match(op.location.desc.data) if isinstance(op.location, NameLoc) else None
-    return found[0] if found is not None else ""
-
-
-def numbered(name: str) -> tuple[str, int | None]:
-    """What a numbered layer is called, and its number, for the name of something in it: `h`, 3 for `h.3.attn.q`."""
-    if (found := _NUMBERED.match(name)) is None:
-        return "", None
-    family, _, number = found[0].rpartition(".")
-    return family, int(number)
-
-
-def without_number(hint: str) -> str:
-    """The name of a value within its layer: `attn.q.weight` for `h.3.attn.q.weight`."""
-    return hint[found.end() + 1 :] if (found := _NUMBERED.match(hint)) is not None and found.end() < len(hint) else hint
-
-
-def any_number(place: str) -> str:
-    """A place in the model (`errors.place`) that stands for that of all layers: `h.*.attn.q` for `h.3.attn.q`."""
-    if (found := _NUMBERED_PLACE.match(place)) is None:
-        return place
-    return f"{found[1]}*{place[found.end() :]}"
-
-
-_NUMBERED_PLACE = re.compile(r"((?:[^\W\d]\w*\.)*)\d+(?=[.,\s]|$)", re.ASCII)
-_NUMBERED = re.compile(r"(?:[^\W\d]\w*\.)*\d+(?![^.])", re.ASCII)
-
-
-def most_frequent(items: Iterable[str]) -> str:
-    """The most frequent of some words that are not empty."""
-    counts = Counter(item for item in items if item)
-    return counts.most_common(1)[0][0] if counts else ""
-
-
-def find_calls(ops: Sequence[Operation], flow: Flow) -> list[list[LayerCall]]:
-    """The ranges of equal ops that are worth a function."""
-    steps = _with_frees(ops)
-    heads = [step[0] for step in steps]
-    classes = Classes()
-    ends = _ends([_place(op) for op in heads])
-    begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
-    items = [_item(classes, step) for step in steps]
-
-    def within(each: range) -> list[Operation]:
-        return [op for step in steps[each.start : each.stop] for op in step]
-
-    def alike(ranges: Sequence[range]) -> Sequence[range]:
-        by_key: dict[Hashable, list[range]] = {}
-        for each in ranges:
-            by_key.setdefault(flow.key(within(each)), []).append(each)
-        return max(by_key.values(), key=len)
-
-    found = repeated_ranges(items, begins, ends, alike)
-    return [[_call(within(each), flow) for each in ranges] for ranges in found]
-
-
-_Place = tuple[str, str]
-
-
-def _place(op: Operation) -> _Place | None:
-    """The layer and phase that an op says that it is of; what communicates, or has no layer, may stand in any."""
-    if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
-        return None
-    return numbered_layer(op), phase_of(op)
-
-
-def _ends(places: Sequence[_Place | None]) -> list[int]:
-    """Up to where a range may go that begins at each op: the last of the layer and phase that is there or comes next."""
-    ends: list[int] = []
-    end, last = len(places), None
-    for at in reversed(range(len(places))):
-        place = places[at]
-        if place is not None and place != last:
-            end, last = at + 1, place
-        ends.append(end)
-    return ends[::-1]
-
-
-def _call(ops: Sequence[Operation], flow: Flow) -> LayerCall:
-    return LayerCall(ops, flow.given(ops), flow.left(ops))
-
-
-def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Each op with the frees that follow it."""
-    steps: list[list[Operation]] = []
-    for op in ops:
-        if isinstance(op, FreeOp) and steps:
-            steps[-1].append(op)
-        else:
-            steps.append([op])
-    return steps
-
-
-def _item(classes: Classes, step: Sequence[Operation]) -> int | None:
-    """The class of an op and of how many values are freed after it."""
-    number = classes.of(step[0])
-    freed = sum(len(op.operands) for op in step[1:])
-    return None if number is None else (number << 8) + min(freed, 255)
-
-
 Items = Sequence["Operation | LayerCall"]
 """A function, op by op and call by call."""
 
 
-class Interfaces:
+class _Interfaces:
     """
     How values come to calls and go from them, in all of a function.
 
@@ -232,27 +78,25 @@ class Interfaces:
         lists: Sequence[Sequence[SSAValue]],
     ) -> None:
         self._overwritten = overwritten
-        self._places: dict[SSAValue, Place] = {}
+        self._places: dict[SSAValue, _Place] = {}
         self._sizes: list[int] = []
         for values in lists:
             self._enter(values)
         self._freed_at: dict[SSAValue, Hashable] = {}
         for item in items:
-            for value in item.freed if isinstance(item, LayerCall) else item.operands if isinstance(item, FreeOp) else ():
-                self._freed_at[value] = item
-            if isinstance(item, WaitOp):
-                self._freed_at[item.token] = item
-        self.splits = {op: groups for op in items if (groups := self._split(op)) is not None}
+            self._freed_at |= dict.fromkeys(_freed_by(item), item)
+        ops = (item for item in items if isinstance(item, Operation))
+        self.splits = {op: groups for op in ops if (groups := self._split(op)) is not None}
         self.functions = [LayerFunction(calls) for calls in functions]
         for function in self.functions:
             self._set_results(function)
         for function in self.functions:
             self._set_arguments(function)
 
-    def _split(self, item: Operation | LayerCall) -> list[Sequence[SSAValue]] | None:
+    def _split(self, item: Operation) -> list[Sequence[SSAValue]] | None:
         """
-        The results of one op of many, as lists of neighbours that are freed together; None where those are not neighbours,
-        or are written in the place of arguments.
+        The results of one op of many, as lists of neighbours that are freed together; None where those are not
+        neighbours, or are written in the place of arguments.
         """
         if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= _MANY or is_update(item):
             return None
@@ -305,13 +149,14 @@ class Interfaces:
             return tuple(place[0] if place is not None else None for place in places[index])
 
         kept = [index for index in indices if calls[0].given[index] not in freed]
-        groups = [group for group in _grouped(filter(self._is_fixed(places), kept), numbers) if len(group) >= _SHORTEST_LIST]
+        fixed = _grouped(filter(self._is_fixed(places), kept), numbers)
+        groups = [group for group in fixed if len(group) >= _SHORTEST_LIST]
         listed = {index for group in groups for index in group}
         function.named = [index for index in kept if index not in listed]
         function.lists = [{index: _index(places[index]) for index in group} for group in groups]
         function.taken = self._taken([index for index in indices if index not in kept], places)
 
-    def _taken(self, taken: Sequence[int], places: Sequence[Sequence[Place | None]]) -> list[Sequence[int]]:
+    def _taken(self, taken: Sequence[int], places: Sequence[Sequence[_Place | None]]) -> list[Sequence[int]]:
         """The values that are handed over, by the lists that most calls have them in; then those in none."""
 
         def lists(call: int) -> list[Hashable]:
@@ -328,7 +173,7 @@ class Interfaces:
             group.sort(key=lambda index: _index(places[index][call:]))
         return [*whole, *named]
 
-    def _is_fixed(self, places: Sequence[Sequence[Place | None]]) -> Callable[[int], bool]:
+    def _is_fixed(self, places: Sequence[Sequence[_Place | None]]) -> Callable[[int], bool]:
         """Whether a value is in all calls at the same place of a list of the same size."""
 
         def fixed(index: int) -> bool:
@@ -336,6 +181,19 @@ class Interfaces:
             return len(found) == 1 and None not in found
 
         return fixed
+
+
+def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:
+    """The values, and tokens, that an op of the caller or a call lets go of."""
+    match item:
+        case LayerCall():
+            return item.freed
+        case FreeOp():
+            return item.operands
+        case WaitOp():
+            return (item.token,)
+        case _:
+            return ()
 
 
 def _order_of(call: LayerCall) -> Callable[[int], tuple[int, int]]:
@@ -349,18 +207,18 @@ def _order_of(call: LayerCall) -> Callable[[int], tuple[int, int]]:
     return order
 
 
-def _partition(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+def _partition(keys: Sequence[Hashable]) -> _Partition:
     """The indices of equal keys, in order of the first of each."""
     return tuple(map(tuple, _grouped(range(len(keys)), keys.__getitem__)))
 
 
-def _most_frequent(partitions: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...]:
+def _most_frequent(partitions: Sequence[_Partition]) -> _Partition:
     """The most frequent of some partitions, and of those the one with the fewest groups."""
     counts = Counter(partitions)
     return max(counts, key=lambda each: (counts[each], -len(each)), default=())
 
 
-def _index(places: Sequence[Place | None]) -> int:
+def _index(places: Sequence[_Place | None]) -> int:
     """An index in the first list that there is."""
     return next((place[1] for place in places if place is not None), 0)
 
@@ -427,5 +285,5 @@ def find_layers(ops: Sequence[Operation], flow: Flow, lists: Sequence[Sequence[S
         item = calls.get(op, op)
         if item is op or not items or items[-1] is not item:
             items.append(item)
-    faces = Interfaces(items, functions, flow.overwritten, lists)
+    faces = _Interfaces(items, functions, flow.overwritten, lists)
     return Layers(items, {each: function for function in faces.functions for each in function.calls}, faces.splits)

@@ -16,9 +16,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from .effects import roles_of_arguments
-from .layer_functions import numbered
 from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
 from .names import NamedList, Names
+from .numbered_layers import numbered
 from .plan import argument_name, role_of_argument
 
 _LEAST = 3

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from .layer_functions import numbered
 from .layout import Doc, Group, call, flat, keyword, literal, repeated_tuple, tuple_of
+from .numbered_layers import numbered
 
 _LEAST = 12
 """Entries that are worth being written as one."""

@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+
 import pytest
 import torch
 from emitted import check_numbers

@@ -1,0 +1,140 @@
+"""The equal layers of a step: the ranges of ops of which its program has one function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import NameLoc
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import ComputeOp
+from ...dialects.spmd import FreeOp, WaitOp
+from ...dialects.step import BACKWARD
+from ...dialects.train import is_update
+from .equal_ops import STREAM, Classes, Flow
+from .numbered_layers import numbered_layer
+from .repeats import repeated_ranges
+
+
+@dataclass(eq=False)
+class LayerCall:
+    """
+    One of several equal ranges of ops.
+
+    Args:
+        ops: with their frees.
+        given: the values that it takes, in order of first use.
+        left: the values that it makes for others, in order.
+        lists: those of them that are freed together.
+    """
+
+    ops: Sequence[Operation]
+    given: Sequence[SSAValue]
+    left: Sequence[SSAValue]
+    lists: list[Sequence[SSAValue]] = field(default_factory=list[Sequence[SSAValue]])
+
+    def is_list(self, values: Sequence[SSAValue]) -> bool:
+        """Whether some of what it makes stays in one list until all of it is freed at once."""
+        return any(list(values) == list(each) for each in self.lists)
+
+    @property
+    def freed(self) -> frozenset[SSAValue]:
+        """The values that are not held on to any longer than in here."""
+        frees = (value for op in self.ops if isinstance(op, FreeOp) for value in op.args)
+        return frozenset((*frees, *(op.token for op in self.ops if isinstance(op, WaitOp))))
+
+    @property
+    def streams(self) -> Sequence[ComputeOp]:
+        """The ops that draw random numbers."""
+        return [op for op in self.ops if isinstance(op, ComputeOp) and STREAM in op.attributes]
+
+    @property
+    def block(self) -> str:
+        """The numbered layer of the model that most of its ops are of: `h.3`."""
+        return _most_frequent(numbered_layer(op) for op in self.ops)
+
+    @property
+    def phase(self) -> str:
+        """What it does for that layer."""
+        computed = [_phase_of(op) for op in self.ops if isinstance(op, ComputeOp)]
+        return _most_frequent(computed or map(_phase_of, self.ops))
+
+
+def _phase_of(op: Operation) -> str:
+    """The part of a step that an op belongs to."""
+    return "backward" if BACKWARD in op.attributes else "update" if is_update(op) else "forward"
+
+
+def _most_frequent(items: Iterable[str]) -> str:
+    """The most frequent of some words that are not empty."""
+    counts = Counter(item for item in items if item)
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def find_calls(ops: Sequence[Operation], flow: Flow) -> list[list[LayerCall]]:
+    """The ranges of equal ops that are worth a function."""
+    steps = _with_frees(ops)
+    heads = [step[0] for step in steps]
+    classes = Classes()
+    ends = _ends([_place(op) for op in heads])
+    begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
+    items = [_item(classes, step) for step in steps]
+
+    def within(each: range) -> list[Operation]:
+        return [op for step in steps[each.start : each.stop] for op in step]
+
+    def alike(ranges: Sequence[range]) -> Sequence[range]:
+        by_key: dict[Hashable, list[range]] = {}
+        for each in ranges:
+            by_key.setdefault(flow.key(within(each)), []).append(each)
+        return max(by_key.values(), key=len)
+
+    found = repeated_ranges(items, begins, ends, alike)
+    return [[_call(within(each), flow) for each in ranges] for ranges in found]
+
+
+_Place = tuple[str, str]
+"""A layer, and the part of a step that is done for it."""
+
+
+def _place(op: Operation) -> _Place | None:
+    """The layer and phase that an op says that it is of; what communicates, or has no layer, may stand in any."""
+    if not isinstance(op, ComputeOp) or not isinstance(op.location, NameLoc):
+        return None
+    return numbered_layer(op), _phase_of(op)
+
+
+def _ends(places: Sequence[_Place | None]) -> list[int]:
+    """By op, where a range ends at the latest that begins there: after the last op of the layer that is or comes next."""
+    ends: list[int] = []
+    end, last = len(places), None
+    for at in reversed(range(len(places))):
+        place = places[at]
+        if place is not None and place != last:
+            end, last = at + 1, place
+        ends.append(end)
+    return ends[::-1]
+
+
+def _call(ops: Sequence[Operation], flow: Flow) -> LayerCall:
+    return LayerCall(ops, flow.given(ops), flow.left(ops))
+
+
+def _with_frees(ops: Sequence[Operation]) -> list[list[Operation]]:
+    """Each op with the frees that follow it."""
+    steps: list[list[Operation]] = []
+    for op in ops:
+        if isinstance(op, FreeOp) and steps:
+            steps[-1].append(op)
+        else:
+            steps.append([op])
+    return steps
+
+
+def _item(classes: Classes, step: Sequence[Operation]) -> int | None:
+    """The class of an op and of how many values are freed after it."""
+    number = classes.of(step[0])
+    freed = sum(len(op.operands) for op in step[1:])
+    return None if number is None else (number << 8) + min(freed, 255)
