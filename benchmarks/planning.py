@@ -28,7 +28,8 @@ step, cluster = training_step(sys.argv[1]), find_cluster(sys.argv[2])
 import shardwright.lowering.capture.capture
 started = time.perf_counter()
 plan = compile_step(step, cluster, name=sys.argv[1], step_spec=sys.argv[1])
-print(json.dumps({**plan.report, "wall": time.perf_counter() - started, "start": started - start}))
+lines = plan.program.count("\\n")
+print(json.dumps({**plan.report, "lines": lines, "wall": time.perf_counter() - started, "start": started - start}))
 """
 
 
@@ -61,6 +62,7 @@ def main() -> None:
                 "search s (median)": statistics.median(searches),
                 "import s": seconds["import"],
                 "emit s": seconds["emit"],
+                "lines of the program": best["lines"],
                 "step s": best["predicted_step_s"],
                 "gap": best["gap"],
                 "start of Python and torch s": best["start"],

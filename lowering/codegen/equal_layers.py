@@ -107,7 +107,7 @@ def _place(op: Operation) -> _Place | None:
 
 
 def _ends(places: Sequence[_Place | None]) -> list[int]:
-    """By op, where a range ends at the latest that begins there: after the last op of the layer that is or comes next."""
+    """By op, where a range that begins there ends at the latest: after the last op of its layer, or of the next one."""
     ends: list[int] = []
     end, last = len(places), None
     for at in reversed(range(len(places))):

@@ -193,7 +193,7 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
 
 
 def _results(given: Signature) -> Iterator[Mapping[str, Any]]:
-    func, roles = given.func, roles_of_results(given.func)
+    func, roles, inputs = given.func, roles_of_results(given.func), roles_of_arguments(given.func)
     done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)
     for index in given.results:
@@ -211,7 +211,7 @@ def _results(given: Signature) -> Iterator[Mapping[str, Any]]:
             argument = func.body.block.args[python_value(attributes[train.UPDATES])]
             why = f"replaces argument %{argument.name_hint}"
             _check_result(func, result, sharding_of(argument), why)
-            role = _argument_role(roles_of_arguments(func)[argument.index])
+            role = _argument_role(inputs[argument.index])
             yield {"role": role[0] if role else "", "updates": places[argument]}
         elif (role := next((each for each in _SPREAD_ROLES if each in attributes), None)) is not None:
             name = python_value(attributes[role])

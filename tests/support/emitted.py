@@ -1,6 +1,7 @@
 """Emitted programs run on threads, beside the interpreter."""
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.fused import attention_ops, update_ops
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.interpreter.random_inputs import random_inputs
-from shardwright.runtime import parts
+from shardwright.runtime import layers, parts
 
 
 class PlainRuntime(SimpleNamespace):
@@ -28,10 +29,13 @@ class PlainRuntime(SimpleNamespace):
     increment = staticmethod(update_ops.increment)
     accumulate = staticmethod(parts.accumulate)
     part_of = staticmethod(parts.part_of)
+    by_layer = staticmethod(layers.by_layer)
+    in_order = staticmethod(layers.in_order)
+    split = staticmethod(layers.split)
 
     def __getattr__(self, name: str) -> Any:
-        """Every other function that stands for the runtime's."""
-        return FUNCTIONS[name]
+        """Every other function that stands for the runtime's; those of lists write over them."""
+        return partial(_in_place, FUNCTIONS[name]) if name.startswith("joined_") else FUNCTIONS[name]
 
     @staticmethod
     def adamw_(*operands: Any, **settings: Any) -> tuple[torch.Tensor, ...]:
@@ -45,6 +49,15 @@ class PlainRuntime(SimpleNamespace):
         news = update_ops.sgd(*operands, **settings)
         updated = [operands[i].copy_(new) for i, new in zip((0, 2), news, strict=False)]
         return tuple(updated) if len(updated) > 1 else updated[0]
+
+
+def _in_place(function: Any, *operands: Any, **settings: Any) -> list[torch.Tensor]:
+    """The parameters and states of a joined update, all lists but that of gradients, updated in place."""
+    gradients = 1
+    lists = [each for index, each in enumerate(operands) if isinstance(each, tuple) and index != gradients]
+    lists += [each for each in settings.values() if isinstance(each, tuple) and each and torch.is_tensor(each[0])]
+    news = function(*operands, **settings)
+    return [old.copy_(new) for old, new in zip((old for each in lists for old in each), news, strict=True)]
 
 
 VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}

@@ -47,6 +47,36 @@ class LonelyCommunicator(ThreadCommunicator):
     def _parts(self, kind: str, x: torch.Tensor, axes: tuple[str, ...]) -> list[torch.Tensor]:
         return [x.clone() for _ in range(self.mesh.parts(axes))]
 
+    def all_gather(
+        self, x: torch.Tensor, dim: int, axes: tuple[str, ...], sizes: Any = None, method: Any = None
+    ) -> torch.Tensor:
+        if sizes is None or self.mesh.parts(axes) == 1:
+            return super().all_gather(x, dim, axes, sizes, method)
+        return torch.cat([resized(x, dim, size) for size in sizes], dim)
+
+    def all_to_all(
+        self,
+        x: torch.Tensor,
+        split_dim: int,
+        concat_dim: int,
+        axes: tuple[str, ...],
+        split_sizes: Any = None,
+        concat_sizes: Any = None,
+    ) -> torch.Tensor:
+        if concat_sizes is None or self.mesh.parts(axes) == 1:
+            return super().all_to_all(x, split_dim, concat_dim, axes, split_sizes, concat_sizes)
+        mine = x if split_dim == concat_dim else self._cut(x, split_dim, axes, split_sizes)
+        return torch.cat([resized(mine, concat_dim, size) for size in concat_sizes], concat_dim)
+
+
+def resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """As much of a tensor along a dim as asked for, and zeros where there is no more."""
+    wanted = [size if at == dim % x.dim() else each for at, each in enumerate(x.shape)]
+    kept = x.narrow(dim, 0, min(size, x.shape[dim]))
+    result = x.new_zeros(wanted)
+    result.narrow(dim, 0, kept.shape[dim]).copy_(kept)
+    return result
+
 
 def traced(
     module: ModuleOp, text: str, rank: int, **replaced: Any

@@ -3,11 +3,12 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from emitted import check_numbers
-from split_cluster import split_cluster
+from split_cluster import launching_cluster, split_cluster
 from traced_programs import emitted, traced, written_out
 from xdsl.dialects.builtin import ModuleOp
 
@@ -40,6 +41,7 @@ TWO_STAGES = (
 )
 
 
+@cache
 def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
     step = gpt2_step(config, batch=4, length=8)
     with pin_file(pins) as path:
@@ -88,3 +90,19 @@ def test_a_range_around_what_each_layer_does() -> None:
         traced(module, with_ranges(text), 1, record_function=lambda name, names=names: nullcontext(names.append(name)))
     assert "backward h.2.mlp.up" in expected
     assert set(found) == set(expected)
+
+
+def test_more_layers_are_a_few_lines_each() -> None:
+    programs = {}
+    for layers in (4, 8):
+        step = gpt2_step(replace(CONFIG, layers=layers), batch=4, length=8)
+        with pin_file("tp") as path:
+            cluster = launching_cluster(parse_mesh("tp=2"))
+            programs[layers] = compile_step(step, cluster, PlanOptions(pins=path)).program
+    lines = {layers: text.count("\n") for layers, text in programs.items()}
+    assert lines[8] - lines[4] < 4 * 60
+
+
+def test_the_numbers_of_the_ir() -> None:
+    module = planned(*CASES["dp"])
+    check_numbers(module, emitted(module))

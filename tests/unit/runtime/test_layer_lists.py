@@ -1,0 +1,29 @@
+"""What programs of equal layers call: lists by layer and back, and entries of a plan."""
+
+import torch
+
+from shardwright import runtime as rt
+
+
+def test_by_layer_and_in_order():
+    given = [torch.tensor(i) for i in range(12)]
+    weights, states = rt.by_layer(given, 3, (0, 1, 1, 0))
+    assert [[int(x) for x in layer] for layer in weights] == [[0, 3], [4, 7], [8, 11]]
+    assert [[int(x) for x in layer] for layer in states] == [[1, 2], [5, 6], [9, 10]]
+    states[1][0] = torch.tensor(50)
+    assert [int(x) for x in rt.in_order((weights, states), (0, 1, 1, 0))] == [0, 1, 2, 3, 4, 50, *range(6, 12)]
+
+
+def test_split():
+    assert rt.split((torch.tensor(1), torch.tensor(2), torch.tensor(3)), 1, 2) == [[1], [2, 3]]
+
+
+def test_entries_of_a_plan():
+    forms = (
+        rt.Value(role="param", name="h.{}.up.weight", shape=(2, 3), sharding='[{"dp"}, {}]'),
+        rt.Value(role="state", name="h.{}.up.weight", state="exp_avg", shape=(2, 3)),
+    )
+    values = list(rt.per_layer(range(1, 3), forms))
+    assert [value.name for value in values] == ["h.1.up.weight"] * 2 + ["h.2.up.weight"] * 2
+    assert values[2] == rt.Value(role="param", name="h.2.up.weight", shape=(2, 3), sharding='[{"dp"}, {}]')
+    assert list(rt.updated(4, ("param", "state"))) == [rt.Result("param", updates=4), rt.Result("state", updates=5)]
