@@ -31,7 +31,7 @@ from .equal_layers import LayerCall
 from .equal_ops import Flow
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, parameters_of, return_of
-from .layer_functions import LayerFunction, Layers, find_layers
+from .layer_functions import SHORTEST_LIST, LayerFunction, Layers, find_layers
 from .layout import INDENT, WIDTH, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
@@ -314,12 +314,19 @@ class Body:
         """The names of the results, or of the lists of them; none where all of many are written in place."""
         if (groups := self.splits.get(op)) is not None:
             label = _JOINED.get(op.start.collective, _JOINED_OTHERWISE) if isinstance(op, WaitOp) else _JOINED_OTHERWISE
-            return [self.names.new_list(group, label) for group in groups]
+            return [self._group(group, label) for group in groups]
         targets = [self._target(op, index) for index in range(len(op.results))]
         written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
         # The lists of layers have what is written in place.
         listed = any(self.names.list_of(value) is not None for value in op.results)
         return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
+
+    def _group(self, values: Sequence[SSAValue], label: str) -> str:
+        """The name of a list of results, or the names of a few: `(a, b)`."""
+        if len(values) >= SHORTEST_LIST:
+            return self.names.new_list(values, label)
+        named = [_UNUSED if _is_unused(value) else self.names.new(value) for value in values]
+        return f"({', '.join(named)}{',' if len(named) == 1 else ''})"
 
     def _target(self, op: Operation, index: int) -> str:
         """The name of a result: that of the operand of which it is a new form, or its own."""

@@ -20,10 +20,10 @@ from ...dialects.train import ForeachOp, TrainOp, is_update
 from .equal_layers import LayerCall, find_calls
 from .equal_ops import Flow, Overwritten
 
-_SHORTEST_LIST = 3
+SHORTEST_LIST = 3
 """Values that are passed as a list."""
 
-_MANY = 12
+_MANY = 8
 """Results or operands of one op for which lists of values are worth while."""
 
 _Place = tuple[int, int]
@@ -110,7 +110,8 @@ class _Interfaces:
         if len(ends) < len(groups):
             return None
         for group in groups:
-            self._enter(group)
+            if len(group) >= SHORTEST_LIST:
+                self._enter(group)
         return list(groups)
 
     def _enter(self, values: Sequence[SSAValue]) -> None:
@@ -150,7 +151,7 @@ class _Interfaces:
 
         kept = [index for index in indices if calls[0].given[index] not in freed]
         fixed = _grouped(filter(self._is_fixed(places), kept), numbers)
-        groups = [group for group in fixed if len(group) >= _SHORTEST_LIST]
+        groups = [group for group in fixed if len(group) >= SHORTEST_LIST]
         listed = {index for group in groups for index in group}
         function.named = [index for index in kept if index not in listed]
         function.lists = [{index: _index(places[index]) for index in group} for group in groups]
@@ -162,7 +163,7 @@ class _Interfaces:
         def lists(call: int) -> list[Hashable]:
             found = [(place[0] if (place := places[index][call]) is not None else None) for index in taken]
             sizes = Counter(found)
-            return [each if each is not None and sizes[each] >= _SHORTEST_LIST else None for each in found]
+            return [each if each is not None and sizes[each] >= SHORTEST_LIST else None for each in found]
 
         patterns = [lists(call) for call in range(len(places[taken[0]]) if taken else 0)]
         groups = _most_frequent([_partition(each) for each in patterns])
@@ -247,7 +248,7 @@ def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
     """Groups that are worth a list, and the members of the others one by one; in order of their first members."""
     found: list[Sequence[int]] = []
     for group in groups:
-        found += [group] if len(group) >= _SHORTEST_LIST else [[index] for index in group]
+        found += [group] if len(group) >= SHORTEST_LIST else [[index] for index in group]
     return sorted(found, key=lambda group: group[0])
 
 
