@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         scatter_value_part,
     )
     from .launch import launch, main
-    from .layers import by_layer, in_order, per_layer, split, updated
+    from .layers import by_layer, grouped, in_order, per_layer, split, updated
     from .multi_tensor import foreach, foreach_, sum_of_squares
     from .optimizers import (
         adam_,
@@ -78,6 +78,7 @@ __all__ = [
     "foreach",
     "foreach_",
     "gather_part",
+    "grouped",
     "grouped_mm",
     "grouped_mm_backward",
     "in_order",
@@ -137,6 +138,7 @@ _HOMES = {
     "foreach_": ".multi_tensor",
     "sum_of_squares": ".multi_tensor",
     "gather_part": ".indexed",
+    "grouped": ".layers",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
     "in_order": ".layers",

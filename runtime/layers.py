@@ -46,6 +46,14 @@ def split(values: Iterable[torch.Tensor], *sizes: int) -> list[Tensors]:
     return [list(islice(left, size)) for size in sizes]
 
 
+def grouped(values: Iterable[torch.Tensor], numbers: Sequence[int]) -> list[Tensors]:
+    """Values as lists: for each, the number of the list that it is in."""
+    lists: list[Tensors] = [[] for _ in range(max(numbers) + 1)]
+    for value, number in zip(values, numbers, strict=True):
+        lists[number].append(value)
+    return lists
+
+
 def per_layer(numbers: Iterable[int], forms: Sequence[Entry]) -> Iterator[Entry]:
     """Inputs or outputs of layers: `forms` for each of the numbers, which takes the place of ``{}`` in the names."""
     for number in numbers:

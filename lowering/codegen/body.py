@@ -32,7 +32,7 @@ from .equal_ops import Flow
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, parameters_of, return_of
 from .layer_functions import SHORTEST_LIST, LayerFunction, Layers, find_layers
-from .layout import INDENT, WIDTH, Group, assignment, call, filled, keyword, lines, literal, tuple_of
+from .layout import INDENT, WIDTH, Doc, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
 from .sizes import PART, RANK, Sizes, Table
@@ -297,7 +297,7 @@ class Body:
             case AccumulateOp():
                 expression = self._accumulated(op, source)
         if (groups := self.splits.get(op)) is not None:
-            expression = call("rt.split", [expression, *(str(len(group)) for group in groups)])
+            expression = self._grouped(op, groups, expression)
         unpacked = op in self.splits or isinstance(op, WaitOp) or (isinstance(op, ComputeOp) and returns_list(op))
         yield from assignment(targets, expression, INDENT, unpacked=unpacked)
 
@@ -313,13 +313,21 @@ class Body:
     def _targets(self, op: Operation) -> list[str]:
         """The names of the results, or of the lists of them; none where all of many are written in place."""
         if (groups := self.splits.get(op)) is not None:
-            label = _JOINED.get(op.start.collective, _JOINED_OTHERWISE) if isinstance(op, WaitOp) else _JOINED_OTHERWISE
-            return [self._group(group, label) for group in groups]
+            label = _JOINED.get(op.start.collective) if isinstance(op, WaitOp) else None
+            return [self._group(group, label or _JOINED_OTHERWISE) for group in groups]
         targets = [self._target(op, index) for index in range(len(op.results))]
         written = {self.names[op.operands[operand]] for operand in self.overwritten[op]}
         # The lists of layers have what is written in place.
         listed = any(self.names.list_of(value) is not None for value in op.results)
         return [] if listed and isinstance(op, ComputeOp) and is_update(op) and written.issuperset(targets) else targets
+
+    @staticmethod
+    def _grouped(op: Operation, groups: Sequence[Sequence[SSAValue]], results: Doc) -> Group:
+        """The results of an op as lists: of neighbours by their sizes, else by the number of the list of each."""
+        if [value for group in groups for value in group] == list(op.results):
+            return call("rt.split", [results, *(str(len(group)) for group in groups)])
+        numbers = {value: number for number, group in enumerate(groups) for value in group}
+        return call("rt.grouped", [results, literal([numbers[value] for value in op.results])])
 
     def _group(self, values: Sequence[SSAValue], label: str) -> str:
         """The name of a list of results, or the names of a few: `(a, b)`."""

@@ -94,25 +94,15 @@ class _Interfaces:
             self._set_arguments(function)
 
     def _split(self, item: Operation) -> list[Sequence[SSAValue]] | None:
-        """
-        The results of one op of many, as lists of neighbours that are freed together; None where those are not
-        neighbours, or are written in the place of arguments.
-        """
+        """The results of one op of many, by what frees them; None where they are written in the place of arguments."""
         if not isinstance(item, WaitOp | ForeachOp) or len(item.results) <= _MANY or is_update(item):
             return None
-        groups: list[list[SSAValue]] = []
-        for value in item.results:
-            if groups and self._freed_at.get(value) is self._freed_at.get(groups[-1][0]):
-                groups[-1].append(value)
-            else:
-                groups.append([value])
-        ends = {id(self._freed_at.get(group[0])) for group in groups}
-        if len(ends) < len(groups):
-            return None
+        values = tuple(item.results)
+        groups = [[values[at] for at in group] for group in _partition([self._fate(value) for value in values])]
         for group in groups:
             if len(group) >= SHORTEST_LIST:
                 self._enter(group)
-        return list(groups)
+        return [*groups]
 
     def _enter(self, values: Sequence[SSAValue]) -> None:
         """Note that values are in a list."""

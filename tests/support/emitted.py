@@ -32,6 +32,7 @@ class PlainRuntime(SimpleNamespace):
     by_layer = staticmethod(layers.by_layer)
     in_order = staticmethod(layers.in_order)
     split = staticmethod(layers.split)
+    grouped = staticmethod(layers.grouped)
 
     def __getattr__(self, name: str) -> Any:
         """Every other function that stands for the runtime's; those of lists write over them."""

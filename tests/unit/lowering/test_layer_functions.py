@@ -1,6 +1,7 @@
 """Programs whose equal layers are one function do what they did: op by op, byte by byte, bit by bit."""
 
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -14,18 +15,20 @@ from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.pin_file import pin_file
-from shardwright.ir.mesh import parse_mesh
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.lowering.codegen.layer_ranges import with_ranges
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 
 CONFIG = GPT2Config(layers=4, width=32, heads=4, vocabulary=52, positions=16)
 
 CASES = {
-    "dp": ('dp=2', "dp", CONFIG),
-    "zero3": ('dp=2', "zero3", CONFIG),
-    "tp": ('tp=2', "tp", CONFIG),
-    "searched": ('node=2,gpu=2', None, CONFIG),
-    "dropout": ('dp=2', "dp", replace(CONFIG, dropout=0.1)),
+    "dp": ("dp=2", "dp", CONFIG, split_cluster),
+    "zero3": ("dp=2", "zero3", CONFIG, split_cluster),
+    "tp": ("tp=2", "tp", CONFIG, launching_cluster),
+    "searched": ("node=2,gpu=2", None, CONFIG, split_cluster),
+    "joined updates": ("node=2,gpu=2", None, CONFIG, launching_cluster),
+    "dropout": ("dp=2", "dp", replace(CONFIG, dropout=0.1), launching_cluster),
 }
 
 MICRO_BATCHES = (
@@ -42,11 +45,11 @@ TWO_STAGES = (
 
 
 @cache
-def planned(mesh: str, pins: str | None, config: GPT2Config) -> ModuleOp:
+def planned(mesh: str, pins: str | None, config: GPT2Config, cluster: Callable[[Mesh], Cluster]) -> ModuleOp:
     step = gpt2_step(config, batch=4, length=8)
     with pin_file(pins) as path:
         options = PlanOptions(pins=path, algorithm=None if pins else "eliminate")
-        return compile_step(step, split_cluster(parse_mesh(mesh)), options).module
+        return compile_step(step, cluster(parse_mesh(mesh)), options).module
 
 
 def lowered(mesh: str, pipeline: str) -> ModuleOp:

@@ -14,8 +14,10 @@ def test_by_layer_and_in_order():
     assert [int(x) for x in rt.in_order((weights, states), (0, 1, 1, 0))] == [0, 1, 2, 3, 4, 50, *range(6, 12)]
 
 
-def test_split():
-    assert rt.split((torch.tensor(1), torch.tensor(2), torch.tensor(3)), 1, 2) == [[1], [2, 3]]
+def test_values_as_lists():
+    values = tuple(map(torch.tensor, range(4)))
+    assert rt.split(values, 1, 3) == [[0], [1, 2, 3]]
+    assert rt.grouped(values, (1, 0, 1, 0)) == [[1, 3], [0, 2]]
 
 
 def test_entries_of_a_plan():
