@@ -28,10 +28,10 @@ from .collectives import Collectives
 from .effects import effect_of, overwritten_operands, summed_in_place
 from .empty import Empties
 from .equal_layers import LayerCall
-from .equal_ops import Flow
+from .equal_ops import ValueUses
 from .errors import EmitError, place
 from .layer_calls import call_of_layer, parameters_of, return_of
-from .layer_functions import SHORTEST_LIST, LayerFunction, Layers, find_layers
+from .layer_functions import SHORTEST_LIST, LayeredOps, LayerFunction, find_layers
 from .layout import INDENT, WIDTH, Doc, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
@@ -145,7 +145,7 @@ class Body:
         self.collectives = Collectives(where, self.names, self.sizes, program.groups)
         if last_use is None:
             last_use = {value: op for op in ops if not isinstance(op, FreeOp) for value in read_by(op)}
-        self.last_use, self.splits = last_use, Layers(()).splits
+        self.last_use, self.splits = last_use, LayeredOps(()).splits
         self.first, self.place = ops[0], ""
 
     def head(self, name: str, parameters: Sequence[str]) -> Iterator[str]:
@@ -154,7 +154,7 @@ class Body:
         if self.sizes.uses_rank:
             yield f"{INDENT}{RANK} = comm.rank"
 
-    def statements(self, ops: Sequence[Operation], layers: Layers | None = None) -> Iterator[str]:
+    def statements(self, ops: Sequence[Operation], layers: LayeredOps | None = None) -> Iterator[str]:
         """
         The lines of all ops; equal layers are calls of one function.
 
@@ -169,7 +169,7 @@ class Body:
             else:
                 yield from self.statement(item)
 
-    def layers(self, ops: Sequence[Operation], lists: Sequence[Sequence[SSAValue]] = ()) -> Layers:
+    def layers(self, ops: Sequence[Operation], lists: Sequence[Sequence[SSAValue]] = ()) -> LayeredOps:
         """
         The equal layers of some ops; none in a program that says which op comes next.
 
@@ -177,8 +177,8 @@ class Body:
             lists: of values that no op makes.
         """
         if self.program.ticks is not None:
-            return Layers(ops)
-        return find_layers(ops, Flow(self.overwritten, self.last_use), lists)
+            return LayeredOps(ops)
+        return find_layers(ops, ValueUses(self.overwritten, self.last_use), lists)
 
     def _layer(self, function: LayerFunction, each: LayerCall) -> Iterator[str]:
         """A call of the function of a layer, which is written for the first."""

@@ -13,7 +13,7 @@ from ...dialects.compute import ComputeOp
 from ...dialects.spmd import FreeOp, WaitOp
 from ...dialects.step import BACKWARD
 from ...dialects.train import is_update
-from .equal_ops import STREAM, Classes, Flow
+from .equal_ops import STREAM, Classes, ValueUses
 from .numbered_layers import numbered_layer
 from .repeats import repeated_ranges
 
@@ -73,7 +73,7 @@ def _most_frequent(items: Iterable[str]) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def find_calls(ops: Sequence[Operation], flow: Flow) -> list[list[LayerCall]]:
+def find_calls(ops: Sequence[Operation], flow: ValueUses) -> list[list[LayerCall]]:
     """The ranges of equal ops that are worth a function."""
     steps = _with_frees(ops)
     heads = [step[0] for step in steps]
@@ -118,7 +118,7 @@ def _ends(places: Sequence[_Place | None]) -> list[int]:
     return ends[::-1]
 
 
-def _call(ops: Sequence[Operation], flow: Flow) -> LayerCall:
+def _call(ops: Sequence[Operation], flow: ValueUses) -> LayerCall:
     return LayerCall(ops, flow.given(ops), flow.left(ops))
 
 

@@ -61,7 +61,7 @@ def _class_of(op: Operation) -> tuple[object, ...] | None:
 
 
 @dataclass(frozen=True)
-class Flow:
+class ValueUses:
     """
     How the values of a function are passed on.
 

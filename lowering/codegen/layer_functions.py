@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
 from .equal_layers import LayerCall, find_calls
-from .equal_ops import Flow, Overwritten
+from .equal_ops import Overwritten, ValueUses
 
 SHORTEST_LIST = 3
 """Values that are passed as a list."""
@@ -243,7 +243,7 @@ def _ungrouped(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayeredOps:
     """
     A function of the program with calls for its equal layers.
 
@@ -260,7 +260,7 @@ class Layers:
     )
 
 
-def find_layers(ops: Sequence[Operation], flow: Flow, lists: Sequence[Sequence[SSAValue]]) -> Layers:
+def find_layers(ops: Sequence[Operation], flow: ValueUses, lists: Sequence[Sequence[SSAValue]]) -> LayeredOps:
     """
     The equal layers of the ops of a function.
 
@@ -269,7 +269,7 @@ def find_layers(ops: Sequence[Operation], flow: Flow, lists: Sequence[Sequence[S
     """
     functions = find_calls(ops, flow)
     if not functions:
-        return Layers(ops)
+        return LayeredOps(ops)
     calls = {op: each for calls in functions for each in calls for op in each.ops}
     items: list[Operation | LayerCall] = []
     for op in ops:
@@ -277,4 +277,4 @@ def find_layers(ops: Sequence[Operation], flow: Flow, lists: Sequence[Sequence[S
         if item is op or not items or items[-1] is not item:
             items.append(item)
     faces = _Interfaces(items, functions, flow.overwritten, lists)
-    return Layers(items, {each: function for function in faces.functions for each in function.calls}, faces.splits)
+    return LayeredOps(items, {each: function for function in faces.functions for each in function.calls}, faces.splits)
