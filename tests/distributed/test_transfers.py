@@ -32,7 +32,7 @@ def test_forwarding_does_not_wait_for_the_program():
 def test_refused_calls_say_what_was_expected():
     assert run_ranks(transfer_cases.refused, 4)[0] == [
         "there is no transfer 'nothing' in this job; its transfers: '2 to 2, rows to rows'",
-        "transfer '2 to 2, rows to rows' is received by the ranks [2, 3], this is rank 0",
+        "transfer '2 to 2, rows to rows' is received by ranks [2, 3]; this is rank 0",
         "transfer '2 to 2, rows to rows' sends [15, 6] from here, found [3, 3]",
         "transfer 'h': this communicator has no channels to other stages",
         'mesh <["gpu"=2]> has 2 ranks, this job 4',

@@ -51,5 +51,5 @@ def test_the_numbers_are_those_of_torch(read: Read):
 
 def test_strides_that_reach_into_another_tensor_are_refused():
     model = Reads(lambda x: x[1:].as_strided((2, 3), (6, 1)))
-    with pytest.raises(CaptureError, match=r"test_capture_strides.py:\d+.*is a part of another"):
+    with pytest.raises(CaptureError, match=r"test_capture_strides.py:\d+.*is a view of another"):
         capture_step(model, None, torch.optim.SGD, (torch.tensor(0.5),))
