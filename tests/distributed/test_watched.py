@@ -38,7 +38,8 @@ def test_rank_0_says_what_was_planned(seen: list[dict[str, Any]]):
     told = [(level, text) for level, text in seen[0]["logged"] if text.startswith("Net: ")]
     info = [text for level, text in told if level == "INFO"]
     assert re.match(r"Net: planned in \S+ m?s for 2 ranks \(a0=2\): ", info[0]), info
-    assert re.match(r"Net: predicted step \S+ [mu]?s, of which .* waiting for .*; peak memory of a rank \S+ KiB$", info[1])
+    predicted = r"Net: predicted step \S+ [mu]?s, of which .* waiting for .*; peak memory of a rank \S+ KiB$"
+    assert re.match(predicted, info[1]), info
     assert any(level == "DEBUG" and "seconds of passes" in text for level, text in told)
     assert not any(level == "WARNING" for level, _ in told)
     assert not seen[1]["logged"]
