@@ -51,6 +51,7 @@ from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
 from ..passes.recompute import RecomputePass
+from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.scale_loss import ScaleLossPass
 from ..passes.search.pin_file import load_pins
 from ..passes.search_plan import SearchPlanPass
@@ -73,7 +74,7 @@ BEGIN = Pipeline.of(
 )
 """What is run on every step that was imported, before anything is decided."""
 
-END = Pipeline.of(CheckOrderPass(), CheckMemoryPass(), InsertFreesPass())
+END = Pipeline.of(CheckOrderPass(), ReuseBuffersPass(), CheckMemoryPass(), InsertFreesPass())
 """What is run on every program, behind the passes that decide."""
 
 PlanAlgorithm: TypeAlias = Algorithm | Literal["auto"]
@@ -137,7 +138,10 @@ class PlanOptions:
             PipelineError, PinError: the pipeline or the pins that were given cannot be read.
         """
         if self.pipeline is not None:
-            return Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
+            given = Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
+            # The program needs to know what it may write over.
+            decides = any(isinstance(each, ReuseBuffersPass) for each in given)
+            return given if decides else Pipeline.of(given, ReuseBuffersPass())
         algorithm = self._algorithm()
         keep = self.keep_activations if algorithm != "auto" else None
         made = Pipeline.of(

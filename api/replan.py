@@ -21,6 +21,7 @@ from ..passes.check_order import CheckOrderPass
 from ..passes.errors import describe
 from ..passes.insert_frees import InsertFreesPass
 from ..passes.pipeline import Pipeline, run_pipeline
+from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.search.constraints import strip_pins
 from ..passes.search_plan import SearchPlanPass
 from ..passes.strip_resharding import StripReshardingPass
@@ -125,7 +126,8 @@ def replan(
     kept_ranks(old.cluster.mesh.device_count, cluster.mesh.device_count, remaining)
     # On what the first passes were run already; `search-plan` has made sure that the plan fits.
     search = SearchPlanPass(candidate=json.dumps(old.candidate), adapt=True)
-    options = PlanOptions(pipeline=Pipeline.of(search, CheckOrderPass(), InsertFreesPass()), processes=processes)
+    pipeline = Pipeline.of(search, CheckOrderPass(), ReuseBuffersPass(), InsertFreesPass())
+    options = PlanOptions(pipeline=pipeline, processes=processes)
     made = lower(undecided, cluster, options, name=old.name, step_spec=old.step, seconds={})
     state = transition(old, made.module, cluster, remaining)
     return Replanned(replace(made, report={**made.report, "replan": {"adapted": True, **state.report()}}), state)

@@ -11,7 +11,7 @@ from shardwright.ir.cluster import Cluster
 
 _FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
 _SHARDED = "insert-resharding,select-collectives"
-_TAIL = "check-memory,insert-frees"
+_TAIL = "reuse-buffers,check-memory,insert-frees"
 _HALVES = "split-batch{parts=2}"
 
 

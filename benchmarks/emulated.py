@@ -37,7 +37,7 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
-_TAIL = "check-memory,insert-frees"
+_TAIL = "reuse-buffers,check-memory,insert-frees"
 _TENSOR_PARALLEL, _DATA_PARALLEL = (f"search-strategy{{algorithm=fixed pins={preset}}}" for preset in ("tp", "dp"))
 _FLAT = "insert-resharding,select-collectives"
 

@@ -39,7 +39,7 @@ _STEPS: dict[str, Callable[[], TrainingStep]] = {
 _PIPELINE = (
     'decompose-mean,canonicalize,cse,dce,recompute{{keep={keep}}},partition-stages{{stages={stages} ranks="{ranks}"}},'
     "search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,overlap,"
-    "schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees"
+    "schedule-pipeline{{schedule={schedule}}},plan-transfers,reuse-buffers,check-memory,insert-frees"
 )
 
 

@@ -59,7 +59,7 @@ from shardwright.passes.verification import first_fault
 FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
 """What `shardwright plan` runs before it decides."""
 
-LAST = "check-order,check-memory,insert-frees"
+LAST = "check-order,reuse-buffers,check-memory,insert-frees"
 """And after."""
 
 TOLERANCE = 1e-6

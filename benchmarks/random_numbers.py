@@ -40,11 +40,11 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "bert": partial(bert_step, BertConfig(vocabulary=101, positions=24, **SIZES), batch=8, length=16),
     "vit": partial(vit_step, ViTConfig(image=32, patch=8, classes=10, **SIZES), batch=8),
 }
-HEAD, TAIL = "decompose-mean,canonicalize,cse,dce", "overlap,check-memory,insert-frees"
+HEAD, TAIL = "decompose-mean,canonicalize,cse,dce", "overlap,reuse-buffers,check-memory,insert-frees"
 MADE = "insert-resharding,select-collectives"
 SHARES = 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'
 STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,split-batch{parts=4}'
-RUN = "overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,check-memory,insert-frees"
+RUN = "overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,reuse-buffers,check-memory,insert-frees"
 
 
 @dataclass(frozen=True)

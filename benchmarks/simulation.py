@@ -37,7 +37,7 @@ from shardwright.tools.ir_input import full_context
 _STAGES = (
     "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=8},"
     "search-strategy{algorithm=fixed pins=zero3},split-batch{parts=16},insert-resharding,select-collectives,overlap,"
-    "schedule-pipeline{schedule=1f1b},plan-transfers,insert-frees"
+    "schedule-pipeline{schedule=1f1b},plan-transfers,reuse-buffers,insert-frees"
 )
 _H100 = Device("h100", (("float32", 494e12),), 3.35e12, 80e9, 4e-6)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerAttr
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
@@ -42,6 +42,7 @@ from .pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr, verify_pins
 from .pipe import SCHEDULE, STAGE, STAGES, SlotAttr
 from .placed import AT, SHARDING, parts_of
 from .ratios import PIECES, RATIOS, SEGMENT, verify_ratios
+from .reuse import REUSES, verify_reuses
 from .schedules import verify_schedule
 from .sharding_attrs import RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
 from .staged import Stages
@@ -67,6 +68,8 @@ _PARTS = Kind(
     lambda value: isinstance(value, DictionaryAttr) and all(map(is_count, value.data.values())),
 )
 _SLOTS = list_of(instance_of("a #pipe.slot", SlotAttr), "#pipe.slots")
+_POSITIONS = Kind("array<i64: ...>", lambda value: isinstance(value, DenseArrayBase) and value.elt_type == i64)
+_VISIBILITIES = ("public", "private", "nested")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 ON_ARGUMENTS: Mapping[str, Kind] = {
@@ -112,6 +115,7 @@ ON_OPS: Mapping[str, Kind] = {
     BACKWARD: UNIT,
     CHECKPOINT: COUNT,
     RECOMPUTED: UNIT,
+    REUSES: _POSITIONS,
     train.UPDATE: either(UNIT, TEXT),
     train.LOSS_GRADIENT: UNIT,
     train.EACH_GRADIENT: UNIT,
@@ -152,6 +156,7 @@ def verify_op_attributes(op: Operation) -> None:
         listed = op.attributes.get(name)
         if isinstance(listed, ArrayAttr) and (count := len(cast("ArrayAttr[Attribute]", listed))) != len(op.results):
             raise VerifyException(f"{name} has {count} entries, expected one for each of {len(op.results)} results")
+    verify_reuses(op)
     if (working := op.attributes.get(WORKING)) is not None:
         for index, (entry, result) in enumerate(zip(entries_of(working) or (), op.results, strict=True)):
             if isinstance(entry, ShardingAttr):
@@ -165,6 +170,8 @@ def verify_function_attributes(func: FuncOp) -> None:
     Raise VerifyException unless what is decided for a function fits it: the attributes of its arguments and results,
     its ratios, its pins, its stages and its schedule.
     """
+    if func.sym_visibility is not None and func.sym_visibility.data not in _VISIBILITIES:
+        raise VerifyException(f'visibility "{func.sym_visibility.data}", expected one of {", ".join(_VISIBILITIES)}')
     verify_ratios(func)
     verify_pins(func)
     _verify_roles(func)

@@ -37,10 +37,10 @@ from xdsl.utils.exceptions import VerifyException
 from ..ir.collective_cost import METHODS, Method
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import AxisKind, Mesh
-from ..ir.sharding import Sharding
+from ..ir.sharding import Reduction, Sharding
 from .cluster_attrs import DeviceAttr, InterferenceAttr, LinkAttr, TopologyAttr
 from .kinds import one_of
-from .mesh_ops import ClusterOp, MeshOp, verify_sharding
+from .mesh_ops import ClusterOp, MeshOp, find_mesh, verify_sharding
 from .pins import OpPinAttr, PinEntryAttr, ValuePinAttr
 from .placed import GivesShardings, sharding_of
 from .sharding_attrs import AxesAttr, MeshAttr, RatiosAttr, RuleAttr, ShardingAttr, SignatureAttr
@@ -349,6 +349,13 @@ class AccumulateOp(IRDLOperation, GivesShardings):
     def result_sharding(self, index: int) -> Sharding:
         """What is given."""
         return self.out_sharding.sharding
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the two parts become one."""
+        mesh = find_mesh(self, self.out_sharding.data.mesh)
+        temporal = {axis.name for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL}
+        return next(kind for axis, kind in sharding_of(self.total).partial if axis in temporal)
 
     def verify_(self) -> None:
         mesh = verify_sharding(self, self.out_sharding, self.result.type)

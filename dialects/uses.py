@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from .faults import InnerFault
+from .reuse import memory_of, values_taken_over
 from .spmd import FreeOp
 
 
 def verify_uses(func: FuncOp) -> None:
     """
     Raise InnerFault at the first op that uses a value above its definition in the same block or around it, a value of
-    another op's region, or one whose memory was given back.
+    another op's region, or one whose memory was given back or taken over by the result of another op.
     """
     for region in func.regions:
         _Uses().verify(region)
@@ -26,6 +27,8 @@ class _Uses:
     def __init__(self) -> None:
         self._there: set[SSAValue] = set()
         self._freed: set[SSAValue] = set()
+        self._views: dict[SSAValue, list[SSAValue]] = {}
+        self._overwritten: dict[SSAValue, Operation] = {}
 
     def verify(self, region: Region) -> None:
         """Go through the ops of a region in order; what it defines is gone after it."""
@@ -43,15 +46,33 @@ class _Uses:
                 if isinstance(op, FreeOp):
                     self._there.difference_update(op.operands)
                     self._freed.update(op.operands)
+                elif taken := values_taken_over(op):
+                    self._overwrite(taken, op)
+                for result in op.results:
+                    if (viewed := memory_of(result)) is not result:
+                        self._views.setdefault(viewed, []).append(result)
         self._there.difference_update(defined)
+
+    def _overwrite(self, values: Iterable[SSAValue], op: Operation) -> None:
+        """Note that `op` writes over the memory of values: these, and views of it, have changed."""
+        for value in values:
+            root = memory_of(value)
+            gone = (root, *self._views.get(root, ()))
+            self._there.difference_update(gone)
+            self._overwritten.update(dict.fromkeys(gone, op))
 
     def _verify_operands(self, op: Operation) -> None:
         for index, operand in enumerate(op.operands):
+            # A free ends the name of a value, whoever has its memory now.
+            if isinstance(op, FreeOp) and operand in self._overwritten and operand not in self._freed:
+                continue
             if operand not in self._there and (reason := self._fault(op, index, operand)) is not None:
                 raise InnerFault(op, reason)
 
     def _fault(self, op: Operation, index: int, operand: SSAValue) -> str | None:
         """Why `op` may not use a value that was not met before it; None where another block of its region has it."""
+        if (by := self._overwritten.get(operand)) is not None:
+            return f"uses %{operand.name_hint or '?'} after '{by.name}' wrote over its memory; run reuse-buffers last"
         if operand in self._freed:
             return f"uses %{operand.name_hint or '?'} after its memory was given back by 'spmd.free'"
         definition = operand.owner

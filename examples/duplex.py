@@ -24,7 +24,7 @@ MODEL = partial(GPT2, GPT2Config(layers=2, width=64, heads=4, vocabulary=256, po
 OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 PIPELINE = (
     f'decompose-mean,canonicalize,cse,dce,search-strategy{{algorithm=fixed pins="{HERE}/duplex/pins.toml"}},'
-    "split-batch{parts=2},insert-resharding,select-collectives,duplex,overlap,check-order,check-memory,insert-frees"
+    "split-batch{parts=2},insert-resharding,select-collectives,duplex,overlap,check-order,reuse-buffers,check-memory,insert-frees"
 )
 
 

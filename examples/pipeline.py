@@ -26,7 +26,7 @@ OPTIMIZER = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 PIPELINE = (
     "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=4},"
     "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=eager-1f1b},plan-transfers,"
-    "check-order,check-memory,insert-frees"
+    "check-order,reuse-buffers,check-memory,insert-frees"
 )
 
 

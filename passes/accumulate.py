@@ -10,9 +10,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..dialects.pipe import STAGES
-from ..dialects.spmd import FreeOp
 from .errors import fail
 from .step.loop import find_loop, fragment_of, temporal_axis
+from .step.memory_plan import forget_memory_plan
 from .step.requirements import require_no_fragments
 from .step.step_view import mesh_of_module, step_functions
 
@@ -80,10 +80,7 @@ def accumulate(func: FuncOp, axis: str) -> None:
     block, loop = func.body.block, find_loop(func, axis)
     if not loop.inside:
         return
-    for op in list(block.ops):
-        if isinstance(op, FreeOp):
-            op.detach()
-            op.erase()
+    forget_memory_plan(block)
     fragment = fragment_of(axis, axis, loop.inside)
     end = block.last_op
     assert end is not None, "a step function returns"

@@ -14,11 +14,12 @@ from xdsl.passes import ModulePass
 
 from ..dialects.pipe import TransferOp
 from ..dialects.placed import AT, parts_of
-from ..dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
+from ..dialects.spmd import AccumulateOp, CollectiveOp, StartOp, WaitOp
 from ..dialects.step import BACKWARD
 from ..ir.mesh import Mesh
 from .errors import fail
 from .step.loop import communicates, is_in_loop, is_sum_over, temporal_axis
+from .step.memory_plan import forget_memory_plan
 from .step.step_view import mesh_of_module, step_functions, value_label
 
 PARTS = "ab"
@@ -110,7 +111,8 @@ class _Unroller:
 
     def __init__(self, func: FuncOp, mesh: Mesh, axis: str) -> None:
         self.block, self.mesh, self.axis = func.body.block, mesh, axis
-        self.ops = [op for op in self.block.ops if not isinstance(op, FreeOp) and op is not self.block.last_op]
+        forget_memory_plan(self.block)
+        self.ops = [op for op in self.block.ops if op is not self.block.last_op]
         self.inside = [op for op in self.ops if is_in_loop(op, axis)]
         self.within = set(self.inside)
         self.once = {op for op in self.ops if op not in self.within}
@@ -141,7 +143,7 @@ class _Unroller:
         for op in self.inside:
             for use in (use for result in op.results for use in result.uses):
                 user = use.operation
-                if user not in self.within and not isinstance(user, FreeOp) and not is_sum_over(user, self.axis):
+                if user not in self.within and not is_sum_over(user, self.axis):
                     value = user.operands[use.index]
                     fail(
                         user,

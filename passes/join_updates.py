@@ -18,13 +18,14 @@ from ..dialects.compute import SIGNATURE, ComputeOp, dtype_of, shape_of, value_b
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.pins import PIN
 from ..dialects.sharding_attrs import SignatureAttr
-from ..dialects.spmd import FreeOp, SliceOp
+from ..dialects.spmd import SliceOp
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
 from .step.layers import layer_of
+from .step.memory_plan import forget_memory_plan
 from .step.step_view import cluster_on, stage_meshes, step_functions
 from .sum_squares import sum_squares
 
@@ -122,10 +123,7 @@ class JoinUpdatesPass(ModulePass):
 
 def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float) -> None:
     """Join the updates of a block, in place."""
-    for op in list(block.ops):
-        if isinstance(op, FreeOp):
-            op.detach()
-            op.erase()
+    forget_memory_plan(block)
     sum_squares(block)
     _together(block)
     place: dict[Operation, int] = {op: number for number, op in enumerate(block.ops)}

@@ -21,6 +21,7 @@ from .overlapping.order import write_schedule
 from .overlapping.results import plan_results
 from .overlapping.waits import wait_early
 from .search_strategy import HEADROOM
+from .step.memory_plan import forget_memory_plan
 from .step.step_view import StepView, cluster_on, stage_meshes, step_functions
 
 _MIB = 2**20
@@ -125,6 +126,7 @@ class OverlapPass(ModulePass):
         """Run on every step function of the module."""
         known = any(isinstance(each, ClusterOp) for each in op.ops)
         for func in step_functions(op):
+            forget_memory_plan(func.body.block)
             for stage, mesh in stage_meshes(op, func):
                 view, cluster = StepView(func, mesh, stage), cluster_on(op, mesh) if known else None
                 fragments = [each for each in func.body.block.ops if isinstance(each, FragmentOp) and view.has(each)]

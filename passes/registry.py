@@ -38,6 +38,7 @@ _HOMES: dict[str, str] = {
     "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
     "join-updates": "join_updates:JoinUpdatesPass",
+    "reuse-buffers": "reuse_buffers:ReuseBuffersPass",
     "insert-frees": "insert_frees:InsertFreesPass",
     "check-order": "check_order:CheckOrderPass",
     "check-memory": "check_memory:CheckMemoryPass",

@@ -9,12 +9,12 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.passes import ModulePass
 
 from ..dialects.pipe import SCHEDULE, SlotAttr
-from ..dialects.spmd import FreeOp
 from ..dialects.staged import Stages
 from .errors import fail
 from .stages.fragments import Fragments
 from .stages.schedules import Policy, schedule
 from .step.loop import find_loop, temporal_axis
+from .step.memory_plan import forget_memory_plan
 from .step.step_view import stage_meshes, step_functions
 
 
@@ -102,10 +102,7 @@ class SchedulePipelinePass(ModulePass):
                 fail(func, "has a schedule already")
             mesh = stage_meshes(op, func)[0][1]
             axis = temporal_axis(func, mesh, self.axis)
-            for each in list(func.body.block.ops):
-                if isinstance(each, FreeOp):
-                    each.detach()
-                    each.erase()
+            forget_memory_plan(func.body.block)
             fragments = Fragments(func, find_loop(func, axis))
             works, deliveries = fragments.works(), fragments.deliveries()
             slots = schedule(works, deliveries, len(stages.names), mesh.axis(axis).size, self.schedule)

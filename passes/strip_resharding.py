@@ -17,11 +17,12 @@ from ..dialects.mesh_ops import MeshOp
 from ..dialects.pipe import SCHEDULE, STAGE, FragmentOp, TransferOp
 from ..dialects.placed import AT, SHARDING, parts_of
 from ..dialects.sharding_attrs import MeshAttr
-from ..dialects.spmd import AccumulateOp, FreeOp, ReshardingOp, StartOp, WaitOp
+from ..dialects.spmd import AccumulateOp, ReshardingOp, StartOp, WaitOp
 from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
 from ..ir.mesh import Mesh
 from .duplex import PARTS
 from .errors import fail
+from .step.memory_plan import forget_memory_plan
 from .step.step_view import step_functions
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
@@ -84,13 +85,12 @@ def strip_resharding(module: ModuleOp) -> None:
 def strip_function(func: FuncOp) -> None:
     """Remove all changes of sharding from one function, in place, and its loops; what was decided stays."""
     for block in func.body.blocks:
+        forget_memory_plan(block)
         for op in list(block.ops):
             if isinstance(op, FragmentOp):
                 _inline(op)
         for op in list(block.ops):
-            if isinstance(op, FreeOp):
-                Rewriter.erase_op(op)
-            elif isinstance(op, TransferOp):
+            if isinstance(op, TransferOp):
                 op.tasks = None
             elif isinstance(op, ReshardingOp):
                 Rewriter.replace_op(op, [], [op.operand])

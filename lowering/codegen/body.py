@@ -25,7 +25,6 @@ from ...ir.mesh import Mesh
 from ...ir.sharding import Reduction, Sharding
 from .calls import Calls, operands_to_copy, returns_list
 from .collectives import Collectives
-from .effects import effect_of, overwritten_operands, summed_in_place
 from .empty import Empties
 from .equal_layers import LayerCall
 from .equal_ops import ValueUses
@@ -35,6 +34,7 @@ from .layer_functions import SHORTEST_LIST, LayeredOps, LayerFunction, find_laye
 from .layout import INDENT, WIDTH, Doc, Group, assignment, call, filled, keyword, lines, literal, tuple_of
 from .names import Named, Names, PartOf, base_name, identifier
 from .numbered_layers import any_number, without_number
+from .overwritten import Overwritten, overwritten_operands, summed_in_place
 from .sizes import PART, RANK, Sizes, Table
 from .where import Where
 
@@ -94,12 +94,11 @@ def fragment_function(program: Program, op: FragmentOp, order: Sequence[tuple[in
             may write to; by default all of them, those that are not lists of parts in memory of their own.
     """
     where, block = Where(program.mesh, op.axis.data), op.body.block
-    effects = [effect_of(each, program.mesh) for each in block.ops]
     ops, yielded = list(block.ops), op.terminator.args
-    body = Body(program, where, ops, overwritten_operands(ops, effects, op.captured, (), yielded), frees=_frees(ops))
+    body = Body(program, where, ops, overwritten_operands(ops), frees=_frees(ops))
     parameters = [body.names.new(value) for value in op.captured]
     name = program.new_function(op.label.data, [])
-    in_place = summed_in_place(op, program.mesh)
+    in_place = summed_in_place(op)
     statements = list(body.statements([each for each in block.ops if each is not block.last_op]))
     if order is None:
         order = [(index, how(op, sharding_of(value)) != LISTED) for index, value in enumerate(yielded)]
@@ -120,7 +119,7 @@ class Body:
     Args:
         where: its mesh, and the axis for whose parts it is called.
         ops: what it runs, in order.
-        overwritten: by op, the operands whose memory it takes (`effects`).
+        overwritten: by op, the operands whose memory it takes.
         frees: whether it drops what it does not need any more.
         last_use: if it is the function of a layer, the last op of the caller that reads each value.
     """
@@ -130,7 +129,7 @@ class Body:
         program: Program,
         where: Where,
         ops: Sequence[Operation],
-        overwritten: dict[Operation, dict[int, int]],
+        overwritten: Overwritten,
         *,
         frees: bool,
         last_use: dict[SSAValue, Operation] | None = None,

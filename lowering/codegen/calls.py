@@ -13,11 +13,11 @@ from ...dialects.train import ForeachOp, overwritten_by_update
 from ...ir.mesh import Mesh
 from ..calls.calls import Arg, Call, Dtype, Operand, call_of, differs_by_rank, resolve
 from ..fused.table import FUSED_OPS
-from .effects import IN_PLACE
 from .equal_ops import STREAM
 from .errors import EmitError
 from .layout import Doc, Group, call, keyword, tuple_of
 from .names import Names
+from .overwritten import IN_PLACE
 from .python_text import checked_name, dotted, dtype
 from .sizes import Sizes
 from .where import Where

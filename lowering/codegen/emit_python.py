@@ -5,7 +5,7 @@ The module holds one function whose ops all carry a signature, with collectives 
 text imports torch and the runtime alone: a step function on local tensors, and the plan that the runtime
 prepares the step from. A fragment of the step is a function of its own. All ranks run the same text; what differs
 between them stands in one table of sizes. Updates, and sums of values that nothing else reads, are written into the
-memory of an operand (`ownership`).
+memory of an operand where the IR says so (`spmd.reuses`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ...ir.mesh import Mesh
 from .body import Body, Program
 from .check_program import ProgramTextError, check_program
 from .checks import check_lowered, the_mesh, the_step
-from .effects import effect_of, overwritten_operands, replaced_arguments
 from .errors import EmitError
 from .layered_arguments import NamedArguments, layered_arguments
 from .layout import INDENT, lines
+from .overwritten import overwritten_operands
 from .plan import ProgramSignature, docstring, mesh_doc, plan_doc
 from .stage_ops import stages_of
 from .stages import staged
@@ -103,9 +103,7 @@ def step_function(program: Program, func: FuncOp) -> Iterator[str]:
     block = func.body.block
     ops, done = list(block.ops), block.last_op
     assert done is not None, "a step returns"
-    replaced = [block.args[index] for index in replaced_arguments(func)]
-    effects = [effect_of(op, program.mesh) for op in ops]
-    overwritten = overwritten_operands(ops, effects, block.args, replaced, done.operands)
+    overwritten = overwritten_operands(ops)
     body = Body(program, Where(program.mesh), ops, overwritten, frees=any(isinstance(op, FreeOp) for op in ops))
     layered = layered_arguments(func)
     layers = body.layers(ops[:-1], [values for each in layered for values in each.lists])

@@ -19,15 +19,13 @@ from ...dialects.placed import parts_of
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, TokenType, WaitOp
 from ...dialects.step import BACKWARD, sharding_of
 from ...dialects.train import is_update
+from .overwritten import Overwritten
 
 STREAM = "stream"
 """The argument of random ops that tells one from another."""
 
 MOST_VALUES = 24
 """Operands or results of an op of a layer; what has more is of several layers: buckets, joined updates."""
-
-Overwritten = Mapping[Operation, Mapping[int, int]]
-"""By op, the operands whose memory it takes, each with the result that it takes it for."""
 
 
 @dataclass(eq=False)

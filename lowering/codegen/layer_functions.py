@@ -18,7 +18,8 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects.spmd import FreeOp, TokenType, WaitOp
 from ...dialects.train import ForeachOp, TrainOp, is_update
 from .equal_layers import LayerCall, find_calls
-from .equal_ops import Overwritten, ValueUses
+from .equal_ops import ValueUses
+from .overwritten import Overwritten
 
 SHORTEST_LIST = 3
 """Values that are passed as a list."""

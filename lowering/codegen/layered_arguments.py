@@ -15,11 +15,11 @@ from itertools import groupby
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
-from .effects import roles_of_arguments
 from .layout import INDENT, Doc, Group, assignment, call, flat, repeated_tuple, tuple_of
 from .names import NamedList, Names
 from .numbered_layers import numbered
 from .plan import argument_name, role_of_argument
+from .roles import roles_of_arguments
 
 _LEAST = 3
 """Arguments of a layer that are worth a list."""

@@ -17,11 +17,11 @@ from ...dialects.compute import dtype_of, python_value, shape_of
 from ...dialects.step import sharding_of
 from ...ir.mesh import Axis, AxisKind, Mesh
 from ...ir.sharding import Sharding, parse_sharding
-from .effects import roles_of_arguments, roles_of_results
 from .errors import EmitError
 from .layered_entries import layered_entries
 from .layout import WIDTH, Doc, Group, Repeated, call, flat, keyword, literal, string, tuple_of
 from .python_text import is_name, remark
+from .roles import roles_of_arguments, roles_of_results
 
 _ARGUMENT_ROLES = {
     train.PARAM: "param",

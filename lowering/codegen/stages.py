@@ -17,23 +17,23 @@ from typing import Any
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.compute import dtype_of, python_value, shape_of
+from ...dialects.compute import dtype_of, shape_of
 from ...dialects.pipe import Action, FragmentOp, TransferOp
 from ...dialects.placed import parts_of
 from ...dialects.spmd import FreeOp
 from ...dialects.stage_program import ScheduledOp
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...dialects.train import FORWARD, UPDATES
+from ...dialects.train import FORWARD
 from ...ir.sharding import Reduction
 from ...ir.unit_tasks import Task
 from .body import LISTED, Body, Program, fragment_function, how, read_by
-from .effects import effect_of, overwritten_operands, roles_of_arguments, roles_of_results
 from .errors import EmitError
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
-from .ownership import Effect
+from .overwritten import overwritten_operands
 from .plan import ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
+from .roles import roles_of_arguments
 from .sizes import Table
 from .stage_ops import StageOps
 from .where import Where
@@ -138,8 +138,7 @@ class _StepWriter:
         self.stage, self.program = stage, program
         self.func = stage.func
         ops, self.entries, self.loop = stage.program.ops, stage.program.entries, stage.program.loop
-        overwritten = overwritten_operands(ops, [self._effect(op) for op in ops], *self._arguments(), self._handed_out)
-        self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten, frees=True)
+        self.body = Body(program, Where(program.mesh), (*ops, self._done), overwritten_operands(ops), frees=True)
         self.names = self.body.names
         looped = [index for index, entry in enumerate(self.entries) if entry.part is not None]
         self.first, self.last = (looped[0], looped[-1]) if looped else (None, None)
@@ -147,19 +146,6 @@ class _StepWriter:
         self.axis = next((op.axis.data for op in ops if isinstance(op, FragmentOp)), None)
         self.fragments: dict[FragmentOp, _Fragment] = {}
         self.ends = self._ends()
-
-    def _effect(self, op: Operation) -> Effect:
-        """What an op does with memory on this stage."""
-        if isinstance(op, TransferOp):
-            return Effect((op.operand,), ()) if self.stage.sends(op) else Effect((), (op.result,))
-        return effect_of(op, self.program.mesh)
-
-    def _arguments(self) -> tuple[Sequence[SSAValue], Sequence[SSAValue]]:
-        """The arguments, and those of them that a result takes the place of."""
-        roles = roles_of_results(self.func)
-        updated = {python_value(role[UPDATES]) for role in roles if UPDATES in role}
-        mine = self.stage.arguments
-        return mine, [argument for argument in mine if argument.index in updated]
 
     @cached_property
     def _done(self) -> ReturnOp:
@@ -170,12 +156,6 @@ class _StepWriter:
     @cached_property
     def _returned(self) -> list[SSAValue]:
         return [self._done.operands[index] for index in self.stage.results]
-
-    @cached_property
-    def _handed_out(self) -> list[SSAValue]:
-        """What is returned, and what is sent: that must not change while it is under way."""
-        sent = [op.operand for op in self.stage.program.ops if isinstance(op, TransferOp) and self.stage.sends(op)]
-        return [*self._returned, *sent]
 
     def _is_read_by_part(self, value: SSAValue) -> bool:
         """Whether every part of a value is a variable of its own: what comes to the stage, or its loop reads."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import OpResult, SSAValue
 
@@ -28,13 +28,15 @@ class CollectiveMemory:
     Args:
         of_operand, of_result: bytes held from start to end beside both, as shares of the local operand and result.
         is_late: whether the result is made at the end only.
-        in_place: whether an all-reduce may be written over its operand.
+        in_place: whether an all-reduce that may take over its operand's memory leaves its result there.
+        may_share: whether the result may be the operand itself: where nothing is sent.
     """
 
     of_operand: float = 0.0
     of_result: float = 0.0
     is_late: bool = False
     in_place: bool = False
+    may_share: bool = False
 
 
 def collective_memory(
@@ -47,7 +49,17 @@ def collective_memory(
         is_permuted: whether the operand lies in memory in another order than that of its dims.
         bucket_bytes: of the local operand, where others are reduced together with it.
     """
-    others = 1.0 - 1.0 / mesh.parts(axis for axis in step.axes if axis in {a.name for a in mesh.spatial})
+    spatial = {axis.name for axis in mesh.spatial}
+    found = _beside(step, shape, mesh, is_permuted, bucket_bytes, mesh.parts(a for a in step.axes if a in spatial))
+    alone = step.kind.is_local or (mesh.parts(step.axes) == 1 and spatial.issuperset(step.axes))
+    return replace(found, may_share=True) if alone else found
+
+
+def _beside(
+    step: Step, shape: Sequence[int], mesh: Mesh, is_permuted: bool, bucket_bytes: float, ranks: int
+) -> CollectiveMemory:
+    """The same, of a group of `ranks`, but for what the result may share."""
+    others = 1.0 - 1.0 / ranks
     match step.kind:
         case CollectiveKind.ALL_REDUCE:
             return CollectiveMemory(in_place=not others or (not is_permuted and bucket_bytes >= ALONE_FROM_BYTES))

@@ -30,7 +30,7 @@ from ...ir.mesh import AxisKind, Mesh
 from ...ir.sharding import Sharding
 from ..step.step_view import value_label
 from .liveness import Buffer, Bytes, bytes_over_time, in_blocks, live_buffers
-from .memory_events import Run, Staging, ValueInPart, run_of
+from .memory_events import Run, Staging, ValueInPart, run_of, sent_values
 from .memory_roles import MemoryRole, Roles
 
 _LISTED = 8
@@ -101,14 +101,14 @@ def memory_use(
     stages = Stages(func)
     arguments = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
     run = run_of(func, stage)
-    buffers = live_buffers(run.events, arguments)
+    buffers = live_buffers(run.events, arguments, kept=sent_values(func, stage, stages)).listed
 
     chosen = np.arange(mesh.device_count) if ranks is None else np.asarray(ranks)
 
     def size(value: Hashable) -> Bytes:
         return in_blocks(_local_bytes(value, mesh), blocks)[chosen]
 
-    return MemoryUse(run, tuple(buffers), size, bytes_over_time(buffers, len(run.events), len(chosen), size))
+    return MemoryUse(run, buffers, size, bytes_over_time(buffers, len(run.events), len(chosen), size))
 
 
 def peak_memory(

@@ -9,24 +9,25 @@ value of the loop is there once for every part that is under way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from ...dialects.aten import AtenOp
+from ...dialects.aten import AtenOp, OpaqueOp
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.mesh_ops import find_mesh
 from ...dialects.pipe import SCHEDULE, Action, FragmentOp, TransferOp, YieldOp
+from ...dialects.reuse import reusable_operand, reused_by_result, reuses_all_or_none
 from ...dialects.spmd import AccumulateOp, CollectiveOp, FreeOp, StartOp, WaitOp
 from ...dialects.stage_program import ScheduledOp, StageProgram, stage_programs
 from ...dialects.staged import Stages
 from ...dialects.step import sharding_of
-from ...dialects.train import ForeachOp, overwritten_by_update
+from ...dialects.train import overwritten_by_update
 from ...ir.collectives import CollectiveKind, find_step
-from ...ir.sharding import largest_local_shape
+from ...ir.sharding import Reduction, largest_local_shape
 from .collective_memory import CollectiveMemory, collective_memory, is_permuted
 from .liveness import Event, Made
 
@@ -68,8 +69,14 @@ def run_of(func: FuncOp, stage: int | None = None) -> Run:
     ops = [op for op in in_order(func.body.block) if stage is None or _concerns(op, stage, stages)]
     run, order = Run(), {op: index for index, op in enumerate(ops)}
     for op in ops:
-        run.add(op, _event(op, order, stage, stages))
+        run.add(op, event_of(op, order, stage, stages))
     return run
+
+
+def sent_values(func: FuncOp, stage: int | None, stages: Stages) -> list[SSAValue]:
+    """What a stage sends: it may be under way while later ops run, so that nothing may be written over it."""
+    transfers = (op for op in func.body.block.ops if isinstance(op, TransferOp))
+    return [op.operand for op in transfers if stages.of_value(op.operand) == stage]
 
 
 def in_order(block: Block) -> Iterator[Operation]:
@@ -89,9 +96,17 @@ def _concerns(op: Operation, stage: int, stages: Stages) -> bool:
     return isinstance(op, ReturnOp) or stages.of_op(op) == stage
 
 
-def _event(op: Operation, order: Mapping[Operation, int], stage: int | None, stages: Stages) -> Event:
-    """What an op in its place does; of a transfer, what one end of it does."""
-    operands, results = list[SSAValue](op.operands), list(_results(op))
+def event_of(
+    op: Operation, order: Mapping[Operation, int], stage: int | None, stages: Stages, *, decide: bool = False
+) -> Event:
+    """
+    What an op in its place does; of a transfer, what one end of it does.
+
+    Args:
+        order: the index of the event of each op.
+        decide: leave open which memory the results take over, even where the program says so.
+    """
+    operands, results = list[SSAValue](op.operands), list(results_of(op))
     if stage is not None:
         operands = [value for value in operands if stages.of_value(value) == stage]
         results = [value for value in results if stages.of_value(value) == stage]
@@ -99,19 +114,48 @@ def _event(op: Operation, order: Mapping[Operation, int], stage: int | None, sta
         return Event((), ())
     begin, end = _begin(op, order), _end(op, order)
     reads = tuple((value, _end(_holder(op, value), order)) for value in operands)
+    reused = None if decide else reused_by_result(op)
     if isinstance(op, StartOp | CollectiveOp):
-        return Event(reads, tuple(_collective(op, begin, end)))
-    makes = (
-        Made(result, begin, end, *(None if at is None else op.operands[at] for at in reused))
-        for result, reused in ((result, reused_operands(op, position)) for position, result in enumerate(results))
+        return Event(reads, tuple(_collective(op, begin, end, reused)), all_or_none=True)
+    makes = (_made(op, position, result, begin, end, reused) for position, result in enumerate(results))
+    return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
+
+
+def _made(
+    op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None
+) -> Made:
+    """A result of an op that is no collective."""
+    if isinstance(op, FragmentOp):
+        return Made(result, begin, end)
+    looks, over = viewed_operand(op), reusable_operand(op, position)
+    taken = None if reused is None else reused[position]
+    if taken is not None and taken >= 0:
+        over = taken
+    elif over is not None and not _is_beside(op.operands[over], op):
+        over = None
+    return Made(
+        result,
+        begin,
+        end,
+        view_of=None if looks is None else op.operands[looks],
+        over=None if over is None else op.operands[over],
+        decided=None if taken is None else taken >= 0,
+        in_place=not isinstance(op, AccumulateOp) or op.reduction is Reduction.SUM,
+        may_share=tuple(op.operands) if isinstance(op, OpaqueOp) else (),
     )
-    return Event(reads, tuple(makes), writes_over_arguments(op))
 
 
-def _collective(op: StartOp | CollectiveOp, begin: int, end: int) -> Iterator[Made]:
+def _is_beside(value: SSAValue, op: Operation) -> bool:
+    """Whether a value is of the block of an op: others are read by other parts of the loop too."""
+    return (value.owner if isinstance(value.owner, Block) else value.owner.parent) is op.parent
+
+
+def _collective(
+    op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None
+) -> Iterator[Made]:
     """What a collective makes between its start and its wait."""
     operands = op.args if isinstance(op, StartOp) else (op.operand,)
-    for operand, result in zip(operands, _results(op), strict=True):
+    for position, (operand, result) in enumerate(zip(operands, results_of(op), strict=True)):
         target = sharding_of(result)
         kind = op.collective if isinstance(op, StartOp) else op.KIND
         mesh = find_mesh(op, (op.out_shardings.data[0] if isinstance(op, StartOp) else op.out_sharding).data.mesh)
@@ -121,7 +165,8 @@ def _collective(op: StartOp | CollectiveOp, begin: int, end: int) -> Iterator[Ma
         if len(operands) > 1:
             bucket = math.prod(largest_local_shape(shape_of(operand), step.source, mesh)) * element_bytes(operand)
         memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket)
-        yield from made_by_collective(memory, kind, operand, result, begin, end)
+        decided = reused[position] >= 0 if reused is not None else None if _is_beside(operand, op) else False
+        yield from made_by_collective(memory, kind, operand, result, begin, end, decided)
 
 
 def made_by_collective(
@@ -131,14 +176,23 @@ def made_by_collective(
     result: Hashable,
     begin: int | None,
     end: int | None,
+    decided: bool | None = None,
 ) -> Iterator[Made]:
-    """The result of one step, and what it holds besides, between the events `begin` and `end`."""
+    """
+    The result of one step, and what it holds besides, between the events `begin` and `end`.
+
+    Args:
+        decided: whether it takes over the operand's memory, where that is decided.
+    """
     yield Made(
         result,
         end if memory.is_late else begin,
         end,
         view_of=operand if kind is CollectiveKind.SLICE else None,
-        over=operand if memory.in_place else None,
+        over=operand if kind is CollectiveKind.ALL_REDUCE else None,
+        decided=decided,
+        in_place=memory.in_place,
+        may_share=(operand,) if memory.may_share else (),
     )
     for value, share in ((operand, memory.of_operand), (result, memory.of_result)):
         if share:
@@ -166,7 +220,7 @@ def _wait(start: StartOp) -> Operation:
     return next(iter(start.token.uses)).operation
 
 
-def _results(op: Operation) -> Iterator[SSAValue]:
+def results_of(op: Operation) -> Iterator[SSAValue]:
     """The values for which `op` may need memory: a start makes room for what its wait gives."""
     if isinstance(op, StartOp):
         yield from _wait(op).results
@@ -174,36 +228,35 @@ def _results(op: Operation) -> Iterator[SSAValue]:
         yield from op.results
 
 
-def reused_operands(op: Operation, position: int) -> tuple[int | None, int | None]:
+def first_part_of(op: FragmentOp, position: int, looped: Container[Operation], *, decide: bool = False) -> Made:
     """
-    The operands whose memory the result at `position` may have: the one that it looks at, if it has none of its own,
-    and the one that it may be written over.
+    The sum of the parts of a result as its first part begins it: in the memory of what that part yields, where nothing
+    else reads it and its elements have memory of their own.
+
+    Args:
+        looped: the fragments and transfers of the loop.
+        decide: as of `event_of`.
     """
-    match op:
-        case _ if (written := overwritten_by_update(op)):
-            return None, next(operand for operand, result in written if result == position)
-        case AccumulateOp():
-            return None, 0
-        case AtenOp() if op.spec.view:
-            return 0, None
-        case AtenOp() if op.overload == "add.Tensor" and _alike(op):
-            return None, 0
-        case ForeachOp():
-            return None, position
-        case _:
-            return None, None
+    value, out = op.terminator.args[position], op.outs[position]
+    users = (use.operation for use in out.uses)
+    is_read_by_part = any(user in looped or isinstance(user.parent_op(), FragmentOp) for user in users)
+    alone = _is_beside(value, op.terminator) and not is_read_by_part and not _is_expanded(value)
+    reused = None if decide else reused_by_result(op)
+    decided = None if reused is None else reused[position] >= 0
+    return Made(out, over=value if alone else None, over_view=True, decided=decided)
 
 
-def writes_over_arguments(op: Operation) -> bool:
-    """Whether an op may write over arguments too: an update of those that it replaces."""
-    return bool(overwritten_by_update(op))
-
-
-def _alike(op: AtenOp) -> bool:
-    """Whether the first operand takes the room of the result on every rank."""
-    if op.args[0].type != op.outs[0].type:
+def _is_expanded(value: SSAValue) -> bool:
+    """Whether elements of a value may share memory, by an `expand`."""
+    op = value.owner
+    if not isinstance(op, AtenOp) or not op.spec.view:
         return False
-    return op.signature is None or op.signature.operands[0].dims == op.signature.results[0].dims
+    return op.overload == "expand" or _is_expanded(op.args[0])
+
+
+def viewed_operand(op: Operation) -> int | None:
+    """The operand whose memory the result of a view shares; None for another op."""
+    return 0 if isinstance(op, AtenOp) and op.spec.view else None
 
 
 class _StageRun:
@@ -223,7 +276,7 @@ class _StageRun:
         self.order[done] = index
         for each in program.entries:
             self._add(each)
-        self.run.add(done, _event(done, self.order, self.stage, self.stages))
+        self.run.add(done, event_of(done, self.order, self.stage, self.stages))
 
     def _add(self, entry: ScheduledOp) -> None:
         match entry.op:
@@ -232,7 +285,7 @@ class _StageRun:
             case TransferOp():
                 self.run.add(entry.op, self._transfer(entry.op, entry.action, entry.part))
             case op:
-                self.run.add(op, _event(op, self.order, self.stage, self.stages))
+                self.run.add(op, event_of(op, self.order, self.stage, self.stages))
 
     def _transfer(self, op: TransferOp, action: Action, part: int | None) -> Event:
         """What one end of a transfer does: the sender reads the value, the receiver has memory from its start on."""
@@ -258,18 +311,25 @@ class _StageRun:
             return Staging(of_part(value.value), value.share) if isinstance(value, Staging) else of_part(value)
 
         for each in body[:-1]:
-            event = _event(each, order, None, self.stages)
+            event = event_of(each, order, None, self.stages)
             reads = tuple((of_part(value), until if value in inside else end) for value, until in event.reads)
-            makes = (
-                Made(staged(m.value), m.begin, m.end, of_part(m.view_of), of_part(m.over)) for m in event.makes
+            makes = tuple(
+                replace(
+                    made,
+                    value=staged(made.value),
+                    view_of=of_part(made.view_of),
+                    over=of_part(made.over),
+                    may_share=tuple(map(of_part, made.may_share)),
+                )
+                for made in event.makes
             )
-            self.run.add(each, Event(reads, tuple(makes), event.over_arguments))
+            self.run.add(each, replace(event, reads=reads, makes=makes))
         self.run.add(op, self._handed_on(op, part, of_part))
 
     def _handed_on(self, op: FragmentOp, part: int, of_part: Callable[[Hashable | None], Hashable | None]) -> Event:
         reads: list[tuple[Hashable, int | None]] = []
         makes: list[Made] = []
-        for value, out in zip(op.terminator.args, op.outs, strict=True):
+        for position, (value, out) in enumerate(zip(op.terminator.args, op.outs, strict=True)):
             given = of_part(value)
             reads.append((given, None))
             makes.append(Made(ValueInPart(out, part), view_of=given))
@@ -278,7 +338,8 @@ class _StageRun:
             if out in self.begun:
                 reads.append((out, None))
             else:
-                makes.append(Made(out, view_of=given))
+                first = first_part_of(op, position, self.loop)
+                makes.append(replace(first, over=None if first.over is None else given))
                 self.begun.add(out)
         return Event(tuple(reads), tuple(makes))
 

@@ -22,7 +22,9 @@ from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, element_bytes, shape_of
 from ...dialects.ratios import ratios_of
+from ...dialects.reuse import reusable_operand, reuses_all_or_none
 from ...dialects.step import BACKWARD, sharding_of
+from ...dialects.train import overwritten_by_update
 from ...ir.cluster import Cluster
 from ...ir.collectives import Step
 from ...ir.sharding import Sharding
@@ -32,7 +34,7 @@ from ..analysis.compute import spec_of
 from ..analysis.forms import Forms
 from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
-from ..analysis.memory_events import Run, Staging, made_by_collective, reused_operands, writes_over_arguments
+from ..analysis.memory_events import Run, Staging, made_by_collective, viewed_operand
 from ..analysis.resharding import ReshardCosts
 from ..step.factors import Factors
 from ..step.step_view import StepView
@@ -153,7 +155,7 @@ class StrategyMemory:
         walk.run()
         run = walk.program()
         arguments = [given.argument for given in self.view.inputs]
-        buffers = live_buffers(run.events, arguments)
+        buffers = live_buffers(run.events, arguments).listed
         ranks = self.view.mesh.device_count
 
 
@@ -238,9 +240,11 @@ class _MemoryWalk(Forms[Hashable]):
         makes: list[Made] = []
         for position, result in enumerate(op.results):
             if self.view.has(result):
-                looks, over = reused_operands(op, position)
+                looks, over = viewed_operand(op), reusable_operand(op, position)
                 if over is not None and isinstance(op, AtenOp):
                     signature = self.strategy.ops[op]
                     over = over if signature.operands[over].dims == signature.results[position].dims else None
-                makes.append(Made(result, None, None, *(None if at is None else operands[at] for at in (looks, over))))
-        return Event(tuple((value, None) for value in mine), tuple(makes), writes_over_arguments(op))
+                view_of, written = (None if at is None else operands[at] for at in (looks, over))
+                makes.append(Made(result, view_of=view_of, over=written))
+        reads = tuple((value, None) for value in mine)
+        return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))

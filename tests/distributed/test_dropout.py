@@ -23,7 +23,7 @@ from shardwright.ir.mesh import parse_mesh
 
 FOUR_PARTS = (
     'decompose-mean,canonicalize,cse,dce,search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"},split-batch{parts=4},'
-    "insert-resharding,select-collectives,accumulate,overlap,check-memory,insert-frees"
+    "insert-resharding,select-collectives,accumulate,overlap,reuse-buffers,check-memory,insert-frees"
 )
 MESH = parse_mesh("4")
 CASE = CheckCase(

@@ -20,7 +20,7 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.passes.scale_loss import SCALE
 
 BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "check-memory,insert-frees"
+END = "reuse-buffers,check-memory,insert-frees"
 ACCUMULATED = (
     f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,overlap,{END}"
 )

@@ -23,7 +23,7 @@ from shardwright.ir.mesh import parse_mesh
 
 SCHEDULE = (0.5, 1.0, 0.7, 0.3)
 BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "check-memory,insert-frees"
+END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
     "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
     f"overlap,join-updates,{END}",

@@ -44,7 +44,8 @@ def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PL
     stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}"}}'
     passes = ["decompose-mean", "canonicalize", "cse", "dce", stages, "search-strategy", *inside[0]]
     passes += ["insert-resharding", "select-collectives", *inside[1]]
-    passes += [f"schedule-pipeline{{schedule={schedule} axis=micro}}", "plan-transfers", "check-memory", "insert-frees"]
+    passes += [f"schedule-pipeline{{schedule={schedule} axis=micro}}", "plan-transfers"]
+    passes += ["reuse-buffers", "check-memory", "insert-frees"]
     return ",".join(passes)
 
 

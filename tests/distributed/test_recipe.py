@@ -22,7 +22,7 @@ from shardwright.ir.mesh import Mesh, parse_mesh
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
 BEGIN = "decompose-mean,canonicalize,cse,dce"
-END = "check-memory,insert-frees"
+END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
     "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
     f"overlap,{END}",

@@ -27,7 +27,7 @@ from shardwright.ir.mesh import parse_mesh
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
 CLEAN = "decompose-mean,canonicalize,cse,dce,recompute{{keep={keep}}}"
-END = "check-memory,insert-frees"
+END = "reuse-buffers,check-memory,insert-frees"
 ACCUMULATED = (
     f"{CLEAN},search-strategy,split-batch{{{{parts=4}}}},insert-resharding,select-collectives,accumulate,overlap,{END}"
 )

@@ -43,7 +43,7 @@ def case(model: str, form: str, spread: str, precision: str) -> CheckCase:
     split, loop = FORMS[form]
     pipeline = (
         f"decompose-mean,canonicalize,cse,dce,{passes},{split},insert-resharding,select-collectives,{loop},overlap,"
-        "check-memory,insert-frees"
+        "reuse-buffers,check-memory,insert-frees"
     )
     dtype, optimizer = PRECISIONS[precision]
     parsed, step = parse_mesh(mesh), getattr(time_steps, model)
@@ -65,7 +65,7 @@ def batch_norm(*, synchronised: bool) -> CheckCase:
     first, option = ("decompose-batch-norm,", " unrolled=true") if synchronised else ("", "")
     pipeline = (
         f"{first}decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts=2{option}}},insert-resharding,"
-        "select-collectives,duplex,overlap,check-memory,insert-frees"
+        "select-collectives,duplex,overlap,reuse-buffers,check-memory,insert-frees"
     )
     return CheckCase("vgg19-bn-tiny", mesh, None, torch.float64, "sgd", cluster=split_cluster(mesh), pipeline=pipeline)
 

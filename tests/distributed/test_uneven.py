@@ -42,7 +42,8 @@ def uneven(model: str, ratios: str, pins: str | None, dtype: torch.dtype = torch
 def found(model: str, segments: str = "1") -> CheckCase:
     """Shares that `balance-ratios` finds for a cluster of three fast devices and a slow one."""
     mesh, ratios = Mesh.of(gpu=4), f"balance-ratios{{segments={segments}}}"
-    passes = f"{MEANS},search-strategy,{ratios},search-strategy,insert-resharding,select-collectives,insert-frees"
+    lower = "insert-resharding,select-collectives,reuse-buffers,insert-frees"
+    passes = f"{MEANS},search-strategy,{ratios},search-strategy,{lower}"
     pipeline = None if segments == "1" else passes
     return CheckCase(model, mesh, None, torch.float64, "sgd", cluster=mixed_cluster(mesh), pipeline=pipeline)
 

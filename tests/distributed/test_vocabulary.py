@@ -32,10 +32,10 @@ SPLIT = ("embedding_part", "nll_loss_forward_part", "embedding_dense_backward_pa
 """What programs call on a part of the vocabulary."""
 
 PIPELINES = {
-    "accumulate": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},accumulate,overlap,insert-frees",
-    "duplex": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},duplex,overlap,insert-frees",
+    "accumulate": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},accumulate,overlap,reuse-buffers,insert-frees",
+    "duplex": f"{HEAD},{SEARCH},split-batch{{parts=2}},{LOWER},duplex,overlap,reuse-buffers,insert-frees",
     "stages": f'{HEAD},partition-stages{{stages=2 ranks="2,2"}},{SEARCH},split-batch{{parts=2}},{LOWER},overlap,'
-    "schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,insert-frees",
+    "schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,reuse-buffers,insert-frees",
 }
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from rank_threads import Meeting, run_threads
 from stage_threads import Post, StageCommunicator
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from shardwright.dialects.reuse import REUSES
 from shardwright.dialects.staged import Stages
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.lowering.codegen.load_program import load_text
@@ -18,6 +20,7 @@ from shardwright.lowering.fused import attention_ops, update_ops
 from shardwright.lowering.fused.table import FUNCTIONS
 from shardwright.lowering.interpreter.interpreter import find_function, interpret
 from shardwright.lowering.interpreter.random_inputs import random_inputs
+from shardwright.passes.reuse_buffers import ReuseBuffersPass
 from shardwright.runtime import layers, parts
 
 
@@ -64,8 +67,15 @@ def _in_place(function: Any, *operands: Any, **settings: Any) -> list[torch.Tens
 VERSIONS = {"shardwright": "0.1.0", "torch": "2.13.0"}
 
 
+def decide_reuse(module: ModuleOp) -> None:
+    """Decide what ops write over, where the module does not say it."""
+    if not any(REUSES in op.attributes for op in module.walk()):
+        ReuseBuffersPass().apply(Context(), module)
+
+
 def emit(module: ModuleOp, name: str = "test") -> str:
     """The program of a lowered module."""
+    decide_reuse(module)
     return emit_python(module, name=name, step_spec=None, versions=VERSIONS)
 
 

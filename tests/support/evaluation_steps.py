@@ -306,7 +306,7 @@ def all_checked(cases: Mapping[str, Case]) -> dict[str, list[str]]:
 
 
 BEGIN = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-END = "check-memory,insert-frees"
+END = "reuse-buffers,check-memory,insert-frees"
 PIPELINES = {
     "accumulated": f"{BEGIN},search-strategy,split-batch{{parts=4}},insert-resharding,select-collectives,accumulate,"
     f"overlap,{END}",

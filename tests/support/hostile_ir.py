@@ -41,7 +41,7 @@ _CLUSTERS = ROOT / "examples" / "clusters"
 _FRONT = "decompose-mean,canonicalize,cse,dce"
 _LOCAL = f'add-cluster{{file="{_CLUSTERS / "local-4.toml"}"}}'
 _MIXED = f'add-cluster{{file="{_CLUSTERS / "mixed-4.toml"}"}}'
-_BACK = "overlap{bucket_mb=0},insert-frees,check-order,check-memory"
+_BACK = "overlap{bucket_mb=0},reuse-buffers,insert-frees,check-order,check-memory"
 
 _FIRST = "dtype = f32, train.backward, train.loss_gradient}"
 """How import marks the first op of backward today; the step was written by an older one."""
@@ -55,7 +55,7 @@ ROADS: tuple[str, ...] = (
     f"{_LOCAL},{_FRONT},search-strategy,recompute{{keep=0.5}},insert-resharding,select-collectives,{_BACK}",
     f"{_MIXED},{_FRONT},partition-stages{{stages=2}},search-strategy,balance-ratios,split-batch{{parts=4}},"
     'split-batch{parts=2 axis="half"},insert-resharding,select-collectives,duplex{axis="half"},overlap,'
-    "schedule-pipeline{schedule=eager-1f1b},plan-transfers,insert-frees,check-order,check-memory",
+    "schedule-pipeline{schedule=eager-1f1b},plan-transfers,reuse-buffers,insert-frees,check-order,check-memory",
     f"{_LOCAL},{_FRONT},partition-stages{{stages=2}},search-strategy,split-batch{{parts=2}},insert-resharding,"
     "select-collectives,schedule-pipeline{schedule=gpipe},plan-transfers{method=local_allgather},annotate-costs",
 )
@@ -82,7 +82,8 @@ PASSES: tuple[str, ...] = (
     *("schedule-pipeline{schedule=gpipe}", "schedule-pipeline{schedule=1f1b}", "plan-transfers", "recompute"),
     *("plan-transfers{method=send_recv}", "plan-transfers{method=local_allgather per_host=2}", "recompute{keep=0.3}"),
     *("clip-gradients{norm=1.0}", "clip-gradients{value=1.0}", "scale-loss", "set-reduce-dtype{dtype=bfloat16}"),
-    *("join-updates", "join-updates{group_mb=0.01}", "insert-frees", "check-order", "check-memory", "annotate-costs"),
+    *("join-updates", "join-updates{group_mb=0.01}", "reuse-buffers", "insert-frees"),
+    *("check-order", "check-memory", "annotate-costs"),
     *("check-memory{limit=1000}", "annotate-costs{remove=true}", "strip-resharding"),
     'fit-memory{pipeline="search-strategy"}',
     'fixed-point{pipeline="search-strategy,balance-ratios" max=2}',

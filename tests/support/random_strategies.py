@@ -51,7 +51,7 @@ class RandomStrategies:
     def error(self, seed: int) -> Worst:
         """The largest error of loss, gradients, states and parameters after one step of the strategy of `seed`."""
         module = with_random_signatures(self.module, self.mesh, seed)
-        run_pipeline(Context(), module, "insert-resharding,select-collectives,insert-frees")
+        run_pipeline(Context(), module, "insert-resharding,select-collectives,reuse-buffers,insert-frees")
         model = EagerRun(self.case.training_step(), torch.float64, SEED).model
         found = InterpretedRun(module, model, explicit=True).step(self.batch)
         return max(measure(found, self.expected, 1).values(), key=lambda worst: worst.error)

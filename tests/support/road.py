@@ -14,7 +14,7 @@ ROAD_PASSES = (
     f'add-cluster{{file="{EXAMPLES / "clusters" / "mixed-4.toml"}"}},decompose-mean,canonicalize,cse,dce,'
     'partition-stages{stages=2},search-strategy,balance-ratios,split-batch{parts=4},split-batch{parts=2 axis="half"},'
     'insert-resharding,select-collectives,duplex{axis="half"},overlap,schedule-pipeline{schedule=eager-1f1b},'
-    "plan-transfers,insert-frees,check-memory"
+    "plan-transfers,reuse-buffers,insert-frees,check-memory"
 )
 
 

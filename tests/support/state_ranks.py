@@ -30,7 +30,7 @@ LOSS = nn.functional.cross_entropy
 PIPELINE = (
     "decompose-mean,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,split-batch{parts=2},"
     "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b axis=micro},plan-transfers,"
-    "check-memory,insert-frees"
+    "reuse-buffers,check-memory,insert-frees"
 )
 
 

@@ -196,7 +196,7 @@ def test_the_root_names_what_it_offers():
 
 PIPELINE = (
     "decompose-mean,canonicalize,cse,dce,search-strategy,insert-resharding,select-collectives,overlap,check-memory,"
-    "insert-frees"
+    "reuse-buffers,insert-frees"
 )
 
 

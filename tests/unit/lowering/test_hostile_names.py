@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from emitted import decide_reuse
 from ir_files import context
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -114,6 +115,7 @@ def plain_module() -> ModuleOp:
 
 
 def program(module: ModuleOp) -> str:
+    decide_reuse(module)
     return emit_python(module, name="test", step_spec=None, versions={"shardwright": "1"})
 
 
@@ -195,6 +197,7 @@ def test_a_name_changes_no_program(position: str) -> None:
 def test_what_a_program_is_called_changes_nothing(name: str) -> None:
     """The name of a program is that of a plan's folder, or of a function of the user's."""
     module = plain_module()
+    decide_reuse(module)
 
     def made(text: str) -> str:
         return emit_python(module, name=text, step_spec=text, versions={"shardwright": text, f"{text} too": text})

@@ -32,14 +32,14 @@ CASES = {
 
 MICRO_BATCHES = (
     "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=eliminate},split-batch{parts=2},"
-    "insert-resharding,select-collectives,accumulate,overlap,join-updates,insert-frees"
+    "insert-resharding,select-collectives,accumulate,overlap,join-updates,reuse-buffers,insert-frees"
 )
 """A loop over two parts of the batch, in a function that calls those of layers."""
 
 TWO_STAGES = (
     "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
     "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},plan-transfers,"
-    "insert-frees"
+    "reuse-buffers,insert-frees"
 )
 
 

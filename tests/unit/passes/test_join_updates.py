@@ -129,7 +129,7 @@ def test_groups_bound_what_is_held() -> None:
 
 def test_a_program_writes_over_states_without_copies() -> None:
     module = joined(planned("rmsprop"), 1)
-    run_pipeline(Context(), module, "insert-frees")
+    run_pipeline(Context(), module, "reuse-buffers,insert-frees")
     text = emit(module)
     assert 'rt.foreach_(\n        "add",' in text
     assert '"copy"' not in text

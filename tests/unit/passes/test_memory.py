@@ -96,14 +96,29 @@ def test_an_update_is_in_place():
     assert found.bytes == 2 * KIB + 4
 
 
-def summed(result: str) -> str:
+def partial(result: str) -> str:
     """Return an op whose result is partial, a copy of the argument `%x` on the first rank."""
     return f'%{result} = spmd.partial [{{"gpu"}}] %x out_sharding = <@mesh, #sum> : !t'
 
 
+def around_reduced_sum(*reduce: str) -> str:
+    """
+    Return a program that makes a sum `%s` and holds three more values while `reduce` reduces it to `%b`: five with
+    the argument, and six if the result has memory of its own.
+    """
+    held = [relu(each, "x") for each in "cde"]
+    used = [add("f", "b", "c"), add("g", "f", "d"), add("h", "g", "e"), returned("h")]
+    return "\n".join([partial("p"), partial("q"), add("s", "p", "q", "#sum"), *held, *reduce, *used])
+
+
 def test_an_all_reduce_is_in_place():
+    reduce = '%b = spmd.all_reduce [{"gpu"}] %s out_sharding = <@mesh, #whole> : !t'
+    assert peak(around_reduced_sum(reduce)).bytes == 5 * KIB
+
+
+def test_an_all_reduce_leaves_what_may_be_an_argument_alone():
     reduce = '%b = spmd.all_reduce [{"gpu"}] %a out_sharding = <@mesh, #whole> : !t'
-    assert peak("\n".join([summed("a"), reduce, returned("b")])).bytes == 2 * KIB
+    assert peak("\n".join([partial("a"), reduce, returned("b")])).bytes == 3 * KIB
 
 
 def test_a_gather_makes_the_whole_and_a_slice_nothing():
@@ -122,9 +137,8 @@ def test_results_of_a_started_collective_live_from_its_start():
 
 
 def test_a_started_all_reduce_is_in_place():
-    start = '%t = spmd.start "all_reduce" %a out_shardings = [#spmd.sharding<@mesh, #whole>] : !t'
-    lines = [summed("a"), start, "%b = spmd.wait %t : !t", returned("b")]
-    assert peak("\n".join(lines)).bytes == 2 * KIB
+    start = '%t = spmd.start "all_reduce" %s out_shardings = [#spmd.sharding<@mesh, #whole>] : !t'
+    assert peak(around_reduced_sum(start, "%b = spmd.wait %t : !t")).bytes == 5 * KIB
 
 
 OFFSETS = st.lists(st.integers(0, 12), min_size=3, max_size=3).map(lambda inner: (0, *sorted(inner), 12))
@@ -172,7 +186,7 @@ def test_a_fragment_holds_the_sums_of_its_parts_and_one_part_at_a_time():
 
 def test_a_scatter_holds_what_arrives_beside_its_operand_and_makes_its_result_of_it():
     scatter = '%b = spmd.reduce_scatter [{"gpu"}] %a out_sharding = <@mesh, #half> : !t'
-    found = peak("\n".join([summed("a"), scatter, returned("b")]))
+    found = peak("\n".join([partial("a"), scatter, returned("b")]))
     assert found.bytes == 3 * KIB
     assert found.by_role == {
         **dict.fromkeys(MemoryRole, 0),

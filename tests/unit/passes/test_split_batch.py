@@ -10,7 +10,7 @@ from shardwright.ir.mesh import parse_mesh
 
 PIPELINE = (
     "decompose-mean,canonicalize,cse,dce,search-strategy,split-batch{{parts={parts}}},insert-resharding,"
-    "select-collectives,insert-frees"
+    "select-collectives,reuse-buffers,insert-frees"
 )
 
 

@@ -10,7 +10,7 @@ from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 
 FRONT = "decompose-mean,canonicalize,cse,dce"
-BACK = "insert-resharding,select-collectives,overlap,check-memory,insert-frees"
+BACK = "insert-resharding,select-collectives,overlap,reuse-buffers,check-memory,insert-frees"
 
 
 def agrees(ranks: int, pipeline: str, step: str = "gpt2-tiny") -> None:
@@ -55,7 +55,7 @@ def test_scheduled_stages_train(schedule: str, ranks: str):
     agrees(
         4,
         f'partition-stages{{stages={stages} ranks="{ranks}"}},search-strategy{{algorithm=fixed pins=dp}},'
-        f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,check-memory,insert-frees",
+        f"{SCHEDULED},schedule-pipeline{{schedule={schedule}}},plan-transfers,reuse-buffers,check-memory,insert-frees",
     )
 
 
@@ -80,5 +80,5 @@ def test_stages_have_ratios_of_their_own():
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_skips_cross_stages(stages: int):
-    passes = f"search-strategy,{SCHEDULED},schedule-pipeline,plan-transfers,check-memory,insert-frees"
+    passes = f"search-strategy,{SCHEDULED},schedule-pipeline,plan-transfers,reuse-buffers,check-memory,insert-frees"
     agrees(stages + 1, f"partition-stages{{stages={stages}}},{passes}", "unet-tiny")

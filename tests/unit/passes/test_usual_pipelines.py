@@ -20,7 +20,7 @@ from shardwright.tools.ir_input import load_module
 
 STEP = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
 FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
-LAST = "overlap,join-updates,check-order,check-memory,insert-frees"
+LAST = "overlap,join-updates,check-order,reuse-buffers,check-memory,insert-frees"
 CHANGES = "insert-resharding,select-collectives"
 PIPELINES = {
     "flat": f"search-strategy,{CHANGES}",

@@ -61,6 +61,12 @@ func.func @step(%x: tensor<4xf32> {pipe.stage = 0 : i64}) -> tensor<4xf32> attri
 """
 
 REFUSED = {
+    "a visibility that is none": (
+        '"func.func"() <{function_type = () -> (), sym_name = "f", sym_visibility = ""}> '
+        '({ "func.return"() : () -> () }) : () -> ()',
+        "",
+        'visibility "", expected one of public, private, nested',
+    ),
     "a number of 5000 digits": (attribute("9" * 5000), "", "digits"),
     "a number beyond floats": (device(f"flops = {{float32 = {'9' * 400}}}"), "", "a whole number of 1329 bits"),
     "a number beyond its type": (attribute("dense<99999999999999999999> : tensor<2xi64>"), "", "out of range"),

@@ -1,4 +1,4 @@
-// RUN: opt-tool %s --pass-pipeline='search-plan,check-order,check-memory,insert-frees' --mlir-print-debuginfo=false | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='search-plan,check-order,reuse-buffers,check-memory,insert-frees' --mlir-print-debuginfo=false | filecheck %s
 
 // The plan is a program, with its candidates and a lower bound of its step. Here it is optimal: columns of the weight
 // are split, the batch is whole, and nothing is sent.

@@ -1,4 +1,4 @@
-// RUN: opt-tool %s --pass-pipeline=search-strategy,insert-resharding,select-collectives,insert-frees,search-strategy \
+// RUN: opt-tool %s --pass-pipeline=search-strategy,insert-resharding,select-collectives,reuse-buffers,insert-frees,search-strategy \
 // RUN:   --mlir-print-debuginfo=false | filecheck %s
 
 // What an earlier run was lowered to is taken back, and the second run decides as the first did.

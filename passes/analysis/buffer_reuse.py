@@ -1,0 +1,92 @@
+"""Which op of a step takes over whose memory: `live_buffers`, of every block in the order in which its ops run."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import python_value
+from ...dialects.pipe import FragmentOp, TransferOp, YieldOp
+from ...dialects.spmd import FreeOp
+from ...dialects.stage_program import stage_programs
+from ...dialects.staged import Stages
+from ...dialects.train import UPDATES
+from .liveness import Buffers, Event, Made, live_buffers
+from .memory_events import event_of, first_part_of, results_of, sent_values
+
+
+def reuse_of(func: FuncOp) -> Iterator[tuple[Operation, Sequence[int]]]:
+    """
+    What the ops of a step take over, as `spmd.reuses` has it; of those that may take over something.
+
+    What an op reads from around its fragment is read by other parts too, and stays as it is.
+    """
+    stages, programs = Stages(func), stage_programs(func)
+    looped = {op for program in programs for op in program.loop}
+    for op in func.body.block.ops:
+        if isinstance(op, FragmentOp):
+            yield from _in_fragment(op, looped)
+    updated = set(_replaced_arguments(func))
+    done = func.body.block.last_op
+    assert isinstance(done, ReturnOp), "a step returns"
+    for program in programs:
+        stage = program.stage
+        mine = [value for value in func.body.block.args if stage is None or stages.of_value(value) == stage]
+        ops = [*program.ops, done]
+        events = list(_events(ops, stage, stages))
+        yield from _decided(ops, events, live_buffers(events, mine, updated, sent_values(func, stage, stages)))
+
+
+def _replaced_arguments(func: FuncOp) -> Iterator[SSAValue]:
+    """The arguments whose new value is a result."""
+    for entry in func.res_attrs.data if func.res_attrs is not None else ():
+        if (index := entry.data.get(UPDATES)) is not None:
+            yield func.body.block.args[python_value(index)]
+
+
+def _events(ops: Sequence[Operation], stage: int | None, stages: Stages) -> Iterator[Event]:
+    """What the ops of a block do, a fragment and an end of a transfer being one op each."""
+    order = {op: index for index, op in enumerate(ops)}
+    for op in ops:
+        match op:
+            case FragmentOp():
+                yield Event(tuple((value, None) for value in op.captured), tuple(map(Made, op.results)))
+            case TransferOp() if stages.of_value(op.operand) == stage:
+                yield Event(((op.operand, None),), ())
+            case TransferOp():
+                yield Event((), (Made(op.result),))
+            case _:
+                yield event_of(op, order, stage, stages, decide=True)
+
+
+def _in_fragment(op: FragmentOp, looped: Container[Operation]) -> Iterator[tuple[Operation, Sequence[int]]]:
+    """What the ops of a fragment take over, and the sums of what it yields."""
+    body = [each for each in op.body.block.ops if not isinstance(each, YieldOp | FreeOp)]
+    stages = Stages(_function_of(op))
+    order = {each: index for index, each in enumerate([*body, op])}
+    events = [event_of(each, order, None, stages, decide=True) for each in body]
+    yielded = op.terminator.args
+    sums = (first_part_of(op, position, looped, decide=True) for position in range(len(yielded)))
+    events.append(Event(tuple((value, None) for value in yielded), tuple(sums)))
+    buffers = live_buffers(events, op.captured, ())
+    yield from _decided(body, events[:-1], buffers)
+    if op.outs:
+        yield op, [index if out in buffers.taken_over else -1 for index, out in enumerate(op.outs)]
+
+
+def _function_of(op: FragmentOp) -> FuncOp:
+    func = op.parent_op()
+    assert isinstance(func, FuncOp), "verified"
+    return func
+
+
+def _decided(
+    ops: Sequence[Operation], events: Iterable[Event], buffers: Buffers
+) -> Iterator[tuple[Operation, Sequence[int]]]:
+    for op, event in zip(ops, events, strict=True):
+        over = {made.value: made.over for made in event.makes if made.over is not None}
+        if over:
+            index = {value: at for at, value in enumerate(op.operands)}
+            yield op, [index[over[value]] if value in buffers.taken_over else -1 for value in results_of(op)]

@@ -1,0 +1,117 @@
+"""What `reuse-buffers` writes is what memory is counted by, before and after it, and what the program does."""
+
+import re
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import pytest
+from emitted import emit
+from ir_files import context, parse
+from split_cluster import split_cluster
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
+
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.dialects.reuse import REUSES, reused_by_result
+from shardwright.ir.mesh import parse_mesh
+from shardwright.lowering.codegen.errors import EmitError
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.passes.analysis.memory import memory_use
+from shardwright.passes.pipeline import run_pipeline
+from shardwright.passes.step.step_view import stage_meshes, step_functions
+
+GOLDEN = Path(__file__).parents[1] / "lowering" / "golden"
+CONFIG = GPT2Config(layers=2, width=32, heads=4, vocabulary=52, positions=16)
+SEARCHED = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
+STAGES = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,partition-stages{stages=2},search-strategy,"
+PIPELINES = {
+    "micro-batches": SEARCHED
+    + "split-batch{parts=2},insert-resharding,select-collectives,accumulate,overlap,join-updates",
+    "two stages": STAGES
+    + "split-batch{parts=2},insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=1f1b},"
+    "plan-transfers",
+}
+
+
+def golden(name: str) -> ModuleOp:
+    """The module of a program that is kept."""
+    return parse((GOLDEN / f"{name}.mlir").read_text(), context())
+
+
+def lowered(pipeline: str) -> ModuleOp:
+    """A step of GPT-2 that no pass has decided the memory of."""
+    step = gpt2_step(CONFIG, batch=4, length=8)
+    module = compile_step(step, split_cluster(parse_mesh("dp=2")), PlanOptions(pipeline=PIPELINES[pipeline])).module
+    for op in module.walk():
+        op.attributes.pop(REUSES, None)
+    return module
+
+
+def held(module: ModuleOp) -> Sequence[tuple[Hashable, int, int]]:
+    """What the ranks of each stage hold: each value with memory of its own, from event to event."""
+    (func,) = step_functions(module)
+    uses = [memory_use(func, mesh, stage) for stage, mesh in stage_meshes(module, func)]
+    return [(each.value, each.first, each.last) for use in uses for each in use.buffers]
+
+
+@pytest.mark.parametrize("name", [*sorted(each.stem for each in GOLDEN.glob("*.mlir")), *PIPELINES])
+def test_a_program_holds_as_much_before_as_after(name: str):
+    module = lowered(name) if name in PIPELINES else golden(name)
+    assert not any(REUSES in op.attributes for op in module.walk())
+    before = held(module)
+    run_pipeline(context(), module, "reuse-buffers")
+    assert any(REUSES in op.attributes for op in module.walk()) or name == "empty"
+    assert held(module) == before
+
+
+def with_memory_of_its_own(module: ModuleOp, name: str) -> ModuleOp:
+    """The same, but that the results of one op have memory of their own."""
+    (op,) = (op for op in module.walk() if any(result.name_hint == name for result in op.results))
+    reused = reused_by_result(op)
+    assert reused is not None
+    assert set(reused) != {-1}
+    op.attributes[REUSES] = DenseArrayBase.from_list(i64, [-1] * len(reused))
+    module.verify()
+    return module
+
+
+def decided(module: ModuleOp) -> ModuleOp:
+    """The same after `reuse-buffers`."""
+    run_pipeline(context(), module, "reuse-buffers")
+    return module
+
+
+SUM = """
+#one = #spmd.sig<@mesh, ([{}]) -> ([{}])>
+#two = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>
+spmd.mesh @mesh = <["gpu"=2]>
+func.func @step(%x: tensor<8xf32> {train.batch = "x", spmd.sharding = #spmd.sharding<@mesh, [{}]>})
+    -> (tensor<8xf32> {train.output = 0 : i64}) {
+  %a = aten.relu %x {spmd.signature = #one} : (tensor<8xf32>) -> tensor<8xf32>
+  %b = aten.add.Tensor %a, %x {spmd.signature = #two} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+  func.return %b : tensor<8xf32>
+}
+"""
+
+
+def test_memory_and_program_follow_what_is_written_on_a_sum():
+    taken, own = (decided(parse(SUM, context())) for _ in range(2))
+    with_memory_of_its_own(own, "b")
+    assert len(held(own)) == len(held(taken)) + 1
+    assert "aten.add_.Tensor(a, x)" in emit(taken)
+    assert "aten.add.Tensor(a, x)" in emit(own)
+
+
+def test_memory_and_program_follow_what_is_written_on_a_fragment():
+    taken, own = (decided(golden("stages")) for _ in range(2))
+    with_memory_of_its_own(own, "g.v")
+    assert len(held(own)) == len(held(taken)) + 1
+    returned = [re.search(r"return gv(\.clone\(\))?,", emit(each)) for each in (taken, own)]
+    assert [each and each.group(1) for each in returned] == [None, ".clone()"]
+
+
+def test_an_update_that_does_not_say_it_is_not_emitted():
+    module = decided(golden("updates"))
+    update = next(op for op in module.walk() if op.name == "train.adamw")
+    del update.attributes[REUSES]
+    with pytest.raises(EmitError, match=r"does not say what it writes over \(spmd.reuses\); run reuse-buffers"):
+        emit(module)
