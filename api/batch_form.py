@@ -62,14 +62,14 @@ class BatchForm:
         wanted = {name: each for name, each in self.tensors.items() if not (of_model and name == self.labels)}
         for name in items:
             if name not in batch_items(self.example):
-                raise PlanError(f"{call} was given an item {name!r}, which the example batch lacks: {self._told()}")
+                raise PlanError(f"{call} was given an item {name!r}, which the example batch lacks: {self._expected()}")
         found: list[tuple[str, tuple[int, ...]]] = []
         for name, example in wanted.items():
             if name in items:
                 found.append((name, self._shape(call, name, items[name], example)))
             elif not of_model or self.has_labels:
                 given = ", ".join(map(repr, items)) or "nothing"
-                raise PlanError(f"{call} was given no item {name!r}: found {given}, expected {self._told()}")
+                raise PlanError(f"{call} was given no item {name!r}: found {given}, expected {self._expected()}")
         self._verify_rows(call, dict(found))
         return tuple(found)
 
@@ -80,7 +80,7 @@ class BatchForm:
             more = "; write (x,)" if isinstance(batch, torch.Tensor) and expected is tuple else ""
             raise PlanError(f"{call} was given a {type(batch).__name__}, expected a {expected.__name__}{more}")
         if isinstance(self.example, Mapping) and not is_mapping:
-            raise PlanError(f"{call} was given a {type(batch).__name__}, expected a dict with {self._told()}")
+            raise PlanError(f"{call} was given a {type(batch).__name__}, expected a dict with {self._expected()}")
         given: Any = batch
         return batch_items(given)
 
@@ -99,8 +99,8 @@ class BatchForm:
         """What has as many rows as the batch in the example must have as many as the batch here."""
         counts = {name: shapes[name][0] for name in shapes if self.tensors[name].shape[:1] == (self.rows,)}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-            raise PlanError(f"{call} was given items with different numbers of rows: {told}")
+            details = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+            raise PlanError(f"{call} was given items with different numbers of rows: {details}")
         if self.rows and 0 in counts.values():
             raise PlanError(f"{call} was given a batch without rows")
 
@@ -125,10 +125,10 @@ class BatchForm:
             if name in names and name not in self.tensors and not (of_model and name == self.labels)
         }
 
-    def _told(self) -> str:
-        return told(tuple((name, tuple(each.shape)) for name, each in self.tensors.items()))
+    def _expected(self) -> str:
+        return shapes_text(tuple((name, tuple(each.shape)) for name, each in self.tensors.items()))
 
 
-def told(shapes: Shapes) -> str:
+def shapes_text(shapes: Shapes) -> str:
     """Shapes in words: `'x' [16, 8], 'y' [16]`."""
     return ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes)

@@ -279,7 +279,7 @@ def compile_step(
         CaptureError, PassError, PipelineError, PinError: the step cannot be captured, what was asked cannot be read, or
             no plan obeys it.
     """
-    # A pipeline or pins that cannot be read are told before the step is captured, which takes longer.
+    # A pipeline or pins that cannot be read are reported before the step is captured, which takes longer.
     options.passes(cluster)
     observe("import")
     start = perf_counter()
@@ -314,7 +314,7 @@ def lower(
         observe("emit")
         given = undecided[0] if undecided else None
 
-        def told() -> dict[str, Any]:
+        def checked_report() -> dict[str, Any]:
             if fault := first_fault(module):
                 hint = "run opt-tool --verify-each to see which"
                 raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
@@ -326,10 +326,10 @@ def lower(
             return program, perf_counter() - start
 
         if options.processes == 1:
-            about, (program, spent), texts = told(), emitted(), None
+            about, (program, spent), texts = checked_report(), emitted(), None
         else:
             # What is invalid may fail to be emitted: the one that says why is this process, and fails first.
-            jobs: list[Callable[[], Any]] = [told, emitted, lambda: _text(given), lambda: _text(module)]
+            jobs: list[Callable[[], Any]] = [checked_report, emitted, lambda: _text(given), lambda: _text(module)]
             about, (program, spent), before, planned = side_by_side(_called, jobs, options.processes)
             texts = planned, before
     about["pass_seconds"]["emit"] = spent

@@ -57,22 +57,22 @@ class EarlierPlan:
         on another; as asked where it was not searched for.
         """
         if self.record.candidate is None:
-            return [self._told(each, cluster, adapted=False) for each in compiled(asked)]
+            return [self._logged(each, cluster, adapted=False) for each in compiled(asked)]
         # What it was to obey may be no longer asked for.
         candidate = json.dumps({**self.record.candidate, "pins": []})
         if self._is_for(cluster) and not self.record.adapted:
             # Other options than then, to which it is no answer, are for a search.
             with suppress(PassError):
                 found = compiled(replace(asked, candidate=candidate))
-                return [self._told(each, cluster, adapted=False) for each in found]
+                return [self._logged(each, cluster, adapted=False) for each in found]
         found = compiled(replace(asked, candidate=candidate, adapt=True))
-        return [self._told(each, cluster, adapted=True) for each in found]
+        return [self._logged(each, cluster, adapted=True) for each in found]
 
     def _is_for(self, cluster: Cluster) -> bool:
         mesh = self.record.cluster.mesh
         return mesh.device_count == cluster.mesh.device_count and on_mesh(cluster, mesh) == self.record.cluster
 
-    def _told(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
+    def _logged(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
         """A plan whose report says what state has to be moved, where each old rank goes on as that of its number."""
         old = self.record
         try:

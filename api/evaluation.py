@@ -66,9 +66,9 @@ def predict(variants: Variants, batch: Batch | LocalRows, part: Literal["whole",
         return form.filled([each.whole() for each in given])
     with_rows = [each for each in given if each.result.shape]
     if len({each.result.shape[0] for each in with_rows}) != 1:
-        told = ", ".join(str(list(each.result.shape)) for each in given)
+        details = ", ".join(str(list(each.result.shape)) for each in given)
         raise PlanError(
-            f"predict(part='rows'): the model returns tensors of {told}, which do not have the same number of rows"
+            f"predict(part='rows'): the model returns tensors of {details}, which do not have the same number of rows"
         )
     rows = with_rows[0].rows
     return RowsOfOutput(rows, form.filled([each.part(with_rows[0]) for each in given]))

@@ -29,7 +29,7 @@ from ..lowering.capture.calling import Batch, Precision, ReduceDtype
 from ..lowering.codegen.load_program import load_text
 from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
-from ..runtime.ending import tell_errors_once, watch_job
+from ..runtime.ending import report_errors_once, watch_job
 from ..runtime.executor import Executor
 from ..runtime.faults import FaultBounds
 from ..runtime.launch import process_group
@@ -270,12 +270,12 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
     """Join the process group of the job, which ends with the process, if nobody has; this rank's device."""
     if not dist.is_initialized():
         job = ExitStack()
-        device = job.enter_context(process_group(name, faults, tell_errors=True))
+        device = job.enter_context(process_group(name, faults, report_errors=True))
         _at_end(_leave_job, job)
         _JOINED.append(name)
         return device
     if not _JOINED and (watch := watch_job(name, faults)) is not None:
-        tell_errors_once(watch)
+        report_errors_once(watch)
         _at_end(_leave, watch)
     _JOINED.append(name)
     on_cuda = "nccl" in str(dist.get_backend())

@@ -43,8 +43,8 @@ def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -
             bytes_text(begun["moved_bytes_bound"]),
         )
     for each in report.get("measured", ()):
-        told = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
-        LOG.info("%s: measured %s: %s, predicted %s", name, each["plan"], *told)
+        details = seconds_text(each["measured_step_s"]), seconds_text(each["predicted_step_s"])
+        LOG.info("%s: measured %s: %s, predicted %s", name, each["plan"], *details)
     for each in report["candidates"]:
         LOG.debug("%s: candidate %s", name, each)
     LOG.debug("%s: seconds of passes %s", name, report["pass_seconds"])

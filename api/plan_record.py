@@ -66,9 +66,9 @@ class PlanRecord:
             key = spread.element, id(spread.boxes)
             group = groups.setdefault(key, {"element": spread.element, "values": [], "boxes": spread.boxes})
             group["values"].append(spread.name)
-        told = {"version": _VERSION, "of": digest, "name": self.name, "step": self.step}
-        told |= {"candidate": self.candidate, "adapted": self.adapted}
-        return json.dumps({**told, "cluster": cluster_toml(self.cluster), "state": list(groups.values())}) + "\n"
+        details = {"version": _VERSION, "of": digest, "name": self.name, "step": self.step}
+        details |= {"candidate": self.candidate, "adapted": self.adapted}
+        return json.dumps({**details, "cluster": cluster_toml(self.cluster), "state": list(groups.values())}) + "\n"
 
     @staticmethod
     def read(path: Path, digest: str = "") -> PlanRecord:

@@ -170,8 +170,8 @@ def _verify_same_step(step: _Shapes, old: PlanRecord) -> None:
     had = {spread.name: (spread.shape, spread.element) for spread in old.state}
     for name in (*step, *had):
         if step.get(name) != had.get(name):
-            told = f"it has {_text(had, name)}, the step {_text(step, name)}"
-            raise OtherStepError(f"the old plan belongs to another step: {told}")
+            details = f"it has {_text(had, name)}, the step {_text(step, name)}"
+            raise OtherStepError(f"the old plan belongs to another step: {details}")
 
 
 def _text(values: _Shapes, name: str) -> str:

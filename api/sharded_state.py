@@ -295,8 +295,8 @@ _CLASSES: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def _listed(names: Sequence[str]) -> str:
-    told = ", ".join(map(repr, names[:_MOST_NAMES]))
-    return told if len(names) <= _MOST_NAMES else f"{told} and {len(names) - _MOST_NAMES} more"
+    details = ", ".join(map(repr, names[:_MOST_NAMES]))
+    return details if len(names) <= _MOST_NAMES else f"{details} and {len(names) - _MOST_NAMES} more"
 
 
 _MOST_NAMES = 3

@@ -43,7 +43,7 @@ def find_step(spec: str) -> TrainingStep:
         with drawn_alike():
             made = make()
     except Exception as error:
-        raise StepError(f"{spec} failed: {_told(error)}") from error
+        raise StepError(f"{spec} failed: {_reason(error)}") from error
     if not isinstance(made, TrainingStep):
         raise StepError(
             f"{spec} returned a {type(made).__name__}, expected a shardwright.TrainingStep: end it in "
@@ -71,7 +71,7 @@ def _callable(spec: str) -> Callable[[], object]:
     except ModuleNotFoundError as error:
         raise StepError(f"{spec}: there is no module {error.name!r}, here or installed") from error
     except Exception as error:
-        raise StepError(f"{spec}: {module_name} cannot be imported: {_told(error)}") from error
+        raise StepError(f"{spec}: {module_name} cannot be imported: {_reason(error)}") from error
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -81,7 +81,7 @@ def _callable(spec: str) -> Callable[[], object]:
     return found
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """An error of the user's code, with the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"

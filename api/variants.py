@@ -30,7 +30,7 @@ from ..runtime.groups import Handles
 from ..runtime.plan import PlanError
 from ..runtime.stages import Stage, connect
 from ..runtime.transfers import Lines
-from .batch_form import BatchForm, Shapes, told
+from .batch_form import BatchForm, Shapes, shapes_text
 from .compile import BEGIN, END, import_training_step, versions
 from .training_step import TrainingStep
 
@@ -137,7 +137,7 @@ class Variants:
             return
         verify_alike("shapes", shapes)
         like = self.form.like(shapes, self.form.plain(batch))
-        program, _ = self._made(f"the step for {told(shapes)}", lambda planner: planner.training(like))
+        program, _ = self._made(f"the step for {shapes_text(shapes)}", lambda planner: planner.training(like))
         self.declared[shapes] = program
 
     def training(self, batch: Batch | LocalRows) -> RankProgram | None:
@@ -153,7 +153,7 @@ class Variants:
         if shapes == self._example:
             return None
         if (program := self.declared.get(shapes)) is None:
-            raise PlanError(self._undeclared(told(shapes)))
+            raise PlanError(self._undeclared(shapes_text(shapes)))
         return program
 
     def _of_rows(self, batch: LocalRows) -> RankProgram | None:
@@ -170,7 +170,7 @@ class Variants:
         return [program for shapes, program in self.declared.items() if shapes[0][1][:1] == (count,)]
 
     def _undeclared(self, given: str) -> str:
-        known = "; ".join(map(told, (self._example, *self.declared)))
+        known = "; ".join(map(shapes_text, (self._example, *self.declared)))
         return f"step() was given a batch of {given}, and is planned for {known}: {OTHER_SHAPE.instead}"
 
     @property
@@ -194,12 +194,12 @@ class Variants:
         if key not in self._forward:
             if len(self._forward) >= self.most:
                 raise PlanError(
-                    f"{call} was given batches of more than {self.most} shapes, the latest {told(shapes)}: each needs "
-                    "a program; pad to a few lengths, or raise step.most_programs"
+                    f"{call} was given batches of more than {self.most} shapes, the latest {shapes_text(shapes)}: each "
+                    "needs a program; pad to a few lengths, or raise step.most_programs"
                 )
             verify_alike(f"shapes of batches for {call}", key)
             like = self.form.like(shapes, plain)
-            what = f"the forward pass for {told(shapes)}"
+            what = f"the forward pass for {shapes_text(shapes)}"
             self._forward[key] = self._made(what, lambda planner: planner.forward(returns, like))
         return self._forward[key]
 

@@ -92,7 +92,7 @@ def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[st
     module = planned(name, plans)
     first, found = timed(module, every_rank=every_rank)
     again = [timed(module, every_rank=every_rank)[0] for _ in range(repeat)]
-    events = sum(map(len, found.course.entries)) + len(found.course.traffic)
+    events = sum(map(len, found.execution.entries)) + len(found.execution.traffic)
     return {
         "case": name,
         "ops": sum(1 for _ in found.func.walk()),

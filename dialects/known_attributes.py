@@ -51,11 +51,11 @@ from .step import (
     BALANCE,
     CHECKPOINT,
     CHOSEN,
-    FRUGAL,
+    MEMORY_BUDGET,
+    MEMORY_SAVING,
     PLAN,
     RECOMPUTED,
     REGATHER,
-    ROOM,
     RUNNERS_UP,
     SEARCH,
     WORKING,
@@ -68,7 +68,7 @@ _PARTS = Kind(
     lambda value: isinstance(value, DictionaryAttr) and all(map(is_count, value.data.values())),
 )
 _SLOTS = list_of(instance_of("a #pipe.slot", SlotAttr), "#pipe.slots")
-_POSITIONS = Kind("array<i64: ...>", lambda value: isinstance(value, DenseArrayBase) and value.elt_type == i64)
+_POSITIONS = Kind("array<i64: ...>", lambda value: DenseArrayBase.constr(i64).verifies(value))
 _VISIBILITIES = ("public", "private", "nested")
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -129,8 +129,8 @@ ON_FUNCTIONS: Mapping[str, Kind] = {
     STAGES: list_of(TEXT, "names of meshes"),
     SCHEDULE: list_of(_SLOTS, "lists of #pipe.slots"),
     PINS: list_of(instance_of("a #spmd.pin_entry", PinEntryAttr), "#spmd.pin_entries"),
-    FRUGAL: UNIT,
-    ROOM: NUMBER,
+    MEMORY_SAVING: UNIT,
+    MEMORY_BUDGET: NUMBER,
     SEARCH: ENTRIES,
     PLAN: ENTRIES,
     CHOSEN: ENTRIES,

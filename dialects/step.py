@@ -27,13 +27,13 @@ On an argument with a working copy: whether the copy is made again for backward 
 On an op: the same per result.
 """
 
-FRUGAL = "spmd.frugal"
+MEMORY_SAVING = "spmd.memory_saving"
 """
 On a function in memory-saving mode: from forward to backward only the home or the working copy of a value is kept;
 its other shardings are produced again.
 """
 
-ROOM = "spmd.room"
+MEMORY_BUDGET = "spmd.memory_budget"
 """
 On a function: the memory budget of the next search, in bytes per device, where later passes were found to need the
 rest.

@@ -103,9 +103,9 @@ def main() -> None:
     for number, batch in enumerate(step.loader(training), step.steps):
         loss = step(batch).item()
         schedule.step()
-        told = "  ".join(f"{name} {value:.4f}" for name, value in step.metrics.items())
+        details = "  ".join(f"{name} {value:.4f}" for name, value in step.metrics.items())
         if step.rank == 0:
-            print(f"step {number:3}  loss {loss:.6f}  {told}", flush=True)
+            print(f"step {number:3}  loss {loss:.6f}  {details}", flush=True)
         if options.save and number % SAVE == SAVE - 1:
             step.save(options.save, extra=schedule.state_dict())
         if number % EVERY == EVERY - 1:

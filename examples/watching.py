@@ -51,7 +51,7 @@ def metrics(output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tenso
 
 
 def writers(folder: Path, job: ExitStack) -> list[Writer]:
-    """What is told the numbers of every step: a file, and TensorBoard where it is installed."""
+    """What writes the numbers of every step: a file, and TensorBoard where it is installed."""
     file = job.enter_context((folder / "metrics.csv").open("w", newline=""))
     table = csv.writer(file)
     table.writerow(["step", "loss", "accuracy", "lr"])
@@ -82,13 +82,13 @@ def main() -> None:
     assert step.optimizer is not None
     rates = torch.optim.lr_scheduler.ExponentialLR(step.optimizer, 0.9)
     with ExitStack() as job:
-        told = writers(options.out, job) if step.rank == 0 else []
+        details = writers(options.out, job) if step.rank == 0 else []
         # Of all steps two: the first that is watched also loads the program with ranges.
         watched = schedule(wait=3, warmup=1, active=2, repeat=1)
         profiler = job.enter_context(profile(activities=[ProfilerActivity.CPU], schedule=watched))
         for number, batch in enumerate(step.loader(data, seed=None)):
             numbers = {"loss": step(batch), **step.metrics, "lr": torch.tensor(step.optimizer.rates[0])}
-            for write in told:
+            for write in details:
                 write(number, {name: value.item() for name, value in numbers.items()})
             rates.step()
             profiler.step()

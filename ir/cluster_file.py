@@ -72,7 +72,7 @@ def find_cluster(name: str | Path) -> Cluster:
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """Read a cluster file; ClusterFileError names the file, the line where it can be told, and the field."""
+    """Read a cluster file; ClusterFileError names the file, the line where it is known, and the field."""
     path = Path(path)
     try:
         text = read_text(path)

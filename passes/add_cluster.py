@@ -10,7 +10,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.mesh_ops import ClusterOp, MeshOp
-from ..dialects.step import ROOM
+from ..dialects.step import MEMORY_BUDGET
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import ClusterFileError, find_cluster
 from .step.requirements import require_no_placements
@@ -24,7 +24,7 @@ class AddClusterPass(ModulePass):
 
     Requires: nothing.
     Ensures: the module has one `spmd.mesh @mesh` and one `spmd.cluster`; those that it had are replaced, and the
-    memory budget that `fit-memory` set for them (`spmd.room`) is dropped.
+    memory budget that `fit-memory` set for them (`spmd.memory_budget`) is dropped.
 
     Pipeline: add-cluster{file="local-4"}
 
@@ -67,11 +67,11 @@ class AddClusterPass(ModulePass):
 
 def add_cluster(module: ModuleOp, cluster: Cluster) -> None:
     """
-    Put the mesh and the cluster at the head of a module, in the place of those that it has; the room that `fit-memory`
-    left to a search was of their memory, and goes too.
+    Put the mesh and the cluster at the head of a module, replacing those that it has. The memory budget that
+    `fit-memory` derived from the old ones is removed.
     """
     for func in step_functions(module):
-        func.attributes.pop(ROOM, None)
+        func.attributes.pop(MEMORY_BUDGET, None)
     block = module.body.block
     for op in list(block.ops):
         if isinstance(op, MeshOp | ClusterOp):

@@ -83,7 +83,7 @@ class AnnotateCostsPass(ModulePass):
 
 
 def _annotate(simulation: Simulation) -> None:
-    for entry in (entry for entries in simulation.course.entries for entry in entries):
+    for entry in (entry for entries in simulation.execution.entries for entry in entries):
         if isinstance(entry, SpanRun):
             mesh = simulation.classes[entry.number].place.cluster.mesh
             for op, seconds in _undisturbed(entry).items():
@@ -92,7 +92,7 @@ def _annotate(simulation: Simulation) -> None:
                     work = op_work(op, op.signature, mesh)
                     costs |= {FLOPS: work.flops, BYTES: work.bytes}
                 op.attributes |= _floats(costs)
-    for run in simulation.course.traffic:
+    for run in simulation.execution.traffic:
         run.traffic.op.attributes |= _floats({SECONDS: run.traffic.seconds, BYTES: run.traffic.sent})
     simulation.func.attributes[STEP] = _step(simulation)
 

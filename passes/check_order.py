@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from .analysis.communications import Communication, Half, Moment, moments_by_rank
+from .analysis.communications import Communication, CommunicationEvent, Half, communication_events
 from .errors import describe, fail
 from .step.step_view import step_functions
 
@@ -53,18 +53,18 @@ class CheckOrderPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Check every step function of the module."""
         for func in step_functions(op):
-            by_rank = moments_by_rank(op, func)
+            by_rank = communication_events(op, func)
             _check_groups(by_rank)
             _check_cycles(by_rank)
 
 
-def _check_groups(by_rank: Mapping[int, Sequence[Moment]]) -> None:
+def _check_groups(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> None:
     """Compare, in each group, the order in which its ranks issue their communications."""
     orders: dict[tuple[int, ...], dict[int, list[Communication]]] = {}
-    for rank, moments in by_rank.items():
-        for moment in moments:
-            for group in moment.groups if moment.half is Half.ISSUE else ():
-                orders.setdefault(group, {}).setdefault(rank, []).append(moment.what)
+    for rank, events in by_rank.items():
+        for event in events:
+            for group in event.groups if event.half is Half.ISSUE else ():
+                orders.setdefault(group, {}).setdefault(rank, []).append(event.what)
     for group, order in orders.items():
         first, expected = group[0], order.get(group[0], [])
         for rank in group[1:]:
@@ -87,7 +87,7 @@ def _compare(
         )
 
 
-def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
+def _check_cycles(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> None:
     """Look for a cycle in the order of all ranks together."""
     try:
         _order(by_rank).prepare()
@@ -102,20 +102,20 @@ def _check_cycles(by_rank: Mapping[int, Sequence[Moment]]) -> None:
         )
 
 
-def _order(by_rank: Mapping[int, Sequence[Moment]]) -> TopologicalSorter[Hashable]:
+def _order(by_rank: Mapping[int, Sequence[CommunicationEvent]]) -> TopologicalSorter[Hashable]:
     """
-    What comes directly before what: the moments of a rank one after the other; a communication after all have issued it
+    What comes directly before what: the events of a rank one after the other; a communication after all have issued it
     and before any waits for it.
     """
     order = TopologicalSorter[Hashable]()
-    for rank, moments in by_rank.items():
-        for index, moment in enumerate(moments):
+    for rank, events in by_rank.items():
+        for index, event in enumerate(events):
             node = (rank, index)
             order.add(node, *([(rank, index - 1)] if index else []))
-            if moment.half is Half.ISSUE:
-                order.add(moment.what, node)
+            if event.half is Half.ISSUE:
+                order.add(event.what, node)
             else:
-                order.add(node, moment.what)
+                order.add(node, event.what)
     return order
 
 

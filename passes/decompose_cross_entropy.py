@@ -246,7 +246,7 @@ def _is_loss(op: Operation, overload: str) -> TypeGuard[AtenOp]:
         return False
     reduction, counts = op.arguments().get("reduction"), op.outs[1:]
     if reduction == _NONE:
-        # What is not reduced has no count; only the gradient may be told of it.
+        # Without a reduction there is no count; only the gradient may take one.
         return all(use.operation.name == f"aten.{_LOSS_BACKWARD}" for count in counts for use in count.uses)
     return reduction == _SUM
 

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, Module
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from ..dialects.step import ROOM, SEARCH
+from ..dialects.step import MEMORY_BUDGET, SEARCH
 from .analysis.memory import peak_memory
 from .pipeline import Pipeline, run_pipeline
 from .step.step_view import step_views
@@ -22,7 +22,7 @@ class FitMemoryPass(ModulePass):
 
     A search counts the memory of changes of sharding, but not how early collectives start, nor how many are sent
     together; later passes decide that. The bytes by which the program exceeds what the search predicted are subtracted
-    from the memory budget of the next search (`spmd.room`), and the pipeline runs again on the same function.
+    from the memory budget of the next search (`spmd.memory_budget`), and the pipeline runs again on the same function.
 
     Pipeline: fit-memory{pipeline="search-strategy,insert-resharding,select-collectives,overlap" max=3}
 
@@ -73,7 +73,7 @@ class FitMemoryPass(ModulePass):
             if not excesses:
                 return
             for func, excess in excesses.items():
-                func.attributes[ROOM] = FloatAttr(_believed(func) - excess, 64)
+                func.attributes[MEMORY_BUDGET] = FloatAttr(_believed(func) - excess, 64)
             run_pipeline(ctx, op, pipeline)
 
 

@@ -14,7 +14,7 @@ from ..dialects.sharding_attrs import ShardingAttr
 from ..dialects.spmd import ReshardOp
 from ..dialects.step import (
     BACKWARD,
-    FRUGAL,
+    MEMORY_SAVING,
     SHARDING,
     demanded_sharding,
     is_regathered,
@@ -25,8 +25,8 @@ from ..dialects.step import (
 from ..ir.cluster import Cluster
 from ..ir.collectives import Step
 from ..ir.sharding import Reduction, Sharding
-from .analysis.forms import Forms
 from .analysis.resharding import ReshardCosts
+from .analysis.resharding_plan import ReshardingPlan
 from .errors import fail
 from .step.requirements import require_no_fragments, require_nothing_started
 from .step.step_view import StepView, step_views
@@ -44,9 +44,9 @@ class InsertReshardingPass(ModulePass):
     demand share it, except that a working copy marked `spmd.regather` is made once for forward and again for backward.
     A partial value is summed once: its other shardings are produced from that sum, so that a comparison of what two
     users compute from it sees one number; ops between such a value and the comparison may not pass partial sums on.
-    In memory-saving mode (`spmd.frugal`), every sharding but homes and working copies is produced once for forward and
-    again for backward, and a working copy takes the place of its value. Transfers between stages carry no partial
-    values. Results carry their `spmd.sharding`.
+    In memory-saving mode (`spmd.memory_saving`), every sharding but homes and working copies is produced once for
+    forward and again for backward, and a working copy takes the place of its value. Transfers between stages carry no
+    partial values. Results carry their `spmd.sharding`.
 
     Before:
     ```mlir
@@ -102,7 +102,7 @@ def insert_resharding(view: StepView, cluster: Cluster) -> None:
     _Inserter(view, ReshardCosts(cluster)).run()
 
 
-class _Inserter(Forms[SSAValue]):
+class _Inserter(ReshardingPlan[SSAValue]):
     """Inserts the reshardings of one function; one use."""
 
     def run(self) -> None:
@@ -131,8 +131,8 @@ class _Inserter(Forms[SSAValue]):
         return found
 
     @property
-    def is_frugal(self) -> bool:
-        return FRUGAL in self.view.func.attributes
+    def saves_memory(self) -> bool:
+        return MEMORY_SAVING in self.view.func.attributes
 
     def make(
         self, value: SSAValue, start: SSAValue, step: Step, before: Operation, user: Operation, again: bool
@@ -145,8 +145,8 @@ class _Inserter(Forms[SSAValue]):
         self.view.func.body.block.insert_op_before(op, before)
         return op.result
 
-    def give(self, use: Use, form: SSAValue) -> None:
-        use.operation.operands[use.index] = form
+    def give(self, use: Use, copy: SSAValue) -> None:
+        use.operation.operands[use.index] = copy
 
 
 def _verify_whole_sums(op: ComputeOp) -> None:

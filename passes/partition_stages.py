@@ -155,15 +155,15 @@ class PartitionStagesPass(ModulePass):
     def _given(self, func: FuncOp, cluster: Cluster) -> tuple[int, ...]:
         assert self.ranks is not None
         counts = _numbers(func, "ranks", self.ranks)
-        mesh, told = cluster.mesh, f'ranks="{self.ranks}"'
+        mesh, details = cluster.mesh, f'ranks="{self.ranks}"'
         if len(counts) != self.stages:
-            fail(func, f"{told} has {len(counts)} stages, expected {self.stages}")
+            fail(func, f"{details} has {len(counts)} stages, expected {self.stages}")
         if min(counts) < 1:
-            fail(func, f"{told}: stage {counts.index(min(counts))} has no device; give it at least one")
+            fail(func, f"{details}: stage {counts.index(min(counts))} has no device; give it at least one")
         if sum(counts) != mesh.device_count:
-            fail(func, f"{told} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
+            fail(func, f"{details} adds up to {sum(counts)}, mesh {mesh} has {mesh.device_count} ranks")
         if not is_division(mesh, counts):
-            fail(func, f"{told}: a stage occupies neither full rows of mesh {mesh} nor a part of one row")
+            fail(func, f"{details}: a stage occupies neither full rows of mesh {mesh} nor a part of one row")
         return counts
 
     def _costs(self, view: StepView, layers: Layers, cluster: Cluster, counts: tuple[int, ...]) -> StageCosts:

@@ -15,8 +15,8 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import ComputeOp
 from ..dialects.step import (
-    FRUGAL,
-    ROOM,
+    MEMORY_BUDGET,
+    MEMORY_SAVING,
     SEARCH,
 )
 from ..ir.cluster import Cluster
@@ -49,7 +49,7 @@ class SearchStrategyPass(ModulePass):
     first. What is pinned (`add-pins`) is obeyed, and stays.
     Ensures: every compute op has a `spmd.signature`, every argument a `spmd.sharding`; a value with several
     users may have a `spmd.working` placement; the function's `spmd.search` has the cost and a lower bound of
-    it, in seconds. Where memory is short, the function is in memory-saving mode (`spmd.frugal`).
+    it, in seconds. Where memory is short, the function is in memory-saving mode (`spmd.memory_saving`).
 
     Before:
     ```mlir
@@ -102,7 +102,7 @@ class SearchStrategyPass(ModulePass):
     memory: int | float | None = None
     """Bytes per device that a plan may use; by default what the cluster's smallest device has, less a tenth for the
     buffers of collectives, which are decided later; never more than the memory budget set by `fit-memory`
-    (`spmd.room`)."""
+    (`spmd.memory_budget`)."""
 
     parameters: int | float = 1.0
     """The weight of the seconds of gathers of parameters and reductions of gradients, which run beside compute."""
@@ -120,7 +120,7 @@ class SearchStrategyPass(ModulePass):
         if self.pins is not None:
             AddPinsPass(self.pins).apply(ctx, op)
         for func in step_functions(op):
-            func.attributes.pop(FRUGAL, None)
+            func.attributes.pop(MEMORY_SAVING, None)
         found: dict[FuncOp, list[Found]] = {}
         for view, cluster in step_views(op):
             stage = search(view, cluster, self.algorithm, self.memory, self._weights)
@@ -157,17 +157,17 @@ def search_within(
     view: StepView,
     cluster: Cluster,
     constraints: Constraints,
-    room: float,
+    budget: float,
     algorithm: Algorithm = "eliminate",
     weights: Weights = Weights(),
 ) -> Found:
-    """Search one step function, or one stage of it, within `room` bytes per device, and write what was found."""
+    """Search one step function, or one stage of it, within `budget` bytes per device, and write what was found."""
     found = solve_within(
         view,
         cluster,
         lambda prices: build_problem(view, cluster, constraints, weights, prices),
         lambda problem, allowance: _solved(problem, constraints, algorithm, allowance),
-        room,
+        budget,
     )
     write_strategy(view, found.strategy)
     return found
@@ -175,9 +175,9 @@ def search_within(
 
 def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
     """The bytes per device that a plan may use."""
-    room = (1.0 - HEADROOM) * cluster.memory if memory is None else memory
-    left = func.attributes.get(ROOM)
-    return min(room, left.value.data) if isinstance(left, FloatAttr) else room
+    budget = (1.0 - HEADROOM) * cluster.memory if memory is None else memory
+    left = func.attributes.get(MEMORY_BUDGET)
+    return min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
 
 
 def _solved(

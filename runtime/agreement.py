@@ -132,8 +132,8 @@ def _verify_same_forms(first: Sequence[tuple[Any, ...]], other: Sequence[tuple[A
     if first == other:
         return
     only = [row for row in first if row not in other], [row for row in other if row not in first]
-    told = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
-    here, there = (each or "nothing more" for each in told)
+    details = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
+    here, there = (each or "nothing more" for each in details)
     raise PlanError(
         f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build the same model on all "
         "ranks"

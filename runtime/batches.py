@@ -55,9 +55,9 @@ def batch_rows(plan: Plan, rank: int, plans: Sequence[Plan] = ()) -> tuple[int, 
         return others[0].shape[0], range(0)
     found = {(value.shape[0], (rows := value.slices(plan.mesh, rank)[0]).start, rows.stop) for value in items}
     if len(found) != 1:
-        told = "; ".join(f"{value.name!r} has {list(value.shape)} as {value.sharding or 'whole'}" for value in items)
+        details = "; ".join(f"{value.name!r} has {list(value.shape)} as {value.sharding or 'whole'}" for value in items)
         raise PlanError(
-            f"plan {plan.name!r} gives rank {rank} different rows of the items of a batch: {told or 'there are none'};"
+            f"plan {plan.name!r} gives rank {rank} different rows of the items of a batch: {details or 'none'};"
             " hand it the global batch"
         )
     count, start, stop = found.pop()

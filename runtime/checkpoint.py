@@ -139,8 +139,8 @@ def write(
     def commit(files: Mapping[str, list[Any]]) -> None:
         if not is_first:
             return
-        told = {"version": VERSION, "step": notes.step, "seed": notes.seed, "rates": notes.rates}
-        manifest = {**told, "loaders": notes.loaders, "files": files, "sha256": ""}
+        details = {"version": VERSION, "step": notes.step, "seed": notes.seed, "rates": notes.rates}
+        manifest = {**details, "loaders": notes.loaders, "files": files, "sha256": ""}
         manifest["sha256"] = _text_digest(manifest)
         text = json.dumps(manifest, indent=1)
         _write_file(unfinished / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))

@@ -22,7 +22,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass
 class Turn:
-    """Whether a rank waits for others that write or read a checkpoint with it: what is told of it, empty if not."""
+    """What a rank that waits for the others of a checkpoint reports, empty if it does not wait."""
 
     waits: bool = False
 
@@ -100,8 +100,8 @@ class Ranks:
             done, message = None, _told(failure) if failure is not None else ""
         except Exception as error:
             done, message = None, _told(error)
-        told = self.gather(message, patient)
-        if failed := [(rank, message) for rank, message in enumerate(told) if message]:
+        details = self.gather(message, patient)
+        if failed := [(rank, message) for rank, message in enumerate(details) if message]:
             rank, message = failed[0]
             raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
         return cast("Returned", done)

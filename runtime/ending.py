@@ -51,7 +51,7 @@ def verify_launcher(name: str, seconds: float) -> None:
         seconds: for which nothing has to listen there until it counts as gone.
 
     Raises:
-        SystemExit: it is gone; the first rank of this machine has told it.
+        SystemExit: it is gone; the first rank of this machine has reported it.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
@@ -80,7 +80,7 @@ def await_ranks(name: str, store: Store, rank: int, world: int, seconds: float) 
     Wait until all ranks of a job have come.
 
     Raises:
-        SystemExit: some have not, once the time is up; the first rank that has come has told it.
+        SystemExit: some have not, once the time is up; the first rank that has come has reported it.
     """
     if missing := _missing(store, rank, world, seconds):
         if rank == min(set(range(world)) - set(missing)):
@@ -110,7 +110,7 @@ def missing_text(missing: Sequence[int], seconds: float) -> str:
     )
 
 
-def tell_errors_once(watch: Watch) -> None:
+def report_errors_once(watch: Watch) -> None:
     """From now on an error that ends the script of this rank is reported by one rank of the job, and ends them all."""
     shown = sys.excepthook
 
@@ -123,7 +123,7 @@ def tell_errors_once(watch: Watch) -> None:
 
 def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
     """
-    This rank has failed with an error: tell it, unless another rank is the cause or has told it, and end the others.
+    Report the error of this rank, unless another rank is the cause or has reported its own, and end the others.
 
     Args:
         shown: what shows an error with its traceback, where its message is not all that there is to say; None for
@@ -133,7 +133,7 @@ def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
         return
     cause = error.__cause__ if error.__cause__ is not None and is_lost_peer(error.__cause__) else error
     HERE.failed(cause)
-    text = f"{watch.judge.named(dist.get_rank())}: {told(error, HERE.place)}"
+    text = f"{watch.judge.named(dist.get_rank())}: {error_text(error, HERE.place)}"
 
     def tell() -> None:
         print(f"{watch.name}: {text}", file=sys.stderr, flush=True)
@@ -157,7 +157,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
-def told(error: BaseException, where: str = "") -> str:
+def error_text(error: BaseException, where: str = "") -> str:
     """
     What to say of an error in one line.
 

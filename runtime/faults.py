@@ -23,7 +23,7 @@ from .groups import TIMEOUT
 Done = TypeVar("Done")
 
 Phase = Literal["script", "step", "left", "failed", "ending"]
-"""In the script's own code, in a training step, at its end, failed with an error; told to end by a signal."""
+"""In the script's own code, in a training step, at its end, failed with an error; ended by a signal."""
 
 Patience = Literal["", "plan", "save"]
 """The bound of a wait that may last, by its name in `FaultBounds`; empty for one that may not."""
@@ -79,7 +79,7 @@ class FaultBounds:
 
     @property
     def timeout(self) -> timedelta:
-        """Of collectives: longer than any wait, so that it is told who is waited for."""
+        """Of collectives: longer than any wait, so that the watch can report who is waited for."""
         longest = max(self.start, self.plan, self.save) + 2 * self.silent
         return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
@@ -114,7 +114,7 @@ class Here:
         What `done` returns, which waits for other ranks.
 
         Args:
-            what: is waited for; its `str` is told, which is empty while this rank itself is at work.
+            what: is waited for; its `str` is reported, empty while this rank itself is computing.
             patient: the bound of the wait, if it may last.
         """
         outer = self.waits_for, self.patient

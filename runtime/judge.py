@@ -129,10 +129,10 @@ class Judge:
         left = [rank for rank, each in enumerate(self._reports) if each.phase == "left"]
         steps = {self._reports[rank].step for rank in left}
         if len(left) == len(self._reports) and len(steps) > 1:
-            told = ", ".join(f"{each.step} on {self.named(rank)}" for rank, each in enumerate(self._reports))
+            details = ", ".join(f"{each.step} on {self.named(rank)}" for rank, each in enumerate(self._reports))
             return Verdict(
                 (),
-                f"the ranks ran different numbers of training steps: {told}; give all ranks the same batches",
+                f"the ranks ran different numbers of training steps: {details}; give all ranks the same batches",
             )
         for rank in self._waiting(now) if left else ():
             mine = self._reports[rank]

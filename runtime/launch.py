@@ -24,10 +24,10 @@ from torch.distributed.rendezvous import rendezvous
 from .communicator import Communicator
 from .ending import (
     await_ranks,
+    error_text,
     fail,
+    report_errors_once,
     stay_on_loopback,
-    tell_errors_once,
-    told,
     verify_launcher,
     watch_job,
 )
@@ -110,7 +110,7 @@ def backend_of(device: torch.device) -> str:
 
 @contextmanager
 def process_group(
-    name: str, bounds: FaultBounds = FaultBounds(), *, tell_errors: bool = False
+    name: str, bounds: FaultBounds = FaultBounds(), *, report_errors: bool = False
 ) -> Iterator[torch.device]:
     """
     The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
@@ -122,7 +122,7 @@ def process_group(
     Args:
         name: of the program, for messages.
         bounds: how soon a fault ends the job.
-        tell_errors: whether an error is told as soon as it ends the script, which may not reach the context.
+        report_errors: whether an error is reported as soon as it ends the script, which may not reach the context.
     """
     device = rank_device()
     if "RANK" not in os.environ:
@@ -144,8 +144,8 @@ def process_group(
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=bounds.timeout)
     try:
         watch = watch_job(name, bounds)
-        if watch is not None and tell_errors:
-            tell_errors_once(watch)
+        if watch is not None and report_errors:
+            report_errors_once(watch)
         try:
             yield device
         except BaseException as error:
@@ -219,11 +219,11 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 @contextmanager
 def _errors_told(name: str) -> Iterator[None]:
-    """In the place of a traceback a message and exit code 1, for the only rank: others are told by the watch."""
+    """Print a message and exit with code 1 in place of a traceback, for a single rank; the watch does for several."""
     try:
         yield
     except Exception as error:
-        print(f"{name}: rank {os.environ.get('RANK', '0')}: {told(error)}", file=sys.stderr, flush=True)
+        print(f"{name}: rank {os.environ.get('RANK', '0')}: {error_text(error)}", file=sys.stderr, flush=True)
         raise SystemExit(1) from error
 
 

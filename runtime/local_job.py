@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
-"""For which ranks may take to end by themselves, and then once they were told to."""
+"""For which ranks may take to end by themselves, and then after a signal."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -30,7 +30,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
         Of the rank that failed first its number and exit code, which is negative for a signal; None if none did.
 
     Raises:
-        KeyboardInterrupt: this process was interrupted, or told to end; the ranks have ended.
+        KeyboardInterrupt: this process was interrupted, or got SIGTERM; the ranks have ended.
     """
     listening = socket.create_server((_LOOPBACK, 0), backlog=max(ranks, 128))
     port = listening.getsockname()[1]

@@ -220,11 +220,11 @@ def verify_same_plan(digest: str) -> None:
     for rank, (other, torch_version, python, _) in enumerate(everyone):
         kinds.setdefault((other, torch_version, python), []).append(rank)
     if len(kinds) > 1:
-        told = "; ".join(
+        details = "; ".join(
             f"ranks {ranks} (on {', '.join(sorted({everyone[r][3] for r in ranks}))}) have plan {other[:12]} "
             f"with torch {torch_version} and Python {python}"
             for (other, torch_version, python), ranks in kinds.items()
         )
         raise PlanError(
-            f"the ranks run different programs: {told}; start all ranks from the same file, with the same versions"
+            f"the ranks run different programs: {details}; start all ranks from the same file, with the same versions"
         )

@@ -205,9 +205,9 @@ class Marks:
         step = answers[0]["step"]
         for what in ("losses", "rates"):
             if odd := _minority([each[what] for each in answers]):
-                told = "learning rates" if what == "rates" else "losses"
+                details = "learning rates" if what == "rates" else "losses"
                 who = _names(odd, named)
-                return f"step {step}: {who} had other {told} than the other ranks since the start; {_MEND}"
+                return f"step {step}: {who} had other {details} than the other ranks since the start; {_MEND}"
         by_rows: dict[str, list[int]] = {}
         for rank, each in enumerate(answers):
             by_rows.setdefault(each["rows"], []).append(rank)

@@ -14,8 +14,8 @@ from .judge import Verdict
 VERDICT = "verdict"
 """What holds the verdict, in the store; empty while there is none."""
 
-_TELLER, _TOLD, _ENDS = "teller", "told", "ends"
-KEYS = (VERDICT, _TELLER, _TOLD)
+_REPORTER, _REPORTED, _ENDS = "reporter", "reported", "ends"
+KEYS = (VERDICT, _REPORTER, _REPORTED)
 """What is in the store once `Verdicts.open` was called."""
 
 _POLL_SECONDS = 0.02
@@ -69,23 +69,23 @@ class Verdicts:
         Returns:
             The verdict.
         """
-        found, told = self.store.multi_get([VERDICT, _TOLD])
+        found, reported = self.store.multi_get([VERDICT, _REPORTED])
         teller, verdict = _parsed(found)
         before, deadline = "", time.monotonic() + self.patience
-        while not told:
+        while not reported:
             if self.is_dead(teller) or time.monotonic() > deadline:
-                taken = self.store.compare_set(_TELLER, before, str(self.rank)).decode()
+                taken = self.store.compare_set(_REPORTER, before, str(self.rank)).decode()
                 if taken == str(self.rank):
                     self._write(verdict, tell)
                     break
                 before, teller, deadline = taken, int(taken), time.monotonic() + self.patience
             time.sleep(_POLL_SECONDS)
-            (told,) = self.store.multi_get([_TOLD])
+            (reported,) = self.store.multi_get([_REPORTED])
         return verdict
 
     def _write(self, verdict: Verdict, tell: Callable[[Verdict], None]) -> None:
         tell(verdict)
-        self.store.set(_TOLD, "yes")
+        self.store.set(_REPORTED, "yes")
 
     def end(self, others: int, seconds: float) -> None:
         """

@@ -233,7 +233,7 @@ class Watch:
         _tell_agent(verdict.text)
 
     def claim(self, verdict: Verdict) -> NoReturn:
-        """Make a verdict that of the job, unless there is one, have it told and end all ranks."""
+        """Make a verdict that of the job, unless there is one, have it reported and end all ranks."""
         with self._lock:
             self._end_with(self._verdicts.claim(verdict, self._tell))
 

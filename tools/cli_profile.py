@@ -123,11 +123,11 @@ def _ended(number: int, frame: FrameType | None) -> NoReturn:
 
 def _leave(error: BaseException, rank: int, output: Output, request: ProfileRequest, path: Path | None) -> NoReturn:
     """End a rank of a job that failed: rank 0 writes what there is, one that failed itself says how."""
-    told = reason(error)
+    details = reason(error)
     if rank == 0 and request.progress is not None and not isinstance(error, ProfileError):
-        _say(_partial(output, request.progress, path, told))
+        _say(_partial(output, request.progress, path, details))
     elif not is_lost_peer(error) and (rank == 0 or not isinstance(error, ProfileError | SystemExit)):
-        _say(_error(f"rank {rank}: {told}"))
+        _say(_error(f"rank {rank}: {details}"))
     # Threads that wait for a rank that is gone could not be ended otherwise.
     os._exit(1)
 

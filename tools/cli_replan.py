@@ -41,14 +41,14 @@ def _replan(options: Namespace) -> int:
         phase("reading the plan")
         undecided, old = load_module(str(folder / UNDECIDED)), _record(folder, report)
         if old.cluster.mesh.device_count != report["ranks"]:
-            told = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
-            raise _error(f"the files in {folder} belong to different plans: {told}", f"plan again: {again}")
+            details = f"plan.json is of {report['ranks']} ranks, step.mlir of {old.cluster.mesh.device_count}"
+            raise _error(f"the files in {folder} belong to different plans: {details}", f"plan again: {again}")
         phase("planning")
         try:
             found = replan(undecided, old, cluster, options.remaining, processes=side_processes())
         except OtherStepError as error:
-            told = f"the files in {folder} belong to different plans: {error}"
-            raise _error(told, f"plan again: {again}") from error
+            details = f"the files in {folder} belong to different plans: {error}"
+            raise _error(details, f"plan again: {again}") from error
         except ValueError as error:
             raise _error(str(error), "list with --remaining each old rank that remains, once") from error
     written = found.step.save(options.out, process_began())

@@ -94,11 +94,11 @@ class NumericsCheck:
         except PassError:
             raise
         except (DiagnosticException, RuntimeError, MemoryError, ValueError, OverflowError) as error:
-            told = str(error).strip() or type(error).__name__
+            details = str(error).strip() or type(error).__name__
             # Ops and types that are not run, and sizes that torch refuses, are the input's.
             if isinstance(error, DiagnosticException) and not isinstance(error.__cause__ or error, VerifyException):
-                raise PassError(each.name, "unsound", told) from error
-            first = told.partition("\n")[0]
+                raise PassError(each.name, "unsound", details) from error
+            first = details.partition("\n")[0]
             raise PassError(
                 each.name, "failed",
                 f"the module cannot be interpreted to compare its results: {first}",

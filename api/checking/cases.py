@@ -110,10 +110,10 @@ class CheckResult:
         return not self.message and all(worst.error <= self.tolerance for worst in self.errors)
 
     def __str__(self) -> str:
-        told = self.message or "; ".join(
+        details = self.message or "; ".join(
             f"{worst.kind} {worst.error:.2g} ({worst.name}, step {worst.step})" for worst in self.errors
         )
-        return f"{self.case}: {'agrees' if self.passed else 'DIFFERS'}: {told} (tolerance {self.tolerance:g})"
+        return f"{self.case}: {'agrees' if self.passed else 'DIFFERS'}: {details} (tolerance {self.tolerance:g})"
 
 
 def result_of(case: CheckCase, worst: dict[str, Worst], tolerance: float | None) -> CheckResult:

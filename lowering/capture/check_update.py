@@ -84,10 +84,10 @@ def _difference(run: SmallRun, name: str, update: CapturedUpdate) -> str | None:
     tolerance = max(_TOLERANCE.get(dtype, 0.0) for dtype in _dtypes(update.graph))
     parameter = run.begin[name]
     states = [torch.full(state.shape, state.initial, dtype=state.dtype) for state in update.states]
-    for step, (gradients, moments) in enumerate(zip(run.gradients, run.moments, strict=True)):
+    for step, (gradients, snapshots) in enumerate(zip(run.gradients, run.snapshots, strict=True)):
         rate = torch.tensor(run.rate(name, step), dtype=torch.float64)
         parameter, *states = module(parameter, gradients[name], *states, torch.tensor(float(step)), rate)
-        expected = moments[name]
+        expected = snapshots[name]
         if not _is_close(parameter, expected.parameter, tolerance):
             return f"the parameter after step {step + 1}"
         for spec, state in zip(update.states, states, strict=True):

@@ -73,10 +73,10 @@ class _Replay(torch.fx.Interpreter):
 
 def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
     # Where it fails it shows the graph so far, before an error that does not refer to it.
-    with warnings.catch_warnings(record=True) as told, contextlib.redirect_stderr(io.StringIO()):
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
-    if any("_buffers" in str(each.message) for each in told):
+    if any("_buffers" in str(each.message) for each in caught):
         raise CaptureError(f"forward assigns a new tensor to a buffer; {REPLACED_BUFFER.instead}")
     assert isinstance(graph, torch.fx.GraphModule)
     return graph

@@ -30,7 +30,7 @@ _COUNTED_BY_TORCH = ("_step_count", "_opt_called")
 
 
 @dataclass(frozen=True)
-class ParameterMoment:
+class ParameterSnapshot:
     """A parameter and its states after a step."""
 
     parameter: torch.Tensor
@@ -48,7 +48,7 @@ class SmallRun:
         group_of: by parameter, the number of its group.
         begin: by parameter, what it was.
         gradients: by step, by parameter.
-        moments: by step, by parameter.
+        snapshots: by step, by parameter.
         forms: by parameter, what was seen of its states.
     """
 
@@ -57,7 +57,7 @@ class SmallRun:
     group_of: Mapping[str, int]
     begin: Mapping[str, torch.Tensor]
     gradients: Sequence[Mapping[str, torch.Tensor]]
-    moments: Sequence[Mapping[str, ParameterMoment]]
+    snapshots: Sequence[Mapping[str, ParameterSnapshot]]
     forms: Mapping[str, UpdateForm]
 
     def rate(self, parameter: str, step: int) -> float:
@@ -80,9 +80,9 @@ def small_run(
     runs[0].run(len(RATES))
     runs[1].run(1)
     one, other = runs
-    forms = {name: _form(one, other, name) for name in one.moments[0]}
+    forms = {name: _form(one, other, name) for name in one.snapshots[0]}
     return SmallRun(
-        untouched.optimizer, untouched.parameters, one.group_of, untouched.values(), one.gradients, one.moments, forms
+        untouched.optimizer, untouched.parameters, one.group_of, untouched.values(), one.gradients, one.snapshots, forms
     )
 
 
@@ -98,7 +98,7 @@ def _rate(group: Mapping[str, Any], step: int) -> float:
 
 class _OptimizerRun:
     def __init__(self, make: Callable[..., Any], parameters: Mapping[str, nn.Parameter], seed: int) -> None:
-        # Another rate in each run: a state that begins with it has to be told from one that begins with a constant.
+        # Another rate in each run: to distinguish a state that begins with it from one that begins with a constant.
         self.scale = 1.0 if seed == 0 else 0.6
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = {
@@ -107,7 +107,7 @@ class _OptimizerRun:
         }
         self.optimizer = build_optimizer(make, self.parameters)
         self.gradients: list[dict[str, torch.Tensor]] = []
-        self.moments: list[dict[str, ParameterMoment]] = []
+        self.snapshots: list[dict[str, ParameterSnapshot]] = []
         self.group_counts: list[dict[str, float]] = [{} for _ in self.optimizer.param_groups]
         self.first: dict[str, Mapping[str, Any]] = {}
         groups = enumerate(self.optimizer.param_groups)
@@ -157,13 +157,13 @@ class _OptimizerRun:
             self._refuse(f"cannot run step() on its own ({type(error).__name__}: {error})", error)
         self.gradients.append(gradients)
         after = {
-            name: ParameterMoment(
+            name: ParameterSnapshot(
                 self.parameters[name].detach().clone(),
                 {key: _copied(value) for key, value in self.optimizer.state.get(self.parameters[name], {}).items()},
             )
             for name in gradients
         }
-        self.moments.append(after)
+        self.snapshots.append(after)
 
     def _compare_groups(self, groups: Sequence[Mapping[str, Any]], step: int) -> None:
         """Find settings that count steps; anything else may not change."""
@@ -237,7 +237,7 @@ class _States(defaultdict[Any, Any]):
 
 def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
     """What is known of the states of a parameter, from two runs on other numbers."""
-    seen = [moment[name].states for moment in one.moments]
+    seen = [snapshot[name].states for snapshot in one.snapshots]
     if any(set(states) != set(seen[0]) for states in seen):
         one._refuse("keeps different states in later steps than after the first")
     initial: dict[str, float] = {}

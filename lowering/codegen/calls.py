@@ -23,7 +23,7 @@ from .sizes import Sizes
 from .where import Where
 
 _FACTORY_DEVICE = "device=comm.device"
-MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.told_device)
+MADE_ON_DEVICE = frozenset(name for name, op in FUSED_OPS.items() if op.takes_device)
 """Functions that need not have a tensor of the rank's device: the seed is in the memory of the host."""
 
 

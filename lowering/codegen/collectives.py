@@ -46,7 +46,7 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
-"""The method that the communicator is not told of: it takes what suits its backend."""
+"""The method that is not passed to the communicator: the default of its backend."""
 
 HIERARCHICAL = "hierarchical"
 

@@ -25,12 +25,12 @@ class FusedOp:
             function is tested against. Parameters without a default, and not annotated as ``| None``, are required.
         stands_for: the ops of torch that capture replaces by it, by full name, each with the names under which its
             schema has the definition's arguments; none where it has the same arguments in the same order.
-        told_device: whether a call is told on which device the result is to be.
+        takes_device: whether a call has an argument for the device of the result.
     """
 
     definition: Callable[..., Any]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    told_device: bool = False
+    takes_device: bool = False
 
     @property
     def name(self) -> str:

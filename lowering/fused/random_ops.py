@@ -159,7 +159,7 @@ def random_integers(
 OPS = (
     FusedOp(random_dropout),
     *(
-        FusedOp(drawn, told_device=True)
+        FusedOp(drawn, takes_device=True)
         for drawn in (random_bernoulli, random_uniform, random_normal, random_exponential, random_integers)
     ),
 )

@@ -102,7 +102,7 @@ def _called(
 def _typed(
     op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
 ) -> torch.Tensor:
-    """A result in the dtype that its type says; for one that the op was told not to compute, zeros."""
+    """A result in the dtype that its type says; for one that the op was asked not to compute, zeros."""
     value = op.outs[index]
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:

@@ -117,7 +117,7 @@ def filled(spread: Spread) -> Spread:
     """A value that is there for one part of an axis that splits it, with zeros for the other parts."""
     first = next(part for part in spread.parts if part is not None)
     if spread.sharding.partial:
-        raise ValueError(f"a part of a value that is spread as {spread.sharding} cannot be told from the sum of all")
+        raise ValueError(f"one part of a value in sharding {spread.sharding} cannot be found from the sum of all")
     shapes = (local_shape(spread.shape, spread.sharding, spread.mesh, rank) for rank in range(spread.mesh.device_count))
     parts = (first.new_zeros(shape) if part is None else part for part, shape in zip(spread.parts, shapes, strict=True))
     return replace(spread, parts=tuple(parts))

@@ -151,7 +151,7 @@ def _problem(
         return _difference(interpret(module, inputs, check_replicas=defined), expected, mesh, found, defined)
     except _REFUSALS as error:
         try:
-            # A wrong value is better told by its place than by copies of it that differ.
+            # Report a wrong value by its position rather than as replicas that differ.
             return _difference(interpret(module, inputs), expected, mesh, found, defined) or str(error)
         except _REFUSALS:
             return str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -88,5 +88,5 @@ def _decided(
     for op, event in zip(ops, events, strict=True):
         over = {made.value: made.over for made in event.makes if made.over is not None}
         if over:
-            index = {value: at for at, value in enumerate(op.operands)}
+            index: dict[Hashable, int] = {value: at for at, value in enumerate(op.operands)}
             yield op, [index[over[value]] if value in buffers.taken_over else -1 for value in results_of(op)]

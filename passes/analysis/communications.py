@@ -46,7 +46,7 @@ class Communication:
 
 
 @dataclass(frozen=True)
-class Moment:
+class CommunicationEvent:
     """
     What a rank does about a communication.
 
@@ -59,10 +59,10 @@ class Moment:
     groups: tuple[tuple[int, ...], ...]
 
 
-def moments_by_rank(module: ModuleOp, func: FuncOp) -> dict[int, list[Moment]]:
+def communication_events(module: ModuleOp, func: FuncOp) -> dict[int, list[CommunicationEvent]]:
     """By rank of the job, what it communicates in its order."""
     ranks = {op.sym_name.data: op.ranks for op in module.ops if isinstance(op, MeshOp)}
-    found: dict[int, list[Moment]] = {}
+    found: dict[int, list[CommunicationEvent]] = {}
     for (_, mesh), program in zip(stage_meshes(module, func), stage_programs(func), strict=True):
         steps = list(_steps(program, mesh))
         for place, rank in enumerate(ranks[mesh.name]):
@@ -108,15 +108,15 @@ def _of_op(op: Operation, part: int, mesh: Mesh) -> Iterator[_StageStep]:
 
 def _moment(
     step: _StageStep, place: int, rank: int, mesh: Mesh, ranks: Mapping[str, Sequence[int]]
-) -> Moment | None:
+) -> CommunicationEvent | None:
     """A step as the device at `place` of the mesh takes it; None where it has no share in it."""
     what = Communication(step.op, step.part or 0)
     if isinstance(step.op, TransferOp):
         groups = tuple(pair for pair in _pairs(step.op, step.part, mesh, ranks) if rank in pair)
-        return Moment(step.half, what, groups) if groups else None
+        return CommunicationEvent(step.half, what, groups) if groups else None
     members = mesh.group(place, _axes(step.op, mesh))
     group = tuple(ranks[mesh.name][member] for member in members)
-    return Moment(step.half, what, (group,)) if len(group) > 1 else None
+    return CommunicationEvent(step.half, what, (group,)) if len(group) > 1 else None
 
 
 def _pairs(

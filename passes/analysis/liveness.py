@@ -229,7 +229,7 @@ class _Walk:
                     self.separate.add(made.value)
 
     def _merged(self, shared: Sequence[Hashable]) -> _Memory:
-        """One memory out of several that can no longer be told apart."""
+        """One memory out of several that can no longer be distinguished."""
         first = self.memory[shared[0]]
         for value in shared[1:]:
             other = self.memory[value]

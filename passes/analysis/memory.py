@@ -174,13 +174,13 @@ def local_bytes_by_part(shape: tuple[int, ...], element_bytes: int, sharding: Sh
 def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
     """Which part of a dim split along `axes` each rank (rows) holds, by part of the temporal axes among them."""
     temporal = [axis for axis in axes if mesh.axis(axis).kind is AxisKind.TEMPORAL]
-    moments = [dict(zip(temporal, at, strict=True)) for at in product(*(range(mesh.axis(a).size) for a in temporal))]
+    parts = [dict(zip(temporal, at, strict=True)) for at in product(*(range(mesh.axis(a).size) for a in temporal))]
 
-    def part(rank: int, moment: Mapping[str, int]) -> int:
-        place = {**mesh.coordinates(rank), **moment}
+    def part(rank: int, at: Mapping[str, int]) -> int:
+        place = {**mesh.coordinates(rank), **at}
         return reduce(lambda found, axis: found * mesh.axis(axis).size + place[axis], axes, 0)
 
-    return np.array([[part(rank, at) for at in moments] for rank in range(mesh.device_count)], np.int64)
+    return np.array([[part(rank, at) for at in parts] for rank in range(mesh.device_count)], np.int64)
 
 
 def roles_text(by_role: Mapping[MemoryRole, int]) -> str:

@@ -20,7 +20,7 @@ from .timing import MARGIN
 
 def wait_early(traffic: BucketTraffic, in_flight: int | None = None) -> None:
     """
-    In a scheduled block, wait for each reduce-scatter as soon as it is over, as far as can be told: that frees what it
+    In a scheduled block, wait for each reduce-scatter as soon as it is predicted to be over: that frees what it
     reads, and costs no time. No more than `in_flight` are under way at once over the same axes, whatever that costs.
 
     One is over when something that was started after it over the same axes is, for these run one after the other. By

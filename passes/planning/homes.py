@@ -196,8 +196,8 @@ class Homes:
             self._keep_boundaries(view, homes)
             limits = {argument.index: ShardingLimit(home) for argument, home in homes.items()}
             mine = sum(local_bytes(argument, home, view.mesh) for argument, home in homes.items())
-            room = (1.0 - HEADROOM) * cluster.memory - max(self.held - mine, 0)
-            search_within(view, cluster, Constraints(limits), room)
+            budget = (1.0 - HEADROOM) * cluster.memory - max(self.held - mine, 0)
+            search_within(view, cluster, Constraints(limits), budget)
 
     def _is_alike(self, view: StepView, given: Input, key: Key) -> bool:
         """Whether an argument is one of the plan: an item of a batch may have another shape."""

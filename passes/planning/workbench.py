@@ -268,7 +268,7 @@ class Workbench:
             return None
         solution = good_solution(folded.problem)
         assignment = folded.expanded(solution.assignment)
-        strategy = strategy_of(given, replace(solution, assignment=assignment), is_frugal=False)
+        strategy = strategy_of(given, replace(solution, assignment=assignment), saves_memory=False)
         return Solved(candidate, step, ((strategy, folded.sums(assignment)),), is_folded=True)
 
     def laid_out(self, layout: Layout) -> list[tuple[StepView, Cluster]]:
@@ -465,7 +465,7 @@ def _strategy(
         return found.strategy, found.problem.sums(found.solution.assignment)
     problem = build()
     solution = good_solution(problem.problem)
-    return strategy_of(problem, solution, is_frugal=False), problem.sums(solution.assignment)
+    return strategy_of(problem, solution, saves_memory=False), problem.sums(solution.assignment)
 
 
 def good_solution(problem: Problem) -> Solution:

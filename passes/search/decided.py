@@ -11,7 +11,7 @@ from ...dialects.compute import SIGNATURE, ComputeOp
 from ...dialects.pipe import TransferOp
 from ...dialects.sharding_attrs import ShardingAttr, SignatureAttr
 from ...dialects.step import (
-    FRUGAL,
+    MEMORY_SAVING,
     REGATHER,
     SHARDING,
     WORKING,
@@ -27,7 +27,7 @@ from .problem import Solution
 from .strategy_problem import StrategyProblem
 
 
-def strategy_of(problem: StrategyProblem, solution: Solution, is_frugal: bool) -> Strategy:
+def strategy_of(problem: StrategyProblem, solution: Solution, saves_memory: bool) -> Strategy:
     """What a solution decides."""
     ops: dict[ComputeOp, Signature] = {}
     homes: dict[SSAValue, Sharding] = {}
@@ -43,7 +43,7 @@ def strategy_of(problem: StrategyProblem, solution: Solution, is_frugal: bool) -
                 copies[subject] = (chosen, decision.regather[int(state)])
             else:
                 homes[subject] = chosen
-    return Strategy(ops, homes, copies, is_frugal)
+    return Strategy(ops, homes, copies, saves_memory)
 
 
 def write_strategy(view: StepView, strategy: Strategy) -> None:
@@ -62,8 +62,8 @@ def write_strategy(view: StepView, strategy: Strategy) -> None:
             arguments[value.index] = {SHARDING: ShardingAttr.of(mesh, home), WORKING: None, REGATHER: None}
     merge_argument_attributes(view.func, arguments)
     set_working_copies(view.func, mesh, {v: c for v, c in strategy.copies.items() if c[0] != sharding_of(v)})
-    if strategy.is_frugal:
-        view.func.attributes[FRUGAL] = UnitAttr()
+    if strategy.saves_memory:
+        view.func.attributes[MEMORY_SAVING] = UnitAttr()
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def transferred(
             signatures[op] = strategy.ops[like]
     homes = {value: strategy.homes[like] for like, value in values if like in strategy.homes}
     copies = {value: strategy.copies[like] for like, value in values if like in strategy.copies}
-    return Strategy(signatures, homes, copies, strategy.is_frugal)
+    return Strategy(signatures, homes, copies, strategy.saves_memory)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class PackedStrategy:
     ops: tuple[tuple[int, Signature], ...]
     homes: tuple[tuple[tuple[int, int], Sharding], ...]
     copies: tuple[tuple[tuple[int, int], tuple[Sharding, bool]], ...]
-    is_frugal: bool
+    saves_memory: bool
 
 
 def packed(strategy: Strategy, view: StepView) -> PackedStrategy:
@@ -132,7 +132,7 @@ def packed(strategy: Strategy, view: StepView) -> PackedStrategy:
         tuple((numbers[op], signature) for op, signature in strategy.ops.items()),
         tuple((place(value), home) for value, home in strategy.homes.items()),
         tuple((place(value), copy) for value, copy in strategy.copies.items()),
-        strategy.is_frugal,
+        strategy.saves_memory,
     )
 
 
@@ -151,4 +151,4 @@ def unpacked(given: PackedStrategy, view: StepView) -> Strategy:
         assert isinstance(op, ComputeOp)
         signatures[op] = signature
     homes = {value(place): home for place, home in given.homes}
-    return Strategy(signatures, homes, {value(place): copy for place, copy in given.copies}, given.is_frugal)
+    return Strategy(signatures, homes, {value(place): copy for place, copy in given.copies}, given.saves_memory)

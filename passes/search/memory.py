@@ -31,11 +31,11 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ..analysis.collective_memory import collective_memory, is_permuted
 from ..analysis.compute import spec_of
-from ..analysis.forms import Forms
 from ..analysis.liveness import Bytes, Event, Made, bytes_over_time, in_blocks, live_buffers
 from ..analysis.memory import local_bytes_by_part
 from ..analysis.memory_events import Run, Staging, made_by_collective, viewed_operand
 from ..analysis.resharding import ReshardCosts
+from ..analysis.resharding_plan import ReshardingPlan
 from ..step.factors import Factors
 from ..step.step_view import StepView
 
@@ -129,13 +129,13 @@ class Strategy:
     Args:
         homes: of arguments and of what comes from other stages.
         copies: the working copies, each with whether it is made again for backward.
-        is_frugal: whether the function is in memory-saving mode (`spmd.frugal`).
+        saves_memory: whether the function is in memory-saving mode (`spmd.memory_saving`).
     """
 
     ops: Mapping[ComputeOp, Signature]
     homes: Mapping[SSAValue, Sharding]
     copies: Mapping[SSAValue, tuple[Sharding, bool]]
-    is_frugal: bool = False
+    saves_memory: bool = False
 
 
 class StrategyMemory:
@@ -174,15 +174,15 @@ class StrategyMemory:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A form of a value that would be made of it, the `number`th of all."""
+    """A copy of a value that would be made of it, the `number`th of all."""
 
     value: SSAValue[Attribute]
     sharding: Sharding
     number: int
 
 
-class _MemoryWalk(Forms[Hashable]):
-    """The forms that the values of a step take, with what making them does with memory; one use."""
+class _MemoryWalk(ReshardingPlan[Hashable]):
+    """The copies that the values of a step take, with what making them does with memory; one use."""
 
     def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors, strategy: Strategy) -> None:
         super().__init__(view, costs, factors)
@@ -207,22 +207,22 @@ class _MemoryWalk(Forms[Hashable]):
         return self.strategy.ops[op].operands[index]
 
     @property
-    def is_frugal(self) -> bool:
-        return self.strategy.is_frugal
+    def saves_memory(self) -> bool:
+        return self.strategy.saves_memory
 
     def make(
         self, value: SSAValue, start: Hashable, step: Step, before: Operation, user: Operation, again: bool
     ) -> Hashable:
         self.count += 1
-        form = _Copied(value, step.target, self.count)
+        copy = _Copied(value, step.target, self.count)
         permuted = start is value and is_permuted(value)
         memory = collective_memory(step, shape_of(value), self.view.mesh, permuted)
-        event = Event(((start, None),), tuple(made_by_collective(memory, step.kind, start, form, None, None)))
+        event = Event(((start, None),), tuple(made_by_collective(memory, step.kind, start, copy, None, None)))
         self.before.setdefault(before, []).append(event)
-        return form
+        return copy
 
-    def give(self, use: Use, form: Hashable) -> None:
-        self.given[use.operation, use.index] = form
+    def give(self, use: Use, copy: Hashable) -> None:
+        self.given[use.operation, use.index] = copy
 
     def program(self) -> Run:
         """The ops of the step with what would be put in before them."""

@@ -169,7 +169,7 @@ def _found(
     solution: Solution,
     bound: float | None,
 ) -> Found:
-    strategy = strategy_of(problem, solution, is_frugal=problem is not free)
+    strategy = strategy_of(problem, solution, saves_memory=problem is not free)
     ops, held = memory.over_time(strategy)
     at = int(held.max(axis=1).argmax())
     cost = solution.cost if problem is free else unpriced_cost(problem, free, solution)

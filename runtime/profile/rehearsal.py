@@ -155,8 +155,8 @@ class Rehearsing:
         except REFUSALS as error:
             refusal = str(error).splitlines()[0]
         self._comm.meets = True
-        if told := next(filter(None, self._clock.everyone(refusal)), ""):
-            raise RehearsalError(told)
+        if details := next(filter(None, self._clock.everyone(refusal)), ""):
+            raise RehearsalError(details)
 
     def _steps_of_a_turn(self) -> int:
         self._clock.wait_for_all()

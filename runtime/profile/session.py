@@ -112,7 +112,7 @@ def profile_rank(request: ProfileRequest, device: torch.device, observe: Observe
     Measure, as one rank of a job; every rank must call this with the same request.
 
     Args:
-        observe: told of it, on rank 0.
+        observe: called with it, on rank 0.
 
     Raises:
         ProfileError: the mesh has another number of ranks than the job, or there is nothing to resume from.

@@ -115,7 +115,8 @@ _NAMES = (
         "train.backward",
     ),
     *("train.loss_gradient", "train.forward", "train.reduce_dtype", "train.update", "train.initial", "spmd.sharding"),
-    *("spmd.signature", "spmd.working", "spmd.ratios", "spmd.segment", "spmd.pieces", "spmd.search", "spmd.frugal"),
+    *("spmd.signature", "spmd.working", "spmd.ratios", "spmd.segment", "spmd.pieces", "spmd.search"),
+    "spmd.memory_saving",
     *(
         "spmd.rule",
         "absent",

@@ -34,14 +34,14 @@ def critical_path(simulation: Simulation) -> list[Piece]:
 
 
 def _backwards(simulation: Simulation) -> Iterator[Piece]:
-    course, time = simulation.course, simulation.seconds
-    ends = [[entry.end for entry in entries] for entries in course.entries]
+    execution, time = simulation.execution, simulation.seconds
+    ends = [[entry.end for entry in entries] for entries in execution.entries]
     number = next((n for n, mine in enumerate(ends) if mine and mine[-1] == time), None)
-    run = next((run for run in course.traffic if run.end == time), None) if number is None else None
+    run = next((run for run in execution.traffic if run.end == time), None) if number is None else None
     while time > 0.0:
         if run is None:
             assert number is not None
-            entry = course.entries[number][bisect_right(ends[number], time) - 1]
+            entry = execution.entries[number][bisect_right(ends[number], time) - 1]
             if isinstance(entry, SpanRun):
                 yield Piece(entry, entry.start, time)
                 time = entry.start

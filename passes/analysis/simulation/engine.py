@@ -24,14 +24,14 @@ from .programs import Await, End, Issue, Program, Span
 
 @dataclass(eq=False, slots=True)
 class SpanRun:
-    """A span on the compute stream of a class: `pace` has times, with the undisturbed seconds done by then."""
+    """A span on the compute stream of a class: `progress` has times, with the undisturbed seconds done by then."""
 
     number: int
     span: Span
     part: int
     start: float
     end: float = 0.0
-    pace: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    progress: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ Entry = SpanRun | WaitRun
 
 
 @dataclass(frozen=True)
-class Course:
+class Execution:
     """What happened: by class what its compute stream did, in order, and all traffic, by its begin."""
 
     entries: tuple[list[Entry], ...]
@@ -134,7 +134,7 @@ class Engine:
         self.events: list[tuple[float, int, int, _Activity]] = []
         self.order = count()
 
-    def run(self) -> Course:
+    def run(self) -> Execution:
         """Let every class go through its program."""
         for number in range(len(self.programs)):
             self._go_on(number)
@@ -144,7 +144,7 @@ class Engine:
                 self.now = time
                 self._ended(activity)
         self._check_all_done()
-        return Course(self.entries, self.traffic)
+        return Execution(self.entries, self.traffic)
 
     def _check_all_done(self) -> None:
         for number, program in enumerate(self.programs):
@@ -185,7 +185,7 @@ class Engine:
     def _compute(self, run: SpanRun, seconds: float) -> None:
         self.entries[run.number].append(run)
         activity = _Activity(run, seconds, self.now, {})
-        run.pace.append((self.now, 0.0))
+        run.progress.append((self.now, 0.0))
         self.computing[run.number] = activity
         self._retime(activity)
         self._disturb(self.talking[run.number])
@@ -248,7 +248,7 @@ class Engine:
         if isinstance(what, SpanRun):
             what.end = self.now
             seconds = what.span.ends[self.columns[what.number]][-1]
-            what.pace.append((self.now, seconds))
+            what.progress.append((self.now, seconds))
             self.computed[what.number] += seconds
             self.computing[what.number] = None
             self._disturb(self.talking[what.number])
@@ -311,7 +311,7 @@ class Engine:
         if activity.rate:
             activity.left -= (self.now - activity.since) * activity.rate
             if isinstance(what := activity.what, SpanRun):
-                what.pace.append((self.now, what.span.ends[self.columns[what.number]][-1] - activity.left))
+                what.progress.append((self.now, what.span.ends[self.columns[what.number]][-1] - activity.left))
         activity.since, activity.rate = self.now, rate
         activity.version += 1
         heappush(self.events, (self.now + max(activity.left, 0.0) / rate, next(self.order), activity.version, activity))

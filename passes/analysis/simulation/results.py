@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from ....ir.cluster import Device
-from .engine import Course, SpanRun, TrafficRun, WaitRun
+from .engine import Execution, SpanRun, TrafficRun, WaitRun
 from .network import Traffic
 from .places import Place
 
@@ -61,13 +61,13 @@ class Simulation:
 
     func: FuncOp
     classes: tuple[RankClass, ...]
-    course: Course
+    execution: Execution
 
     @cached_property
     def seconds(self) -> float:
         """From the begin of the step until all have ended, and all that they sent has arrived."""
-        ends = (entry.end for entries in self.course.entries for entry in entries)
-        return max((*ends, *(run.end for run in self.course.traffic)), default=0.0)
+        ends = (entry.end for entries in self.execution.entries for entry in entries)
+        return max((*ends, *(run.end for run in self.execution.traffic)), default=0.0)
 
     def compute_seconds(self, number: int) -> float:
         """How long the compute stream of a class works."""
@@ -100,7 +100,7 @@ class Simulation:
     def waited(self, number: int) -> Mapping[Traffic, float]:
         """How long the compute stream of a class waits for each collective or transfer, largest first."""
         found: defaultdict[Traffic, float] = defaultdict(float)
-        for entry in self.course.entries[number]:
+        for entry in self.execution.entries[number]:
             if isinstance(entry, WaitRun):
                 found[entry.run.traffic] += entry.end - entry.start
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
@@ -111,7 +111,7 @@ class Simulation:
 
     def spans(self, number: int) -> Iterator[SpanRun]:
         """What the compute stream of a class works on, in order."""
-        return (entry for entry in self.course.entries[number] if isinstance(entry, SpanRun))
+        return (entry for entry in self.execution.entries[number] if isinstance(entry, SpanRun))
 
     def traffic(self, number: int) -> list[TrafficRun]:
         """What a class takes part in, by its begin."""
@@ -120,7 +120,7 @@ class Simulation:
     @cached_property
     def _traffic(self) -> dict[int, list[TrafficRun]]:
         found: dict[int, list[TrafficRun]] = {}
-        for run in self.course.traffic:
+        for run in self.execution.traffic:
             for number in run.channel.members:
                 found.setdefault(number, []).append(run)
         return found
@@ -138,11 +138,11 @@ COMPUTE = "compute"
 
 def ops_of(run: SpanRun, column: int) -> Iterator[OpRun]:
     """The ops of a span: each ends when so much of the span is done."""
-    start, pace, at = run.start, run.pace, 1
+    start, progress, at = run.start, run.progress, 1
     for op, done in zip(run.span.ops, run.span.ends[column], strict=True):
-        while at < len(pace) - 1 and pace[at][1] < done:
+        while at < len(progress) - 1 and progress[at][1] < done:
             at += 1
-        (begin, before), (end, after) = pace[at - 1], pace[at]
+        (begin, before), (end, after) = progress[at - 1], progress[at]
         time = begin + (end - begin) * (done - before) / (after - before) if after > before else end
         if time > start:
             yield OpRun(op, run.part, start, time)

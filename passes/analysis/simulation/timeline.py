@@ -39,7 +39,7 @@ class TimelineEvent:
 @dataclass(frozen=True)
 class Timeline:
     """
-    The predicted course of one step, in seconds and bytes, on the ranks that compute longest.
+    The predicted timeline of one step, in seconds and bytes, on the ranks that compute longest.
 
     seconds                from the first op to the last
     compute_seconds        how long the compute stream works
@@ -93,7 +93,7 @@ def timeline(simulation: Simulation, stage: int | None) -> Timeline:
         if run.traffic.kind != TRANSFER
     ]
     numbers = [each.number for each in simulation.classes if each.stage == stage]
-    ends = [entry.end for each in numbers for entry in simulation.course.entries[each]]
+    ends = [entry.end for each in numbers for entry in simulation.execution.entries[each]]
     arrived = [run.end for each in numbers for run in simulation.traffic(each) if run.traffic.kind != TRANSFER]
     seconds, busy = max((*ends, *arrived), default=0.0), simulation.compute_seconds(number)
     talking = sum(event.end - event.start for event in sent)

@@ -64,7 +64,7 @@ class _TraceWriter:
         self.simulation = simulation
         self.held = HeldBytes(simulation)
         self.threads: dict[tuple[int, str], int] = {}
-        self.arrows = {run: number for number, run in enumerate(simulation.course.traffic)}
+        self.arrows = {run: number for number, run in enumerate(simulation.execution.traffic)}
         self._arguments: dict[Operation, Event] = {}
 
     def names(self, each: RankClass) -> Iterator[Event]:
@@ -90,7 +90,7 @@ class _TraceWriter:
             yield self._slice(each, COMPUTE, run.op, category(run.op), run.start, run.end, run.part)
             if isinstance(run.op, StartOp):
                 starts[run.op, run.part] = (run.start + run.end) / 2
-        for entry in self.simulation.course.entries[each.number]:
+        for entry in self.simulation.execution.entries[each.number]:
             if isinstance(entry, WaitRun):
                 what = entry.run
                 yield self._slice(each, _WAITING, what.traffic.op, "exposed", entry.start, entry.end, what.part)

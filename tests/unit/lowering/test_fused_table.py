@@ -25,7 +25,7 @@ def test_the_runtime_has_a_function_of_that_name(name: str):
 @pytest.mark.parametrize("name", FUSED_OPS)
 def test_the_runtime_takes_the_same_and_the_device_where_it_is_told_that(name: str):
     fast = list(inspect.signature(getattr(runtime, name)).parameters)
-    told = ["device"] if FUSED_OPS[name].told_device else []
+    told = ["device"] if FUSED_OPS[name].takes_device else []
     assert sorted(fast) == sorted([*(parameter.name for parameter in FUSED_OPS[name].parameters), *told])
 
 

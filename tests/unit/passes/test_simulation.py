@@ -69,7 +69,7 @@ BESIDE = overlapped(
 def test_what_runs_at_once_takes_longer_by_the_factors_of_interference(every_rank: bool):
     found = simulated(BESIDE, interference=Interference(compute=2.0, communication=1.5), every_rank=every_rank)
     # The all-reduce takes 3 s, so 4.5 s beside the relu, of which 2.25 s are done by then: 1.75 s are left.
-    assert found.course.traffic[0].end == pytest.approx(4.5)
+    assert found.execution.traffic[0].end == pytest.approx(4.5)
     assert found.seconds == pytest.approx(6.25)
     assert simulated(BESIDE, every_rank=every_rank).seconds == pytest.approx(4.0)
 
@@ -79,7 +79,7 @@ def test_a_start_keeps_the_compute_stream_for_what_it_was_measured_to_take():
     text = BESIDE.replace('"dp", alpha = 1.0, beta = 1.0e-3', f'"dp", alpha = 1.0, beta = 1.0e-3, {points}')
     found = simulated(text, interference=Interference(compute=2.0))
     # Of the 3 s of the all-reduce 1 s is the start; beside the other 2 s the relu does 1 s of its 4.
-    assert found.course.traffic[0].end == pytest.approx(3.0)
+    assert found.execution.traffic[0].end == pytest.approx(3.0)
     assert found.seconds == pytest.approx(6.0)
     # Waited for at once, it takes what it took.
     assert simulated(text.replace("%y = aten.relu %x " + RELU, "")).seconds == pytest.approx(3.0)
@@ -103,7 +103,7 @@ def test_collectives_that_meet_at_a_port_share_it_once_latency_has_passed(every_
     )
     # Over dp: 1 s of latency, then 2 s of bytes. Over both: 2 s, then 3 s. From 2 s on each flows at half speed: what
     # is left of the first, 1 s, is over at 4 s, when the second has 2 s left.
-    ends = {run.channel.name: run.end for run in found.course.traffic}
+    ends = {run.channel.name: run.end for run in found.execution.traffic}
     assert ends == {"dp": pytest.approx(4.0), "dp tp": pytest.approx(6.0)}
     assert found.seconds == pytest.approx(6.0)
 
@@ -119,8 +119,8 @@ def test_collectives_of_devices_with_one_nic_share_it(every_rank: bool):
     module = parse(HEAD + overlapped(lines), context())
     cluster = replace(cluster_of_module(module), links=(), topology=hosts)
     (found,) = simulate_module(module, cluster, every_rank=every_rank)
-    alone = {run.channel.name: run.traffic for run in found.course.traffic}
-    ends = {run.channel.name: run.end for run in found.course.traffic}
+    alone = {run.channel.name: run.traffic for run in found.execution.traffic}
+    ends = {run.channel.name: run.end for run in found.execution.traffic}
     first, last = sorted(alone, key=lambda name: ends[name])
     # Bytes of both flow at half speed from the later latency until the first is over.
     both = max(each.latency for each in alone.values())
@@ -280,7 +280,7 @@ def test_a_step_takes_no_less_than_its_critical_path_undisturbed_and_no_more_tha
     ]
     spans = [run for each in found.classes for run in found.spans(each.number)]
     row = sum(run.span.ends[found.classes[run.number].column][-1] for run in spans)
-    row += sum(run.traffic.seconds for run in found.course.traffic)
+    row += sum(run.traffic.seconds for run in found.execution.traffic)
     assert sum(undisturbed) <= found.seconds * (1 + 1e-9)
     assert found.seconds <= row * (1 + 1e-9)
 

@@ -16,7 +16,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.interpreter.errors import InterpreterError
 from shardwright.lowering.interpreter.interpreter import interpret
-from shardwright.passes.analysis.communications import Half, moments_by_rank
+from shardwright.passes.analysis.communications import Half, communication_events
 from shardwright.passes.analysis.memory_events import run_of
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import OpFailure, PassError
@@ -63,8 +63,8 @@ def names(ops: list[object]) -> list[str]:
 def test_the_proof_of_order_follows_the_program(place: str):
     step = module_with(place)
     (func,) = step_functions(step)
-    moments = moments_by_rank(step, func)[1]
-    assert names([each.what.op for each in moments if each.half is Half.ISSUE]) == EXPECTED[place]
+    events = communication_events(step, func)[1]
+    assert names([each.what.op for each in events if each.half is Half.ISSUE]) == EXPECTED[place]
 
 
 @pytest.mark.parametrize("place", PLACES)

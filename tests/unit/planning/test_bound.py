@@ -102,7 +102,7 @@ def simulated(module: ModuleOp, problem: StrategyProblem, states: tuple[int, ...
     """The seconds of the program that the passes make of a strategy; infinite where it cannot be."""
     ((view, _),) = step_views(module)
     assignment = np.array(states, dtype=np.int64)
-    write_strategy(view, strategy_of(problem, Solution(assignment, 0.0, 0.0), is_frugal=False))
+    write_strategy(view, strategy_of(problem, Solution(assignment, 0.0, 0.0), saves_memory=False))
     made = module.clone()
     try:
         for each in (InsertReshardingPass(), SelectCollectivesPass(), OverlapPass()):

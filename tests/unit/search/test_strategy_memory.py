@@ -7,7 +7,7 @@ from ir_files import context
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
 
 from shardwright.api.compile import import_training_step
-from shardwright.dialects.step import FRUGAL, SEARCH
+from shardwright.dialects.step import MEMORY_SAVING, SEARCH
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import parse_mesh
 from shardwright.ir.submesh import on_mesh
@@ -37,7 +37,7 @@ def believed_and_found(name: str, mesh: str, search: str) -> tuple[int, int, boo
     peak = summary.data["peak_bytes"]
     assert isinstance(peak, IntegerAttr)
     found = peak_memory(view.func, cluster.mesh, blocks=cluster.blocks).bytes
-    return peak.value.data, found, FRUGAL in view.func.attributes
+    return peak.value.data, found, MEMORY_SAVING in view.func.attributes
 
 
 @pytest.mark.parametrize("preset", ["dp", "tp", "zero3"])
@@ -51,7 +51,7 @@ def test_the_peak_of_a_preset_is_what_the_search_believes(name: str, preset: str
 def test_the_peak_where_memory_is_short_is_what_the_search_believes(share: float):
     free, _, short = believed_and_found("mlp-tiny", "x=2,y=2", "search-strategy")
     assert not short
-    room = int(share * free)
-    believed, found, short = believed_and_found("mlp-tiny", "x=2,y=2", f"search-strategy{{memory={room}}}")
+    budget = int(share * free)
+    believed, found, short = believed_and_found("mlp-tiny", "x=2,y=2", f"search-strategy{{memory={budget}}}")
     assert short
-    assert believed == found <= room
+    assert believed == found <= budget

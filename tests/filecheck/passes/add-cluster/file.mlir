@@ -9,6 +9,6 @@
 // CHECK-SAME:     placement [0, 0] links [#spmd.link<"gpu", alpha = 1.0e-06, beta = 1.0e-09>]
 // CHECK-NEXT:   func.func @f
 // CHECK-NOT:    spmd.
-func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {spmd.room = 1000.0} {
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {spmd.memory_budget = 1000.0} {
   func.return %x : tensor<4xf32>
 }

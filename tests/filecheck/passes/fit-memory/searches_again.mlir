@@ -4,9 +4,9 @@
 // The first search believes in more memory than there is. What it needs too much is taken off, and the next one fits.
 // A program that fits is left alone.
 // CHECK: peak_bytes = 11272
-// CHECK-SAME: spmd.room = 1.300000e+04
+// CHECK-SAME: spmd.memory_budget = 1.300000e+04
 // FITS: peak_bytes = 11272
-// FITS-NOT: spmd.room
+// FITS-NOT: spmd.memory_budget
 
 
 #cpu = #spmd.device<"cpu", flops = {float32 = 1.0e9}, bandwidth = 1.0e9, memory = 13000.0, launch = 0.0>

@@ -1,9 +1,9 @@
 """
-Which forms of each value a step needs, and where each of them is made: the plan that `insert-resharding` writes.
+Which copies of each value a step needs, and where each of them is made: the plan that `insert-resharding` writes.
 
-A value has a home, the sharding in which it is made. Users that demand another get it through the value's working
-copy, where there is one; users with the same demand share what they get. Whoever is told where each form is made may
-write it into the IR, or only count the memory that it would take.
+A copy is the value in one sharding. The home is the copy that its op makes. Users that demand another sharding get it
+by resharding the value's working copy, where there is one, or the home; users with the same demand share one copy. A
+subclass inserts the resharding into the IR (`insert-resharding`), or only counts its memory (`search.memory`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ..step.step_view import StepView, value_label
 from .comparisons import find_comparisons
 from .resharding import ReshardCosts, ReshardingError
 
-Form = TypeVar("Form", bound=Hashable)
+Copy = TypeVar("Copy", bound=Hashable)
 
 _SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
 
 
-class Forms(ABC, Generic[Form]):
+class ReshardingPlan(ABC, Generic[Copy]):
     """
-    Gives every user of every value the form it demands; one use.
+    Gives every user of every value a copy in the sharding it demands; an instance runs once.
 
     Args:
         view: the step, or one stage of it.
-        costs: by which the cheapest way from form to form is found.
-        factors: of the program as it is; forms that are put in do not change how values are divided.
+        costs: finds the cheapest chain of collectives from one sharding to another.
+        factors: of the program before any resharding is inserted.
     """
 
     def __init__(self, view: StepView, costs: ReshardCosts, factors: Factors | None = None) -> None:
@@ -52,16 +52,16 @@ class Forms(ABC, Generic[Form]):
         self.order = {op: i for i, op in enumerate(view.func.body.block.ops)}
 
     @abstractmethod
-    def itself(self, value: SSAValue) -> Form:
-        """The form in which a value is made."""
+    def itself(self, value: SSAValue) -> Copy:
+        """The home of a value."""
 
     @abstractmethod
     def home(self, value: SSAValue) -> Sharding:
-        """The sharding of that form."""
+        """The sharding of the home of a value."""
 
     @abstractmethod
     def working(self, value: SSAValue) -> tuple[Sharding, bool] | None:
-        """The working copy of a value and whether it is made again for backward; None where it has none."""
+        """The sharding of the working copy and whether backward makes it again; None where there is no working copy."""
 
     @abstractmethod
     def demand(self, op: ComputeOp, index: int) -> Sharding:
@@ -69,16 +69,16 @@ class Forms(ABC, Generic[Form]):
 
     @property
     @abstractmethod
-    def is_frugal(self) -> bool:
-        """Whether no other form of a value than its home or its working copy is kept from forward to backward."""
+    def saves_memory(self) -> bool:
+        """Whether only the home or the working copy of a value is kept from forward to backward."""
 
     @abstractmethod
-    def make(self, value: SSAValue, start: Form, step: Step, before: Operation, user: Operation, again: bool) -> Form:
-        """Put in one step from `start`, before the op `before`, for `user`; `again`: once more, for backward."""
+    def make(self, value: SSAValue, start: Copy, step: Step, before: Operation, user: Operation, again: bool) -> Copy:
+        """Insert one step from `start`, before the op `before`, for `user`; `again`: a second time, for backward."""
 
     @abstractmethod
-    def give(self, use: Use, form: Form) -> None:
-        """Let a use have a form."""
+    def give(self, use: Use, copy: Copy) -> None:
+        """Replace the operand of a use by a copy."""
 
     def run(self) -> None:
         """Go through all values, and then through the results of the function."""
@@ -86,7 +86,7 @@ class Forms(ABC, Generic[Form]):
         values: list[SSAValue] = [*block.args, *(r for op in list(block.ops) for r in op.results)]
         self._values = list(filter(self.view.has, values))
         self._splits = {value: self.factors.of_value(value) for value in self._values}
-        self._made: dict[SSAValue, dict[tuple[bool, Sharding], Form]] = {value: {} for value in self._values}
+        self._made: dict[SSAValue, dict[tuple[bool, Sharding], Copy]] = {value: {} for value in self._values}
         for value in self._values:
             self._value(value)
         for index, value in self._returned():
@@ -94,14 +94,14 @@ class Forms(ABC, Generic[Form]):
             if wanted != self.home(value):
                 end = self.view.terminator
                 use = next(use for use in value.uses if use.operation is end and use.index == index)
-                self.give(use, self._form(value, self.itself(value), self.home(value), wanted, end, end, False))
+                self.give(use, self._copy(value, self.itself(value), self.home(value), wanted, end, end, False))
 
     def _returned(self) -> Iterator[tuple[int, SSAValue]]:
         listed = enumerate(list(self.view.terminator.arguments))
         return ((index, value) for index, value in listed if self.view.has(value))
 
     def returned(self, index: int) -> Sharding:
-        """The sharding in which a result is returned: new values go home, the loss and metrics become whole."""
+        """The sharding of a result: of the argument it updates, replicated for the loss and metrics, or its home."""
         value = self.view.terminator.arguments[index]
         home = self.home(value)
         if (target := self.view.updated.get(index)) is not None:
@@ -111,7 +111,7 @@ class Forms(ABC, Generic[Form]):
         return replace(home, partial=tuple(pair for pair in home.partial if pair[0] in self.spatial))
 
     def _value(self, value: SSAValue) -> None:
-        """Give each user of `value` the form it demands, in program order."""
+        """Give each user of `value` the copy it demands, in program order."""
         for use in sorted(value.uses, key=lambda use: (self.order[use.operation], use.index)):
             op = use.operation
             if isinstance(op, ComputeOp):
@@ -120,12 +120,12 @@ class Forms(ABC, Generic[Form]):
                 self._depart(value, use)
 
     def _depart(self, value: SSAValue, use: Use) -> None:
-        """What goes to another stage is no partial value but over time: it is reduced in the cheapest way."""
+        """Reduce a partial value, in the cheapest way, before it is sent to another stage."""
         home, transfer = self.home(value), use.operation
         wanted = self.home(transfer.results[0]).partial_axes
         summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
         target = self.costs.cheapest_reduced(self._splits[value], element_bytes(value), summed)
-        self.give(use, self._form(value, self.itself(value), home, target, transfer, transfer, False))
+        self.give(use, self._copy(value, self.itself(value), home, target, transfer, transfer, False))
 
     def _serve(self, value: SSAValue, use: Use, demand: Sharding) -> None:
         home, user = self.home(value), use.operation
@@ -142,34 +142,34 @@ class Forms(ABC, Generic[Form]):
         before = self._place(value, user)
         start, source = self.itself(value), home
         if working is not None and working != home:
-            start = self._form(value, start, home, working, before, user, again and in_backward)
+            start = self._copy(value, start, home, working, before, user, again and in_backward)
             source = working
-        apart = in_backward and (again or self.is_frugal) and not is_compared
-        self.give(use, self._form(value, start, source, demand, before, user, apart))
+        apart = in_backward and (again or self.saves_memory) and not is_compared
+        self.give(use, self._copy(value, start, source, demand, before, user, apart))
 
     def _lives_on_as_copy(self, value: SSAValue, again: bool) -> bool:
-        """Whether the home of a value is given up for its working copy: the memory of an argument never is."""
-        return self.is_frugal and not again and isinstance(value, OpResult)
+        """Whether the working copy replaces the home of a value in memory; that of an argument stays."""
+        return self.saves_memory and not again and isinstance(value, OpResult)
 
     def _place(self, value: SSAValue, user: Operation) -> Operation:
-        """The op before which a form is made: its first user, but for what is there for updates alone."""
+        """The op before which a copy is made: its first user; right after the value where only updates use it."""
         made = value.op if isinstance(value, OpResult) else None
         if made is None or not all(train.is_update(use.operation) for use in value.uses):
             return user
         assert made.next_op is not None, "a step function returns"
         return made.next_op
 
-    def _form(
+    def _copy(
         self,
         value: SSAValue,
-        start: Form,
+        start: Copy,
         source: Sharding,
         target: Sharding,
         before: Operation,
         user: Operation,
         again: bool,
-    ) -> Form:
-        """`value` in sharding `target`, made from its form `start` in `source`, if it is not there yet."""
+    ) -> Copy:
+        """The copy of `value` in sharding `target`, resharded from `start` in `source` unless it exists already."""
         if source == target:
             return start
         made = self._made[value]
@@ -179,7 +179,7 @@ class Forms(ABC, Generic[Form]):
             start, source = made[again, reduced], reduced
         splits: Splits = self._splits[value]
         for step in self._steps(value, splits, source, target, user):
-            # Steps over time, and sums, are shared with the other chains of the value.
+            # Temporal steps and reductions are shared with the other chains of the value.
             is_shared = step.kind in _SUMS or not self.spatial.issuperset(step.axes)
             if is_shared and (again, step.target) in made:
                 start = made[again, step.target]
@@ -193,7 +193,7 @@ class Forms(ABC, Generic[Form]):
     def _steps(
         self, value: SSAValue, splits: Splits, source: Sharding, target: Sharding, user: Operation
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest way; OpFailure where there is none, for what a file says may be out of reach."""
+        """The steps of a cheapest chain; raises OpFailure where there is none."""
         try:
             return self.costs.path(splits, element_bytes(value), source, target)
         except ReshardingError as error:
@@ -201,10 +201,10 @@ class Forms(ABC, Generic[Form]):
 
     def _reduced(self, value: SSAValue, source: Sharding, target: Sharding, again: bool) -> Sharding | None:
         """
-        The form that is there already in which sums were made that lead from `source` to `target`.
+        The sharding of an existing copy that is reduced further than `source` and not further than `target`.
 
-        Two sums of the same numbers may be rounded differently, and one is cheaper.
+        Reducing the same numbers twice costs more, and may round differently.
         """
         left, whole = set(target.partial_axes), set(source.partial_axes)
-        forms = (form for apart, form in self._made[value] if apart == again)
-        return next((form for form in forms if left <= set(form.partial_axes) < whole), None)
+        copies = (copy for apart, copy in self._made[value] if apart == again)
+        return next((copy for copy in copies if left <= set(copy.partial_axes) < whole), None)
