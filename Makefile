@@ -40,7 +40,7 @@ test: lint types filecheck unit ## Everything that must hold before a change is 
 lint: setup ## Style: ruff
 	$(BIN)/ruff check --output-format concise .
 
-types: setup ## Types: pyright, strict for ir, dialects and passes
+types: setup ## Types: pyright, strict for the product
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 filecheck: setup ## The IR tests: one small file per behaviour, run by lit

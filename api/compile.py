@@ -384,7 +384,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
         "stages": [cluster.mesh.device_count for view, cluster in views if view.stage is not None],
         "ratios": [
             {"mesh": cluster.mesh.name, "segment": segment, "axis": axis, "shares": list(shares)}
-            for view, cluster in views
+            for _, cluster in views
             for segment, ratios in ratios_of(func, cluster.mesh).items()
             for axis, shares in ratios.shares
         ],

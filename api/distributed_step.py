@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, overload
@@ -286,7 +286,7 @@ class DistributedStep(StepState):
         return default_collate(samples) if samples else no_rows(self._executor.plan)
 
     @contextmanager
-    def module(self) -> Iterator[nn.Module]:
+    def module(self) -> Generator[nn.Module, None, None]:
         """
         The module that was planned, with the trained weights, to be used inside: evaluated, saved or averaged.
 

@@ -7,7 +7,7 @@ guarded module says so, and what to do, wherever its weights are read or called 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -58,7 +58,7 @@ class Guard:
             raise StaleModuleError(f"{name!r} of {self.name} was changed after parallelize; {_CHANGED}")
 
     @contextmanager
-    def open(self) -> Iterator[None]:
+    def open(self) -> Generator[None, None, None]:
         """Let the module be used."""
         before, self.is_open = self.is_open, True
         try:

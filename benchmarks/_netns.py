@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def require() -> None:
 
 
 @contextmanager
-def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Iterator[list[str]]:
+def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Generator[list[str], None, None]:
     """
     One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
 

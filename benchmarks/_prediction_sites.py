@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,7 +66,7 @@ class Emulated:
     ranks_each: int
 
     @contextmanager
-    def _hosts(self, ranks: int) -> Iterator[list[str]]:
+    def _hosts(self, ranks: int) -> Generator[list[str], None, None]:
         """Of each rank, the name of its host."""
         assert ranks == len(self.rates) * self.ranks_each
         with _netns.hosts(self.rates, _BURST) as names:

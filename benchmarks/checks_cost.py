@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ WARM_STEPS = 15
 
 
 @contextmanager
-def without_checks() -> Iterator[None]:
+def without_checks() -> Generator[None, None, None]:
     """Inside, steps run as if there were none."""
     nothing: Any = lambda *_, **__: None  # noqa: E731
     plain: Any = {"wait": lambda _, __, done, **___: done(), "stepping": lambda _: nullcontext()}

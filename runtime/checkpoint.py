@@ -20,7 +20,7 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -297,7 +297,7 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def _alone_without_warning() -> Iterator[None]:
+def _alone_without_warning() -> Generator[None, None, None]:
     """torch.distributed.checkpoint warns where there is no process group, which is as it should be."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

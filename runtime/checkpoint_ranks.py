@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -30,7 +30,7 @@ class Turn:
         return "the checkpoint that all ranks write or read" if self.waits else ""
 
     @contextmanager
-    def of_others(self, waits: bool = True) -> Iterator[None]:
+    def of_others(self, waits: bool = True) -> Generator[None, None, None]:
         """Inside, this rank waits; or does not."""
         before, self.waits = self.waits, waits
         try:

@@ -34,9 +34,14 @@ from .groups import RankGroup
 from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
 from .requests import Pending, Request
 
-# Older versions of torch have these under other names, which newer ones warn of.
-_all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
+    """A function of torch.distributed under the first of two names that it has; newer versions warn of old ones."""
+    return getattr(dist, new, None) or getattr(dist, old)
+
+
+_all_gather_single = _renamed("all_gather_single", "all_gather_into_tensor")
+_reduce_scatter_single = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {

@@ -8,7 +8,7 @@ import sysconfig
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -138,7 +138,7 @@ class Here:
             self.lost_peer()
 
     @contextmanager
-    def stepping(self) -> Iterator[None]:
+    def stepping(self) -> Generator[None, None, None]:
         """Around a training step."""
         self.phase, self.step = "step", self.step + 1
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,7 @@ from .recording import Keep, keep_all, named_tensors, record
 
 
 @contextmanager
-def drawn_alike(seed: int = 0) -> Iterator[None]:
+def drawn_alike(seed: int = 0) -> Generator[None, None, None]:
     """Inside, torch's random numbers are those of `seed`, in every process; outside they continue as before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -111,7 +111,7 @@ def backend_of(device: torch.device) -> str:
 @contextmanager
 def process_group(
     name: str, bounds: FaultBounds = FaultBounds(), *, report_errors: bool = False
-) -> Iterator[torch.device]:
+) -> Generator[torch.device, None, None]:
     """
     The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
 
@@ -218,7 +218,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 
 @contextmanager
-def _errors_told(name: str) -> Iterator[None]:
+def _errors_told(name: str) -> Generator[None, None, None]:
     """Print a message and exit with code 1 in place of a traceback, for a single rank; the watch does for several."""
     try:
         yield

@@ -14,7 +14,7 @@ overwrites a whole storage starts a new version of it, for which nothing before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -340,7 +340,7 @@ def record(build: Callable[[], nn.Module]) -> Recording:
 
 
 @contextmanager
-def _composites(recorder: _Recorder) -> Iterator[None]:
+def _composites(recorder: _Recorder) -> Generator[None, None, None]:
     """Meanwhile `torch.nn.init` calls the composites through the recorder."""
     originals = {name: found for name in _COMPOSITES if (found := getattr(nn.init, name, None)) is not None}
     try:

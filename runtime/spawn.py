@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -93,7 +93,7 @@ def _importable(fn: Callable[..., object]) -> list[str]:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def _one_thread_each() -> Generator[None, None, None]:
     """While ranks start, the environment in which their libraries use one thread: they share the cores."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..ir.units import seconds_text
 
 
 @contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
+def working(what: str) -> Generator[Callable[[str], None], None, None]:
     """
     Show on standard error what is being done and for how long; nothing where that is no terminal.
 
@@ -34,7 +34,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def plan_progress(phase: Callable[[str], None]) -> Iterator[None]:
+def plan_progress(phase: Callable[[str], None]) -> Generator[None, None, None]:
     """Pass on what a search over plans logs, a line for each candidate, as the name of a phase."""
     logger = logging.getLogger("shardwright.plan")
     handler, level = _Phases(phase), logger.level

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,7 +204,7 @@ class _Bar:
 
 
 @contextmanager
-def _bar(shown: bool) -> Iterator[_Bar]:
+def _bar(shown: bool) -> Generator[_Bar, None, None]:
     console = Console(stderr=True)
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:

@@ -100,7 +100,7 @@ def _fault(value: object, shape: Shape, place: str) -> str | None:
             return None if is_one else f"{place} is {shown(value)}, expected {_name(shape)}"
         case tuple():
             faults = [_fault(value, each, place) for each in shape]
-            inner = next((f for f, each in zip(faults, shape, strict=True) if isinstance(value, dict) and f), None)
+            inner = next(filter(None, faults), None) if isinstance(value, dict) else None
             return None if None in faults else inner or f"{place} is {shown(value)}, expected {_name(shape)}"
         case list():
             if not isinstance(value, list):

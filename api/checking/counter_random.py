@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -16,7 +16,7 @@ from ...runtime import counter_random as drawing
 
 
 @contextmanager
-def counter_random(seed: int = 0, step: int = 0) -> Iterator[None]:
+def counter_random(seed: int = 0, step: int = 0) -> Generator[None, None, None]:
     """
     Inside, PyTorch's random ops draw what they draw in a plan: of `seed`, in its training step number `step`.
 

@@ -144,6 +144,8 @@ def _sort_output(joint: _Joint, desc: Any, value: torch.fx.Node | None) -> None:
             raise CaptureError(
                 f"forward writes into the parameter {name.removeprefix(MODEL + '.')!r}; {WRITTEN_PARAMETER.instead}"
             )
+        case _:
+            pass
 
 
 def _merge_ties(graph: torch.fx.Graph, joint: _Joint, model: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ cannot be traced. Each region has a number, which its ops carry; the pass `recom
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch.utils.checkpoint as checkpointing
@@ -26,7 +26,7 @@ class Regions:
         self._count = 0
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> Generator[None, None, None]:
         """Run the body as a region; one inside of another is part of it."""
         outer = self.current
         if not outer:
@@ -39,7 +39,7 @@ class Regions:
 
 
 @contextlib.contextmanager
-def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Iterator[None]:
+def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Generator[None, None, None]:
     """
     Let torch's checkpoints, reentrant or not, run their functions as regions.
 

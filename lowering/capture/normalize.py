@@ -100,7 +100,8 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
             return source
         case aten.t.default, (torch.fx.Node(target=aten.t.default, args=(torch.fx.Node() as twice,)), *_):
             return twice
-    return None
+        case _:
+            return None
 
 
 def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:

@@ -17,7 +17,7 @@ import builtins
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -139,7 +139,7 @@ def _as_others(args: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[Any,
 
 
 @contextlib.contextmanager
-def numbers_as_tensors(branches: Branches) -> Iterator[None]:
+def numbers_as_tensors(branches: Branches) -> Generator[None, None, None]:
     """Run code whose numbers are tensors, one way through its conditions."""
     with contextlib.ExitStack() as stack:
         for name in _MATH:
@@ -155,7 +155,7 @@ _MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cos", "sin", 
 
 
 @contextlib.contextmanager
-def _patched(module: Any, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+def _patched(module: Any, name: str, replacement: Callable[..., Any]) -> Generator[None, None, None]:
     """Let a function of numbers take tensors as well."""
     original = getattr(module, name)
 
@@ -171,7 +171,7 @@ def _patched(module: Any, name: str, replacement: Callable[..., Any]) -> Iterato
 
 
 @contextlib.contextmanager
-def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Iterator[None]:
+def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Generator[None, None, None]:
     """Let `min` or `max` take tensors of no dims."""
     original = getattr(builtins, name)
 

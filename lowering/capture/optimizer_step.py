@@ -73,7 +73,7 @@ def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimi
     """The class's step without torch's profiling around it."""
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__") and inspect.isfunction(step) and step.__code__.co_filename.endswith(WRAPPERS):
-        step = step.__wrapped__
+        step = getattr(step, "__wrapped__")
     return step
 
 

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -70,7 +70,7 @@ class SiteRecorder(TorchFunctionMode):
         self._root: CodeType | None = None
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> Generator[None, None, None]:
         """Record while the body runs, which is to be called from the step's outermost forward."""
         self._root = sys._getframe(2).f_code
         self._regions = Regions()
@@ -112,7 +112,7 @@ class SiteRecorder(TorchFunctionMode):
         return name or getattr(self._function, "__name__", "an op of torch")
 
     @contextlib.contextmanager
-    def noting(self, site: Site) -> Iterator[None]:
+    def noting(self, site: Site) -> Generator[None, None, None]:
         """Give what is called while the body runs, and its gradients, to a place."""
         self.latest = site
         first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]

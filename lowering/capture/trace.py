@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, TypeAlias
@@ -245,7 +245,7 @@ def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes:
 
 
 @contextlib.contextmanager
-def _without_mkldnn() -> Iterator[None]:
+def _without_mkldnn() -> Generator[None, None, None]:
     """As `torch.backends.mkldnn.flags`, which sets other things too, and warns of them."""
     before: bool = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
@@ -256,7 +256,7 @@ def _without_mkldnn() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told_that_it_is_traced() -> Iterator[None]:
+def _told_that_it_is_traced() -> Generator[None, None, None]:
     """Let `torch.compiler.is_compiling()` say so: models then take paths that read no values (of masks, above all)."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -128,7 +129,7 @@ def _value(text: str) -> Any:
 
 def _require_transformers() -> None:
     try:
-        import transformers  # noqa: F401
+        import_module("transformers")
     except ImportError as error:
         raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
 

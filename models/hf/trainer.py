@@ -8,7 +8,7 @@ by name. It needs accelerate, as the Trainer does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -197,7 +197,7 @@ class DistributedTrainer(Trainer):
             super().save_model(*args, **options)
 
     @contextmanager
-    def _trained_module(self) -> Iterator[None]:
+    def _trained_module(self) -> Generator[None, None, None]:
         """Inside, the Trainer's module may be used and has the trained weights."""
         if self.step is None:
             yield
@@ -243,12 +243,12 @@ class _Rates(torch.optim.Optimizer):
         super().__init__([torch.zeros(())], {})
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def param_groups(self) -> list[dict[str, Any]]:
         """Those of the handle, whatever is set."""
         return self._handle.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None: ...
+    def param_groups(self, groups: list[dict[str, Any]]) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Nothing."""
