@@ -103,7 +103,8 @@ def parallelize(
             devices of the cluster differ.
         random: ``exact``, the random numbers that one device draws, however the step is spread; or ``independent``,
             each rank draws its part by itself, with other numbers if the step is spread otherwise.
-        pipeline: a pass pipeline in place of the usual one; pins and algorithm are then in its text.
+        pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
+            ratios, mesh, stages, micro_batches, duplex and budget, which may not be given too.
         seed: of torch's random numbers before a model function makes its weights; None leaves them as they are. Also
             of the numbers that steps draw, which are of seed 0 where it is None.
         mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
@@ -201,7 +202,15 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
-    """PlanError for what can be planned, and not trained; a warning for what trains badly."""
+    """PlanError for options that a pipeline ignores and for what cannot be trained; a warning for what trains badly."""
+    if options.pipeline is not None:
+        usual = PlanOptions()
+        if ignored := [name for name in _IN_PIPELINE if getattr(options, name) != getattr(usual, name)]:
+            raise PlanError(
+                f"parallelize was given pipeline= and {', '.join(ignored)}, which only the usual pipeline obeys; "
+                f"leave {'it' if len(ignored) == 1 else 'them'} out and write the passes that do so into the pipeline "
+                '(pins: add-pins{pins="..."})'
+            )
     if options.dtype == torch.float16:
         raise PlanError(
             f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
@@ -215,9 +224,12 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
             raise PlanError(f"{unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
-            LOG.warning(
-            "parameter %r is in float16, in which small gradients underflow to 0; %s", narrow[0], HALF.instead
-        )
+            text = "parameter %r is in float16, in which small gradients underflow to 0; %s"
+            LOG.warning(text, narrow[0], HALF.instead)
+
+
+_IN_PIPELINE = ("pins", "algorithm", "ratios", "mesh", "stages", "micro_batches", "duplex", "budget")
+"""The options that only the usual pipeline reads."""
 
 
 def _initialize(
