@@ -77,7 +77,7 @@ class Collectives:
             for arg, out in zip(op.args, op.out_shardings, strict=True)
         ]
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
-            raise EmitError(op, "its operands communicate over different axes, or by different reductions")
+            raise EmitError(op, "its operands have different axes or reductions; one collective has one of each")
         self._note_levels(op, steps[0][0])
         operands = tuple_of(self._names.listed(op.args))
         kind = op.collective
@@ -90,7 +90,7 @@ class Collectives:
         if step.kind is CollectiveKind.ALL_GATHER:
             return call("torch.cat", [source, literal(step.dim)])
         if step.kind is not CollectiveKind.SLICE or len(step.axes) != 1:
-            raise EmitError(op, f"is a {step.kind} over time, which a rank cannot do by itself")
+            raise EmitError(op, f"is a {step.kind} over a temporal axis; only all_gather and slice are possible there")
         [axis] = step.axes
         part = literal(parts_of(op)[axis]) if axis in parts_of(op) else PART
         sizes = self._parts(op, _PARTS[step.kind][0], step, shape_of(op.operand), f"{key}.sizes")
@@ -100,7 +100,7 @@ class Collectives:
     def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
         spread = sharding_of(source)
         if (step := find_step(kind, spread, target, self._where.grid)) is None:
-            raise EmitError(op, f"does not lead from {spread} to {target}")
+            raise EmitError(op, f"does not convert {spread} to {target}")
         if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
         return step

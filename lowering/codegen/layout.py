@@ -148,7 +148,7 @@ def literal(value: Any) -> Doc:
         case list() | tuple():
             return tuple_of(map(literal, value))
         case _:
-            raise TypeError(f"a value of type {type(value).__name__} has no form in the program: {value!r}")
+            raise TypeError(f"a value of type {type(value).__name__} cannot be written as a Python literal: {value!r}")
 
 
 def repeated_tuple(items: Sequence[int | str]) -> Doc:

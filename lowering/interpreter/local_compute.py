@@ -68,7 +68,7 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
 
 def _present(op: ComputeOp, operand: Spread, rank: int) -> torch.Tensor:
     if (part := operand.parts[rank]) is None:
-        raise InterpreterError(op, "has an operand that is there for another part of a temporal axis only")
+        raise InterpreterError(op, "has an operand that is computed only for another part of a temporal axis")
     return part
 
 

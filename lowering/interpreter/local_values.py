@@ -81,7 +81,7 @@ def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
     held, mesh = spread.parts, spread.mesh
     parts = tuple(part for part in held if part is not None)
     if len(parts) < len(held):
-        raise ValueError("the value is there for some parts of a temporal axis only, and wanted whole")
+        raise ValueError("the value is micro-batched, but its consumer needs the full batch")
     for axis, kind in reversed(spread.sharding.partial):
         reduced = _by_group(mesh, (axis,), parts, lambda members, kind=kind: combine(members, kind))
         parts = tuple(part for part in reduced if part is not None)
@@ -117,7 +117,7 @@ def filled(spread: Spread) -> Spread:
     """A value that is there for one part of an axis that splits it, with zeros for the other parts."""
     first = next(part for part in spread.parts if part is not None)
     if spread.sharding.partial:
-        raise ValueError(f"a part of a value that is spread as {spread.sharding} cannot be told from the sum of all")
+        raise ValueError(f"one micro-batch of a partial value ({spread.sharding}) cannot be converted by itself")
     shapes = (local_shape(spread.shape, spread.sharding, spread.mesh, rank) for rank in range(spread.mesh.device_count))
     parts = (first.new_zeros(shape) if part is None else part for part, shape in zip(spread.parts, shapes, strict=True))
     return replace(spread, parts=tuple(parts))
@@ -288,7 +288,7 @@ def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Ten
         key = (id(part), tuple((s.start, s.stop) for s in slices))
         if key not in seen and not _agree(part, whole[slices]):
             worst = (part.to(torch.complex128) - whole[slices].to(torch.complex128)).abs().max().item()
-            raise ValueError(f"rank {rank} holds another copy than others of it: they differ by {worst:.3g}")
+            raise ValueError(f"the copy on rank {rank} differs from that on other ranks by {worst:.3g}")
         seen.add(key)
 
 
