@@ -80,7 +80,7 @@ def compile_finalists(
 
 
 def _most_worthy(records: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """The first records, and data parallelism in the place of the last where it is not among them."""
+    """The first records, and data parallelism instead of the last if it is not among them."""
     kept = list(records[: max(most, 0)])
     plain = next((each for each in records if _is_data_parallel(each)), None)
     return [*kept[: most - 1], plain] if kept and plain is not None and plain not in kept else kept

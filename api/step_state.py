@@ -57,7 +57,7 @@ class StepState:
         """
         The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
 
-        It is the very one that was given as `cluster`, where the plan is on its axes.
+        It is the object that was given as `cluster`, where the plan is on its axes.
         """
         return self._sharded.device_mesh
 
@@ -172,7 +172,7 @@ class StepState:
         )
 
     def wait_saved(self) -> None:
-        """Wait until what `save` writes asynchronously is there; CheckpointError where that failed."""
+        """Wait for the asynchronous writes of `save`; CheckpointError if one failed."""
         self._checkpoints.wait()
 
     def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
@@ -224,7 +224,7 @@ class StepState:
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
 
     def _add_loader(self, loader: ShareLoader) -> None:
-        """Save the position of a loader from now on; it goes on where the one was that was saved in its place."""
+        """Save the position of a loader from now on; it resumes at the position that was saved for it."""
         self._loaders.append(loader)
         if self._positions:
             loader.load_state_dict(self._positions.pop(0))

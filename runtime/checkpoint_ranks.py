@@ -22,7 +22,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass
 class Turn:
-    """Whether a rank waits for others that write or read a checkpoint with it: what is told of it, empty if not."""
+    """What a rank that writes or reads a checkpoint with others waits for; empty if it does not wait."""
 
     waits: bool = False
 

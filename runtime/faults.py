@@ -32,7 +32,7 @@ DEVICE = "the work of its device"
 """What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
 
 _STEPS_TIMED = 20
-"""Of so many steps, the last ones, the median is what a step takes."""
+"""The number of recent steps whose median is the duration of a step."""
 
 
 _MOST_SECONDS = 30 * 86400.0
@@ -79,7 +79,7 @@ class FaultBounds:
 
     @property
     def timeout(self) -> timedelta:
-        """Of collectives: longer than any wait, so that it is told who is waited for."""
+        """Timeout of collectives: longer than any wait, so that the watch first reports which rank is late."""
         longest = max(self.start, self.plan, self.save) + 2 * self.silent
         return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
@@ -114,7 +114,7 @@ class Here:
         What `done` returns, which waits for other ranks.
 
         Args:
-            what: is waited for; its `str` is told, which is empty while this rank itself is at work.
+            what: is waited for; its `str` is reported, which is empty while this rank itself is at work.
             patient: the bound of the wait, if it may last.
         """
         outer = self.waits_for, self.patient

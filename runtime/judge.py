@@ -10,7 +10,7 @@ from statistics import median
 from .faults import DEVICE, FaultBounds, Patience, Phase
 
 _FRESH_BEATS = 4
-"""A rank whose last report is older than so many beats is not heard of."""
+"""A rank whose last report is older than this many beats counts as silent."""
 
 _SECONDS_TO_CONNECT = 1.0
 """For which a rank waits for one that has left: what that one sent before may still be on its way."""

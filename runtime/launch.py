@@ -219,7 +219,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 @contextmanager
 def _errors_told(name: str) -> Iterator[None]:
-    """In the place of a traceback a message and exit code 1, for the only rank: others are told by the watch."""
+    """Instead of a traceback a message and exit code 1, for the only rank: the watch reports those of several."""
     try:
         yield
     except Exception as error:

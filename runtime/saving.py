@@ -24,8 +24,8 @@ class SaveOptions:
 
     Args:
         folder: for checkpoints, on a disk that all ranks share; None for none.
-        every: after so many steps one is written, and at the end; 0 for the end alone.
-        keep: so many stay, the newest.
+        every: number of steps between checkpoints; 0 writes one at the end only.
+        keep: how many of the newest are kept.
         resume: whether the run resumes from the newest one in the folder, if there is any.
     """
 

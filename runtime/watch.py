@@ -51,7 +51,7 @@ _INTERRUPT_SECONDS = 1.5
 """After which a rank that was interrupted ends though it is in a collective."""
 
 _joined = 0
-"""How many watches this process has had: their keys differ."""
+"""The number of watches that this process has started: their keys differ."""
 
 
 def job_store() -> TCPStore | None:
@@ -233,7 +233,7 @@ class Watch:
         _tell_agent(verdict.text)
 
     def claim(self, verdict: Verdict) -> NoReturn:
-        """Make a verdict that of the job, unless there is one, have it told and end all ranks."""
+        """Make a verdict that of the job, unless it has one, have it printed and end all ranks."""
         with self._lock:
             self._end_with(self._verdicts.claim(verdict, self._tell))
 

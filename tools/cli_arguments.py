@@ -163,7 +163,7 @@ def _planning(add: _Add) -> None:
 
 
 def _decisions(add: _Add) -> None:
-    """What a search over whole plans is not to decide."""
+    """Options that fix decisions of the search over whole plans."""
     add("--mesh", metavar="MESH", help="mesh of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
     add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
     parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"

@@ -1,4 +1,4 @@
-"""IR files in and out: read with errors that say where, split at `// -----`, written whole or not at all."""
+"""IR files in and out: read with errors that say where, split at `// -----`, written atomically."""
 
 from __future__ import annotations
 

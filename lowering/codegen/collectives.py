@@ -46,7 +46,7 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
-"""The method that the communicator is not told of: it takes what suits its backend."""
+"""The method that is not passed to the communicator: it takes its backend's default."""
 
 HIERARCHICAL = "hierarchical"
 
@@ -85,7 +85,7 @@ class Collectives:
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
-        """A part of a value that is there for all parts: `rt.part_of(x, 0, part, 4)`; or all that a loop left."""
+        """A part of a value that has all parts, `rt.part_of(x, 0, part, 4)`; or a loop's results, concatenated."""
         source = self._names[op.operand]
         if step.kind is CollectiveKind.ALL_GATHER:
             return call("torch.cat", [source, literal(step.dim)])

@@ -25,7 +25,7 @@ so.
 
 
 def signature_of(op: ComputeOp) -> Signature:
-    """The op's signature; without one it runs once, on whole values."""
+    """The op's signature; without one it runs once, on full values."""
     if op.signature is not None:
         return op.signature
     operands, results = (
@@ -102,7 +102,7 @@ def _called(
 def _typed(
     op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
 ) -> torch.Tensor:
-    """A result in the dtype that its type says; for one that the op was told not to compute, zeros."""
+    """A result in the dtype that its type says; for one that the op need not compute, zeros."""
     value = op.outs[index]
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:

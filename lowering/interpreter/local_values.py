@@ -5,7 +5,7 @@ A collective works on the parts of each group alone, as the ranks of a cluster w
 value, so that a wrong one gives wrong numbers here too.
 
 The meshes here have devices on every axis: the parts of a temporal axis stand beside one another. Once such an
-axis is unrolled, a value is there for one of its parts only, and None stands for the others.
+axis is unrolled, a value exists for one of its parts only, and None stands for the others.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def convert(spread: Spread, target: Sharding, mesh: Mesh) -> Spread:
 
 
 def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
-    """What is left of a value that is there for one part of each axis in `at` only."""
+    """A value restricted to one part of each axis in `at`."""
     if not at:
         return spread
     here = active(spread.mesh, at)
@@ -114,7 +114,7 @@ def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
 
 
 def filled(spread: Spread) -> Spread:
-    """A value that is there for one part of an axis that splits it, with zeros for the other parts."""
+    """A value that exists for one part of an axis that splits it, with zeros for the other parts."""
     first = next(part for part in spread.parts if part is not None)
     if spread.sharding.partial:
         raise ValueError(f"one micro-batch of a partial value ({spread.sharding}) cannot be converted by itself")
@@ -132,7 +132,7 @@ def active(mesh: Mesh, at: Mapping[str, int]) -> tuple[bool, ...]:
 def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
     """
     The reduction of two values that are there for different parts of a temporal axis, as `spmd.accumulate` has it:
-    it is there for all parts of the axes that are complete, else where `part` is.
+    it exists for all parts of the axes that are complete, else where `part` does.
     """
     mesh, gone = part.mesh, tuple(a for a in part.sharding.partial_axes if a not in target.partial_axes)
     axes = gone or tuple(a for a in part.sharding.partial_axes if _apart(total, part, a))
@@ -149,7 +149,7 @@ def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
 
 
 def _apart(total: Spread, part: Spread, axis: str) -> bool:
-    """Whether two values are there for different parts of `axis`."""
+    """Whether two values exist for different parts of `axis`."""
 
     def coordinates(spread: Spread) -> set[int]:
         return {spread.mesh.coordinates(rank)[axis] for rank, each in enumerate(spread.parts) if each is not None}

@@ -73,6 +73,6 @@ class _StageOrder:
             done.update((value, entry.part) for value in op.results)
 
     def _is_summed(self, program: StageProgram, value: SSAValue, entry: ScheduledOp) -> bool:
-        """Whether all parts of a value are there, for what reads them outside of the loop."""
+        """Whether all parts of a value are computed, for a reader outside of the loop."""
         parts = {each.part for each in program.entries if each.op is value.owner}
         return bool(parts) and entry.part is None and {(value, part) for part in parts} <= self.done[program.stage]

@@ -27,7 +27,7 @@ def deliver(
         at: of temporal axes that are unrolled, the part that crosses.
 
     Raises:
-        ValueError: a sender lacks what it is to send, or a receiver does not get all of its part.
+        ValueError: a sender lacks the slice that it has to send, or a receiver does not get all of its part.
     """
     parts: list[torch.Tensor | None] = []
     crossing = receivers.parts_at(at)
