@@ -65,9 +65,9 @@ class StepState:
         """
         The parameters by their names in the model, in a pipeline those of this rank's stage.
 
-        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can be split as it is.
+        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can express its sharding.
 
-        They are views of the step's own memory, for the next step to change or to leave behind: ask again after it.
+        They are views of the step's own memory, which the next step changes or abandons: ask again after it.
         """
         return self._sharded.named_parameters()
 
@@ -81,7 +81,7 @@ class StepState:
     def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """
-        Parameters and buffers, whole, under the names of the single-device model: what it can load.
+        Parameters and buffers as full tensors, under the names of the single-device model, which can load them.
 
         Args:
             sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
@@ -106,7 +106,7 @@ class StepState:
         made, a warning is logged that says so.
 
         Args:
-            state: by the names of the model, whole tensors, the same on all ranks, or what `state_dict(sharded=True)`
+            state: by the names of the model, full tensors, the same on all ranks, or what `state_dict(sharded=True)`
                 gives.
 
         Raises:

@@ -48,7 +48,7 @@ class FaultBounds:
         gone: seconds for a rank that is dead, or whose script has ended while others wait for it.
         silent: seconds for which others wait in a collective for a rank that does not come, before it counts as stopped
             or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
-        slow: how many times longer than the median of the others a rank computes to be warned of; 0 for no warning.
+        slow: a warning names a rank that computes this many times longer than the median of the others; 0 for none.
         start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
             first step, when ranks make and load models.
         plan: seconds for which ranks wait for rank 0 to plan or to measure.

@@ -175,7 +175,7 @@ class _Interpretation:
         raise InterpreterError(op, f"{value_text(value)} {how}")
 
     def _on(self, op: Operation, value: SSAValue, mesh: Mesh) -> Spread:
-        """A value that is on `mesh`, or replicated on any mesh."""
+        """A value that is on `mesh`, or moved there from the mesh of one device."""
         found = self._value(op, value)
         if found.mesh in (mesh, _ONE):
             return convert(found, found.sharding, mesh)
