@@ -105,8 +105,7 @@ def parallelize(
             each rank draws its part by itself, with numbers that depend on the sharding.
         pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
             ratios, mesh, stages, micro_batches, duplex and budget, which may not be given too.
-        seed: for torch's generator before a model function makes its weights; None leaves the generator as it is. Also
-            for the random numbers in steps, with 0 for None.
+        seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
         mesh: of all devices, as ``4x16``; this and the next four are searched for if not given.
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
