@@ -57,7 +57,7 @@ class BatchValues:
         Check a batch, or a rank's rows of one; shapes and dtypes are checked where rows are taken.
 
         Raises:
-            PlanError: an item is there, or has a value, as the example does not, or it cannot be computed on.
+            PlanError: an item or its value differs from the example's, or it cannot be computed on.
         """
         if callable(batch):
             raise PlanError(f"step() was given a {type(batch).__name__}; {CLOSURE.instead}")

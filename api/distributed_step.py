@@ -46,13 +46,13 @@ class DistributedStep(StepState):
         program: the text that this rank runs.
         variants: the programs beside it, for evaluation and for batches of other shapes.
         model: what was planned; a module is guarded from now on (`module_guard`).
-        compared: for how many steps, and how many evaluations, it is compared what the ranks are given.
-        values: of the batch that was planned, those that are part of the step.
+        compared: in how many steps, and how many evaluations, the inputs of the ranks are compared.
+        values: the plain values of the planned batch, which are part of the step.
         device_mesh: the one that was planned for, if one was given.
-        on_nan: what becomes of a loss that is no number.
+        on_nan: what to do about a loss that is nan or infinite.
         record: of the plan, on rank 0.
 
-    What it holds is read, replaced, saved and loaded by the methods of `StepState`.
+    The methods of `StepState` read, replace, save and load its weights and states.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class DistributedStep(StepState):
 
         Args:
             batch: the global batch, shaped as the example or as one of the other `shapes` that were declared, the same
-                on every rank; or what `local` makes of a rank's own rows of it.
+                on every rank; or a rank's own rows of it, marked by `local`.
             lr: the learning rate of this step, or one for each group of parameters; None is that of `optimizer`, which
                 is the one that it was made with unless a scheduler or the loop has set another.
 
@@ -163,10 +163,10 @@ class DistributedStep(StepState):
 
     def predict(self, batch: Batch | LocalRows, part: Literal["whole", "rows"] = "whole") -> Any:
         """
-        What the model gives for a batch in eval mode: tensors, in tuples, lists, dicts and data classes as it has them.
+        The model's output for a batch in eval mode: tensors, in the model's tuples, lists, dicts and data classes.
 
         Args:
-            batch: as in `evaluate`; labels may be missing, and what else the model can do without.
+            batch: as in `evaluate`; labels and optional arguments of the model may be missing.
             part: ``whole``, the same on every rank; or ``rows``, those rows that this rank computed.
 
         Raises:
@@ -184,7 +184,7 @@ class DistributedStep(StepState):
 
     @property
     def most_programs(self) -> int:
-        """How many shapes of batches `evaluate` and `predict` take, each of which needs a program."""
+        """The most shapes of batches that `evaluate` and `predict` take, each of which needs a program."""
         return self._variants.most
 
     @most_programs.setter

@@ -1,4 +1,4 @@
-"""Writing files, and folders of them, whole or not at all."""
+"""Writing files and folders atomically."""
 
 from __future__ import annotations
 

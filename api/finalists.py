@@ -1,4 +1,4 @@
-"""The best plans of several kinds, and which of them is the fastest on the ranks themselves: predictions err."""
+"""The best plans of several kinds, and which of them is the fastest when it is run: predictions err."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def compile_finalists(
 
 
 def _most_worthy(records: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """The first records, and data parallelism in the place of the last where it is not among them."""
+    """The first records, and data parallelism instead of the last if it is not among them."""
     kept = list(records[: max(most, 0)])
     plain = next((each for each in records if _is_data_parallel(each)), None)
     return [*kept[: most - 1], plain] if kept and plain is not None and plain not in kept else kept
@@ -119,7 +119,7 @@ def step_seconds(
 
 
 def _turn(executor: Executor, items: Mapping[str, Any], device: torch.device) -> float:
-    """The seconds of a step in a row of them, on the slowest rank."""
+    """The mean seconds of a step among several, on the slowest rank."""
     executor.step(items)
     once = _timed(executor, items, device, WARM_STEPS)
     count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
@@ -168,6 +168,6 @@ def measured_here(finalists: Sequence[CompiledStep], spec: str) -> CompiledStep:
 
 
 def _seconds_of(programs: Sequence[str], spec: str) -> list[float]:
-    """What each process does."""
+    """What each process runs."""
     step = load_step(spec)
     return step_seconds(programs, step.model, step.batch, torch.device("cpu"))

@@ -103,7 +103,7 @@ class ShareLoader(DataLoader[Any]):
 
 @dataclass(frozen=True)
 class _Collate:
-    """Makes a batch for the step of samples: of a rank's own rows, of which there may be none, or of all."""
+    """Makes a batch for the step of samples: of a rank's own rows, perhaps none, or of all rows."""
 
     plan: Plan
     of_samples: Callable[[list[Any]], Any]

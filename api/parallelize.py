@@ -84,48 +84,48 @@ def parallelize(
     replan_from: str | Path | None = None,
 ) -> DistributedStep:
     """
-    Plan a training step for a cluster and return it, ready to run, on every rank of the job.
+    Plan a training step for a cluster and return it on every rank of the job, ready to run.
 
-    Rank 0 plans, and all ranks run what it found. Without torchrun there is one rank, and the cluster is taken
-    to be one of its devices. A module's weights are those that it has on rank 0, as with DDP; afterwards they are the
-    step's, and the module refuses to be used but inside ``with step.module():``. What was planned, and what it is
-    predicted to take, is logged to the logger ``shardwright`` on rank 0.
+    Rank 0 plans, and all ranks run its plan. Without torchrun there is one rank, and the plan is for one device of the
+    cluster. A module's weights are those that it has on rank 0, as with DDP; afterwards the step holds them, and the
+    module can be used only inside ``with step.module():``. Rank 0 logs the plan, and its predicted time, to the logger
+    ``shardwright``.
 
     Args:
         model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, precision, reduce_dtype, loss_scaling: as
-            in `TrainingStep`. Of a model function's weights each rank makes only its parts.
+            in `TrainingStep`. With a model function each rank keeps only its parts of the weights.
         cluster: a cluster, its file, or the name of a shipped one; ``auto`` measures the ranks of the job, in less than
-            a minute, and keeps what it found for the next time. A `DeviceMesh` is measured so too.
+            a minute, and keeps the result for the next time. The ranks of a `DeviceMesh` are measured too.
         pins: a pin file, the name of a preset, or pins as TOML text.
-        dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
-        algorithm: of the search.
-        ratios: of the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
+        dtype: to which floating-point parameters, buffers and batch items are converted; None keeps their own.
+        algorithm: the search algorithm (`PlanOptions`).
+        ratios: the devices' shares: ``even``, ``balanced``, given as ``0.7,0.3``, or ``auto``: balanced where the
             devices of the cluster differ.
-        random: ``exact``, the random numbers that one device draws, however the step is spread; or ``independent``,
-            each rank draws its part by itself, with other numbers if the step is spread otherwise.
-        pipeline: a pass pipeline in place of the usual one; pins and algorithm are then in its text.
-        seed: of torch's random numbers before a model function makes its weights; None leaves them as they are. Also
-            of the numbers that steps draw, which are of seed 0 where it is None.
-        mesh: of all devices, as ``4x16``; like the following it is searched for where it is not given.
-        stages: of a pipeline, 1 for none.
-        micro_batches: parts of the batch, 1 for none: gradient accumulation, where they come one after the other
-            (``stages=1``), and micro-batches where they go through stages. One step, one update, of the whole batch.
-        duplex: whether two parts of the batch take turns at computing and communicating.
-        keep_activations: what part of the bytes that backward needs of forward is kept, 1 for all and 0 for what goes
-            from one layer to the next; the rest is computed again. By default less than all where memory binds. What
-            the model itself runs under `torch.utils.checkpoint` is computed again in any case.
-        budget: seconds after which the best plan so far is taken.
-        measure: of how many plans, the best of different kinds, a few steps are run to take the fastest; 1 to go by
+        random: ``exact``, the same random numbers as on one device, however the step is sharded; or ``independent``,
+            each rank draws its part by itself, with numbers that depend on the sharding.
+        pipeline: a pass pipeline in place of the usual one; the passes' options then take the place of pins, algorithm,
+            ratios, mesh, stages, micro_batches, duplex and budget, which may not be given too.
+        seed: of torch's generator as a model function makes weights (None: as it is), and of steps (None: 0).
+        mesh: of all devices, as ``4x16``; this and the next four are searched for if not given.
+        stages: number of pipeline stages, 1 for no pipeline.
+        micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
+            through the stages of a pipeline. A step is still one update, by the full batch.
+        duplex: whether one half of the batch computes while the other communicates.
+        keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
+            between layers only; the rest is recomputed. By default as many as fit in memory. What the model itself
+            runs under `torch.utils.checkpoint` is recomputed in any case.
+        budget: seconds after which the search ends with the best plan so far.
+        measure: how many plans, the best of different kinds, are timed for a few steps to take the fastest; 1 relies on
             predictions. By default four where the cluster is ``auto``, else one.
-        compared: in how many steps, the first ones, it is made sure that all ranks are given the same batch and rate.
+        compared: in how many of the first steps it is checked that all ranks get the same batch and learning rate.
         shapes: further batches, of the example's items in other numbers of rows or other lengths, which the step takes
-            too: the last one of an epoch, say. Planned with parameters where the plan for the example has them.
-        on_nan: what becomes of a loss that is nan or infinite: ``raise``, an error on all ranks; ``skip``, a step whose
-            loss or gradients are not finite changes nothing; or ``ignore``.
-        faults: how soon a rank that is dead, left early or does not answer ends the job; that of a job's first call.
-        replan_from: a folder of checkpoints, or one of `shardwright plan`. Where it has a plan, this one is made of
-            that, on the devices that there are now, and little of the state is elsewhere; searched is only where none
-            like it fits, or is as asked. It loads no state, which `resume` of the step does.
+            too: the last one of an epoch, say. Their plans keep parameters where the plan for the example has them.
+        on_nan: what to do about a loss that is nan or infinite: ``raise`` an error on all ranks; ``skip`` updates whose
+            loss or gradients are not finite; or ``ignore`` it.
+        faults: how soon a rank that is dead, left early or does not answer ends the job; only the first call's count.
+        replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
+            devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
+            other options. It loads no state; `resume` of the step does.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
@@ -201,7 +201,15 @@ def _planner(step: TrainingStep, options: PlanOptions, module: ModuleOp) -> Plan
 
 
 def _refuse(step: TrainingStep, options: PlanOptions) -> None:
-    """PlanError for what can be planned, and not trained; a warning for what trains badly."""
+    """PlanError for options that a pipeline ignores and for what cannot be trained; a warning for what trains badly."""
+    if options.pipeline is not None:
+        usual = PlanOptions()
+        if ignored := [name for name in _IN_PIPELINE if getattr(options, name) != getattr(usual, name)]:
+            raise PlanError(
+                f"parallelize was given pipeline= and {', '.join(ignored)}, which only the usual pipeline obeys; "
+                f"leave {'it' if len(ignored) == 1 else 'them'} out and write the passes that do so into the pipeline "
+                '(pins: add-pins{pins="..."})'
+            )
     if options.dtype == torch.float16:
         raise PlanError(
             f"parallelize was given dtype=torch.float16, in which small gradients underflow to 0; {HALF.instead}"
@@ -215,9 +223,12 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
         if unmade := [name for name, value in parameters.items() if value.is_meta]:
             raise PlanError(f"{unmade[0]!r} is on the meta device; {ON_META.instead}")
         if narrow := [name for name, value in parameters.items() if value.dtype == torch.float16]:
-            LOG.warning(
-            "parameter %r is in float16, in which small gradients underflow to 0; %s", narrow[0], HALF.instead
-        )
+            text = "parameter %r is in float16, in which small gradients underflow to 0; %s"
+            LOG.warning(text, narrow[0], HALF.instead)
+
+
+_IN_PIPELINE = ("pins", "algorithm", "ratios", "mesh", "stages", "micro_batches", "duplex", "budget")
+"""The options that only the usual pipeline reads."""
 
 
 def _initialize(

@@ -96,7 +96,7 @@ class ShardedState:
     def optimizer_state(self, rates: Sequence[float] = ()) -> dict[str, Any]:
         """
         In the form of `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: ``state`` by parameter and
-        state, of this rank's stage, and ``param_groups``, of all stages, with names in the place of parameters.
+        state, of this rank's stage, and ``param_groups``, of all stages, with names instead of parameters.
 
         Args:
             rates: the learning rates of the groups; by default those that the optimizer was made with.

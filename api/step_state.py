@@ -57,7 +57,7 @@ class StepState:
         """
         The mesh of the plan with its axes, in a pipeline that of this rank's stage; None without a process group.
 
-        It is the very one that was given as `cluster`, where the plan is on its axes.
+        It is the object that was given as `cluster`, where the plan is on its axes.
         """
         return self._sharded.device_mesh
 
@@ -65,9 +65,9 @@ class StepState:
         """
         The parameters by their names in the model, in a pipeline those of this rank's stage.
 
-        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can be split as it is.
+        Each is a `DTensor` over `device_mesh`, or a `LocalShard` where no DTensor can express its sharding.
 
-        They are views of the step's own memory, for the next step to change or to leave behind: ask again after it.
+        They are views of the step's own memory, which the next step changes or abandons: ask again after it.
         """
         return self._sharded.named_parameters()
 
@@ -81,7 +81,7 @@ class StepState:
     def state_dict(self, *, sharded: bool) -> dict[str, Any]: ...
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """
-        Parameters and buffers, whole, under the names of the single-device model: what it can load.
+        Parameters and buffers as full tensors, under the names of the single-device model, which can load them.
 
         Args:
             sharded: nothing is gathered, and each rank gets its parts, as `named_parameters` gives them: what
@@ -106,7 +106,7 @@ class StepState:
         made, a warning is logged that says so.
 
         Args:
-            state: by the names of the model, whole tensors, the same on all ranks, or what `state_dict(sharded=True)`
+            state: by the names of the model, full tensors, the same on all ranks, or what `state_dict(sharded=True)`
                 gives.
 
         Raises:
@@ -172,7 +172,7 @@ class StepState:
         )
 
     def wait_saved(self) -> None:
-        """Wait until what `save` writes asynchronously is there; CheckpointError where that failed."""
+        """Wait for the asynchronous writes of `save`; CheckpointError if one failed."""
         self._checkpoints.wait()
 
     def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
@@ -224,7 +224,7 @@ class StepState:
         raise KeyError(f"the plan has no parameter or buffer {name!r}")
 
     def _add_loader(self, loader: ShareLoader) -> None:
-        """Save the position of a loader from now on; it goes on where the one was that was saved in its place."""
+        """Save the position of a loader from now on; it resumes at the position that was saved for it."""
         self._loaders.append(loader)
         if self._positions:
             loader.load_state_dict(self._positions.pop(0))

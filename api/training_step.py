@@ -44,7 +44,7 @@ class LossScaling:
         growth_interval: in steps.
 
     Raises:
-        ValueError: a setting that cannot be; the message says what was expected.
+        ValueError: an invalid setting; the message says what was expected.
     """
 
     init_scale: float = 65536.0
@@ -76,20 +76,20 @@ class TrainingStep:
         batch: an example of the *global* batch: a tuple, list or dict of tensors and of plain values.
         clip_norm: the norm of all gradients together above which they are scaled down, as by
             ``torch.nn.utils.clip_grad_norm_``; the step gives it as the metric ``grad_norm``.
-        clip_value: what elements of gradients are bounded by, as by ``clip_grad_value_``; before their norm.
+        clip_value: the bound of elements of gradients, as of ``clip_grad_value_``; applied before `clip_norm`.
         metrics: a function of the model's result and of the labels (of the batch where `loss` is None) to tensors by
             name, such as ``{"accuracy": (output.argmax(-1) == labels).float().mean()}``: each is that of the global
             batch.
-        precision: ``bf16-mixed``: what ``torch.autocast`` to bfloat16 makes of model and loss. Parameters, states and
+        precision: ``bf16-mixed``: model and loss run under ``torch.autocast`` to bfloat16. Parameters, states and
             updates stay in float32. ``fp16-mixed``: the same to float16, with the loss scaled as `loss_scaling` says.
-        reduce_dtype: in which dtype gradients are reduced over devices that are made in a narrow dtype and updated in
-            float32, ``float32`` or the narrow one; None leaves it to the search, and presets reduce in float32.
+        reduce_dtype: the dtype in which gradients that are computed in a narrow dtype are reduced over devices, this or
+            ``float32``; None leaves it to the search, and presets reduce in float32.
         loss_scaling: the settings of ``fp16-mixed``, which has those of ``torch.amp.GradScaler`` by default.
         skip_non_finite: whether a step whose loss or gradients are not finite changes nothing; the step then gives the
             metric ``skipped``, which is 1 for such a step.
 
     Raises:
-        TypeError, ValueError: a field that cannot be what it should; the message says what was expected.
+        TypeError, ValueError: an invalid field; the message says what was expected.
     """
 
     model: nn.Module | Callable[[], nn.Module]

@@ -35,7 +35,7 @@ from .compile import BEGIN, END, import_training_step, versions
 from .training_step import TrainingStep
 
 MOST = 64
-"""How many programs for evaluation and prediction a step holds at most."""
+"""The most programs for evaluation and prediction that a step holds."""
 
 Made: TypeAlias = "tuple[str, OutputForm | None]"
 """The text of a program, and the form of what the model returns where the program gives that."""
@@ -92,7 +92,7 @@ class Planner:
 @dataclass
 class Connections:
     """
-    What the programs of a job use in common.
+    What the programs of a job share.
 
     Args:
         handles: process groups.
@@ -219,7 +219,7 @@ class Variants:
 
 
 def _outcome(what: str, planner: Planner, plan: Callable[[Planner], Made]) -> Made | PlanError:
-    """What came of planning; the other ranks wait for it, whatever it is."""
+    """The result of planning, or its error; the other ranks wait for either."""
     try:
         return plan(planner)
     except Exception as error:

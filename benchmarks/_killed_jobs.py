@@ -144,7 +144,7 @@ def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, A
 
 
 def _await(processes: Sequence[BaseProcess]) -> None:
-    """Until all ranks have ended; soon after one has failed the others are told to."""
+    """Wait until all ranks have ended; soon after one has failed, the others are terminated."""
     while any(process.is_alive() for process in processes):
         time.sleep(0.02)
         if any(process.exitcode for process in processes):

@@ -99,7 +99,7 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
 
 
 def _save(step: Any, folder: str, extra: object) -> None:
-    """Every other checkpoint is written while training goes on."""
+    """Every other checkpoint is written while training continues."""
     asynchronous = step.steps % 2 == 0
     step.save(folder, extra=extra, asynchronous=asynchronous)
     if not asynchronous:

@@ -30,10 +30,10 @@ def require() -> None:
     if os.geteuid() != 0:
         raise Unavailable("emulated links need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
-        raise Unavailable(f"emulated links need iproute2, which lacks here: {', '.join(missing)}")
+        raise Unavailable(f"emulated links need iproute2; missing: {', '.join(missing)}")
     probe = subprocess.run(["ip", "netns", "add", "swprobe"], capture_output=True, text=True)
     if probe.returncode != 0:
-        raise Unavailable(f"this kernel makes no network namespaces: {probe.stderr.strip()}")
+        raise Unavailable(f"this kernel cannot create network namespaces: {probe.stderr.strip()}")
     _run("ip netns del swprobe")
 
 

@@ -33,7 +33,7 @@ from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 @dataclass(frozen=True)
 class Stretch:
-    """Ops and collectives one after the other, with how often each is there."""
+    """Ops and collectives one after the other, with the count of each."""
 
     works: tuple[tuple[OpWork, int], ...] = ()
     communications: tuple[tuple[CollectiveWork, int], ...] = ()
@@ -179,7 +179,7 @@ def _crossing_seconds(crossing: Crossing, cluster: Cluster) -> float:
 
 
 class _Run:
-    """One step: every stage goes on as far as it can, until all are done. One use."""
+    """One step: every stage advances as far as it can, until all are done. Usable once."""
 
     def __init__(self, outline: Outline, stretches: Sequence[Sequence[float]], crossings: Sequence[float]) -> None:
         self.outline, self.stretches, self.crossings = outline, stretches, crossings

@@ -31,11 +31,11 @@ class Site(Protocol):
     """A place where ranks run."""
 
     def profile(self, ranks: int, words: Sequence[str]) -> None:
-        """Run `shardwright profile WORDS` on so many ranks."""
+        """Run `shardwright profile WORDS` on `ranks` ranks."""
         ...
 
     def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
-        """Time a program of a step on so many ranks for about `seconds`."""
+        """Time a program of a step on `ranks` ranks for about `seconds`."""
         ...
 
 

@@ -134,7 +134,7 @@ class Study:
         return _quartile(self.site.measure(group.step, group.ranks, program, seconds))
 
     def profile_ops(self, mesh: str, name: str, *, by_fit: bool = False) -> None:
-        """Measure the very ops of all plans of a mesh."""
+        """Measure exactly the ops of all plans of a mesh."""
         path = self.cluster_path(mesh, name)
         if not path.exists():
             pairs = [(group, form) for group in self.groups for form in group.forms if mesh_of(group, form) == mesh]

@@ -1,5 +1,5 @@
 """
-SIGKILL at random moments of training and saving: each restart goes on from a whole checkpoint, and nothing is lost.
+SIGKILL at random moments of training and saving: each restart resumes from a complete checkpoint, and nothing is lost.
 
     python benchmarks/kills.py [--count 500] [--ranks 2 3 4] [--torchrun 0.1] [--seed 0]
 

@@ -2,7 +2,7 @@
 The shipped models: that they train as one device does, and how long they take to plan.
 
     python benchmarks/zoo.py [NAME ...]                 # every -tiny model on 4 gloo ranks: 4 and 2x2, both precisions
-    python benchmarks/zoo.py --strategies 200           # so many random strategies of four models, in the interpreter
+    python benchmarks/zoo.py --strategies 200           # that many random strategies of four models, interpreted
     python benchmarks/zoo.py --sizes [NAME ...]         # every model at its full size, planned for 8 and for 8x8 H100
 
 Errors are by the measure of `api/checking/comparison.py`, over five steps, each with another batch. `replicated` are

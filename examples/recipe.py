@@ -1,7 +1,7 @@
 """
 A recipe as people write it: GPT-2 of Hugging Face, AdamW that decays matrices alone, a warm-up and a cosine, clipped
 gradients, accumulation, activations computed again, dropout, metrics, and evaluation every so often; bfloat16 if asked.
-With `--save RUN` it writes checkpoints, and goes on from the newest one when it is started again, on as many
+With `--save RUN` it writes checkpoints, and resumes from the newest one when it is started again, on as many
 processes as there are then.
 
     torchrun --nproc-per-node 4 examples/recipe.py [--cluster FILE] [--mesh 2x2] [--precision bf16-mixed] [--save RUN]

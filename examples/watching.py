@@ -51,7 +51,7 @@ def metrics(output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tenso
 
 
 def writers(folder: Path, job: ExitStack) -> list[Writer]:
-    """What writes the numbers of every step: a file, and TensorBoard where it is installed."""
+    """Writers for the numbers of every step: a file, and TensorBoard if it is installed."""
     file = job.enter_context((folder / "metrics.csv").open("w", newline=""))
     table = csv.writer(file)
     table.writerow(["step", "loss", "accuracy", "lr"])

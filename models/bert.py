@@ -35,7 +35,7 @@ class BertConfig:
     Sizes of a BERT; the defaults are those of the base model (110 M parameters).
 
     Args:
-        experts: a mixture of them in the place of every second feed-forward.
+        experts: a mixture of them instead of every second feed-forward.
         tied: whether the last layer's weight is that of the embedding.
         dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """

@@ -29,7 +29,7 @@ class LlamaConfig:
         key_heads: of keys and values, each of which serves ``heads / key_heads`` heads of queries.
         base: the slowest rotation takes about so many positions, times 2 pi.
         tied: whether the last layer's weight is that of the embedding.
-        experts: a mixture of them in the place of every feed-forward.
+        experts: a mixture of them instead of every feed-forward.
     """
 
     layers: int = 32

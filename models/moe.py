@@ -123,7 +123,7 @@ class Experts(nn.Module):
 
 class MoE(nn.Module):
     """
-    A mixture of experts in the place of a feed-forward layer, from ``[batch, length, m]`` to the same and the loss of
+    A mixture of experts instead of a feed-forward layer, from ``[batch, length, m]`` to the same and the loss of
     an uneven use of the experts, a scalar to be added to the step's loss with a small weight.
     """
 

@@ -18,7 +18,7 @@ from torch import nn
 from ..api.training_step import TrainingStep
 
 EXPANSION = 4
-"""A block's output has so many times the channels of its 3x3 convolution."""
+"""The ratio of a block's output channels to those of its 3x3 convolution."""
 
 
 @dataclass(frozen=True)

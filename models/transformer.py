@@ -108,7 +108,7 @@ class PreNormBlock(nn.Module):
     Args:
         dropout: the probability with which a weight of the attention, or an element of what a half of the block
             adds, is left out in training.
-        experts: a mixture of them in the place of the feed-forward; the block then gives their balancing loss too.
+        experts: a mixture of them instead of the feed-forward; the block then gives their balancing loss too.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class TransGANConfig:
     def __post_init__(self) -> None:
         if len(self.growth) != len(self.depths) - 1:
             raise ValueError(
-                f"{len(self.depths)} stages grow {len(self.depths) - 1} times, got {len(self.growth)} ways to do so"
+                f"{len(self.depths)} stages need {len(self.depths) - 1} entries in growth, got {len(self.growth)}"
             )
 
     def widths(self) -> list[int]:

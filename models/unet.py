@@ -2,7 +2,7 @@
 U-Net: an image to a class per pixel, with skips from every level of the way down to the same level of the way up.
 
 After Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation" (2015), with GELU in the
-place of ReLU and convolutions of stride 2 in the place of pooling. Divided into stages, its skips cross several. With
+place of ReLU and convolutions of stride 2 instead of pooling. Divided into stages, its skips cross several. With
 attention after the convolutions of its deep levels it is the U-Transformer of the cross-mesh paper (5.2), after Petit
 et al., "U-Net Transformer" (2021).
 """

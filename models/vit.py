@@ -25,7 +25,7 @@ class ViTConfig:
     Sizes of a ViT; the defaults are those of the base model (86 M parameters).
 
     Args:
-        experts: a mixture of them in the place of every second feed-forward.
+        experts: a mixture of them instead of every second feed-forward.
         dropout: after the embeddings, in attention and after each half of a block; the paper has 0.1.
     """
 

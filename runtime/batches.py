@@ -1,4 +1,4 @@
-"""Which rows of every batch a rank computes on, and the batches that ranks are given: whole, or their own rows."""
+"""Which rows of every batch a rank computes on, and the batches that ranks are given: global, or their own rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Checkpoints: folders with what a step holds, under single-device names, written by all ranks and whole or not there.
+Checkpoints: folders with what a step holds, under single-device names, written by all ranks, atomically.
 
     runs/step-00000042/manifest.json     what is in the folder: sizes and SHA-256 of its files, and what is no tensor
     runs/step-00000042/.metadata, *.distcp     tensors, by torch.distributed.checkpoint

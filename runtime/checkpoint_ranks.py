@@ -22,7 +22,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass
 class Turn:
-    """What a rank that waits for the others of a checkpoint reports, empty if it does not wait."""
+    """What a rank that writes or reads a checkpoint with others waits for; empty if it does not wait."""
 
     waits: bool = False
 

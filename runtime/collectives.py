@@ -197,7 +197,7 @@ def _in_place(group: RankGroup, request: Request, shapes: Sequence[Sequence[int]
 
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
-    """What an all-to-all makes: this rank's part of the split dim, the whole of the other."""
+    """The result of an all-to-all: this rank's part of the split dim, all of the other."""
     made: list[Assembly] = []
     for mine, dim, sizes in zip(
         _outgoing(group, request)[group.part],

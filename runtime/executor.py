@@ -95,7 +95,7 @@ class Executor:
         return None
 
     def _local(self, value: SpreadTensor, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole tensor, in memory of its own."""
+        """This rank's part of a full tensor, in its own memory."""
         part = whole[value.slices(self.comm.mesh, self.comm.rank)]
         local = torch.empty(part.shape, dtype=value.torch_dtype, device=self.comm.device)
         return local.copy_(part)
@@ -249,7 +249,7 @@ class Executor:
         return self._seed
 
     def resume(self, steps: int, seed: int) -> None:
-        """Go on as after so many steps, with the random numbers of `seed` and the states that are held."""
+        """Continue as after `steps` steps, with the random numbers of `seed` and the present states."""
         self._steps, self._seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
         HERE.before = steps - HERE.step

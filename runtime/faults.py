@@ -32,7 +32,7 @@ DEVICE = "the work of its device"
 """What a rank waits for that has begun a step on CUDA: whether its device computes or waits is not known."""
 
 _STEPS_TIMED = 20
-"""Of so many steps, the last ones, the median is what a step takes."""
+"""The number of recent steps whose median is the duration of a step."""
 
 
 _MOST_SECONDS = 30 * 86400.0
@@ -48,7 +48,7 @@ class FaultBounds:
         gone: seconds for a rank that is dead, or whose script has ended while others wait for it.
         silent: seconds for which others wait in a collective for a rank that does not come, before it counts as stopped
             or hung. What one rank does alone, such as saving or evaluating, has to be shorter.
-        slow: how many times longer than the median of the others a rank computes to be warned of; 0 for no warning.
+        slow: a warning names a rank that computes this many times longer than the median of the others; 0 for none.
         start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
             first step, when ranks make and load models.
         plan: seconds for which ranks wait for rank 0 to plan or to measure.
@@ -79,7 +79,7 @@ class FaultBounds:
 
     @property
     def timeout(self) -> timedelta:
-        """Of collectives: longer than any wait, so that the watch can report who is waited for."""
+        """Timeout of collectives: longer than any wait, so that the watch first reports which rank is late."""
         longest = max(self.start, self.plan, self.save) + 2 * self.silent
         return max(TIMEOUT, timedelta(seconds=min(longest, _MOST_SECONDS)))
 
@@ -114,7 +114,7 @@ class Here:
         What `done` returns, which waits for other ranks.
 
         Args:
-            what: is waited for; its `str` is reported, empty while this rank itself is computing.
+            what: is waited for; its `str` is reported, which is empty while this rank itself is at work.
             patient: the bound of the wait, if it may last.
         """
         outer = self.waits_for, self.patient

@@ -1,4 +1,4 @@
-"""Which rank is at fault: what the reports of all ranks say together, as they come in."""
+"""Which rank is at fault, by the latest reports of all ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from statistics import median
 from .faults import DEVICE, FaultBounds, Patience, Phase
 
 _FRESH_BEATS = 4
-"""A rank whose last report is older than so many beats is not heard of."""
+"""A rank whose last report is older than this many beats counts as silent."""
 
 _SECONDS_TO_CONNECT = 1.0
-"""For which a rank waits for one that has left: what that one sent before may still be on its way."""
+"""How long a rank waits for one that has left: its last messages may still arrive."""
 
 
 _NOTICED_SECONDS = 0.01
-"""By less per step no rank is called slow: processes that share cores vary as much."""
+"""The least excess per step of a slow rank, for processes that share cores vary by less."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def progress(self) -> tuple[object, ...]:
-        """Changes as long as the main thread gets on."""
+        """Changes as long as the main thread makes progress."""
         return self.phase, self.step, self.calls, bool(self.what)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Verdict:
 @dataclass
 class Judge:
     """
-    Looks at the reports of all ranks, and tells which is at fault.
+    Looks at the reports of all ranks, and decides which is at fault.
 
     Args:
         hosts: by rank.
@@ -120,7 +120,7 @@ class Judge:
         return self._left(now) or self._lost(now) or self._silent(now, states)
 
     def _waiting(self, now: float) -> list[int]:
-        """The ranks that are heard of, and wait for others."""
+        """The ranks with recent reports that wait for others."""
         heard = [rank for rank, at in enumerate(self._heard) if now - at <= _FRESH_BEATS * self.bounds.beat]
         return [rank for rank in heard if self._reports[rank].what and self._reports[rank].phase in ("step", "script")]
 
@@ -147,7 +147,7 @@ class Judge:
         return None
 
     def _lost(self, now: float) -> Verdict | None:
-        """A rank that is not heard of, to which another has lost its connection."""
+        """A rank without recent reports, to which another has lost its connection."""
         lost = [rank for rank, each in enumerate(self._reports) if each.lost]
         for rank, heard in enumerate(self._heard) if lost else ():
             if now - heard >= self.bounds.gone * 0.6 and self._reports[rank].phase in ("script", "step"):
@@ -156,7 +156,7 @@ class Judge:
 
     def gone(self, rank: int, seen_by: int, how: str = "") -> str:
         """
-        What is said of a dead rank.
+        The message about a dead rank.
 
         Args:
             seen_by: another, which tells where the job was.

@@ -67,21 +67,21 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
         description=f"Train {plans[0].name} on {meshes}.",
         usage=f"torchrun --nproc-per-node {_rank_count(plans)} %(prog)s [options]",
     )
-    steps_help = "how many training steps, those before a checkpoint that is resumed among them (%(default)s)"
+    steps_help = "how many training steps, those before a checkpoint included (%(default)s)"
     parser.add_argument("--steps", type=int, default=5, help=steps_help)
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and random numbers (%(default)s)")
     parser.add_argument("--lr", type=float, default=None, help="learning rate (the optimizer's own)")
     parser.add_argument("--checked", action="store_true", help="compare every collective over ranks (slow)")
     usual = FaultBounds()
     told_of = "seconds after which a rank that %s ends the job (%%(default)s)"
     parser.add_argument("--gone-after", type=float, default=usual.gone, help=told_of % "is dead or has left")
     parser.add_argument("--silent-after", type=float, default=usual.silent, help=told_of % "does not answer")
-    start_help = "seconds within which ranks come to the job, and get on till the first step (%(default)s)"
+    start_help = "seconds within which ranks join the job, and then reach the first step (%(default)s)"
     parser.add_argument("--start-within", type=float, default=usual.start, help=start_help)
-    save_help = "seconds within which a rank writes or reads its part of a checkpoint (%(default)s)"
+    save_help = "seconds within which a rank must write or read its part of a checkpoint (%(default)s)"
     parser.add_argument("--save-within", type=float, default=usual.save, help=save_help)
     usual_nan = "skip" if skips(plans) else "raise"
-    nan_help = "of a loss that is no number (%(default)s)"
+    nan_help = "what to do if a loss is NaN or infinite (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
     SaveOptions.add_to(parser)
     parsed = vars(parser.parse_args(arguments))
@@ -218,8 +218,8 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 
 @contextmanager
-def _errors_told(name: str) -> Generator[None, None, None]:
-    """Print a message and exit with code 1 in place of a traceback, for a single rank; the watch does for several."""
+def _errors_told(name: str) -> Iterator[None]:
+    """Instead of a traceback a message and exit code 1, for the only rank: the watch reports those of several."""
     try:
         yield
     except Exception as error:

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
-"""For which ranks may take to end by themselves, and then after a signal."""
+"""How long ranks may take to end by themselves, and once more after they were asked to."""
 
 _LOOPBACK = "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""`LocalShard`: a rank's part of a value, and where it lies in the whole."""
+"""`LocalShard`: a rank's part of a value, and its place in the full tensor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LocalShard:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """The part of the whole that `local` is: ``whole[shard.slices]``."""
+        """The slices of the full tensor that `local` has: ``full[shard.slices]``."""
         sizes = zip(self.offsets, self.local.shape, strict=True)
         return tuple(slice(start, start + size) for start, size in sizes)
 

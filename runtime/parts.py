@@ -1,4 +1,4 @@
-"""Parts of the batch, one after the other on one rank: a part of what is whole, and the sum of what all parts give."""
+"""Parts of the batch, one after the other on one rank: a part of a full value, and the sum over all parts."""
 
 from __future__ import annotations
 

@@ -120,5 +120,5 @@ class Assembly:
             self.slots[part].copy_(value)
 
     def whole(self) -> torch.Tensor:
-        """The tensor, once all parts are there."""
+        """The tensor, once all parts have arrived."""
         return torch.cat(self.slots, self._dim) if self._whole is None else self._whole

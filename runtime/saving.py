@@ -24,8 +24,8 @@ class SaveOptions:
 
     Args:
         folder: for checkpoints, on a disk that all ranks share; None for none.
-        every: after so many steps one is written, and at the end; 0 for the end alone.
-        keep: so many stay, the newest.
+        every: number of steps between checkpoints; 0 writes one at the end only.
+        keep: how many of the newest are kept.
         resume: whether the run resumes from the newest one in the folder, if there is any.
     """
 
@@ -38,8 +38,8 @@ class SaveOptions:
     def add_to(parser: argparse.ArgumentParser) -> None:
         """Add the options to a command line."""
         parser.add_argument("--save", metavar="FOLDER", help="write checkpoints there, on a disk that all ranks share")
-        parser.add_argument("--save-every", type=int, metavar="N", help="after every N steps (at the end alone)")
-        parser.add_argument("--keep", type=int, metavar="K", help=f"so many checkpoints stay, the newest ({KEPT})")
+        parser.add_argument("--save-every", type=int, metavar="N", help="also after every N steps (only at the end)")
+        parser.add_argument("--keep", type=int, metavar="K", help=f"how many checkpoints to keep ({KEPT})")
         parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint, if there is any")
 
     @staticmethod

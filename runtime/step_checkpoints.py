@@ -86,7 +86,7 @@ class Checkpoints:
         return folder / notes.name
 
     def wait(self) -> None:
-        """Until what is written asynchronously is there; CheckpointError where that failed."""
+        """Wait for the asynchronous write; CheckpointError if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             HERE.wait(self._ranks.turn, writing.result, patient="save")

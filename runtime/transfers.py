@@ -33,7 +33,7 @@ from .groups import TIMEOUT
 
 _CHUNK_BYTES = 256 * 1024
 _MOST_CHUNKS = 32
-"""A slice that is handed on travels in chunks of about so many bytes, and in at most so many chunks."""
+"""A forwarded slice travels in chunks of about this many bytes, and in at most this many chunks."""
 
 _Slices = tuple[slice, ...]
 

@@ -1,4 +1,4 @@
-"""The verdict that ends a job: the store takes one, and its message is written before anybody ends."""
+"""The verdict that ends a job: the store takes one, and its message is printed before any rank ends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Verdicts:
 
     def claim(self, verdict: Verdict, tell: Callable[[Verdict], None]) -> Verdict:
         """
-        Make a verdict that of the job, unless there is one; its message is written when this returns.
+        Make a verdict that of the job, unless it has one; its message is printed when this returns.
 
         Args:
             tell: writes the message of a verdict; of this one or of the one that stands.
@@ -64,7 +64,7 @@ class Verdicts:
 
     def await_told(self, tell: Callable[[Verdict], None]) -> Verdict:
         """
-        Wait until the message of the verdict that stands is written, and write it where nobody else will.
+        Wait until the message of the present verdict is printed, and print it if no other rank will.
 
         Returns:
             The verdict.

@@ -41,17 +41,17 @@ from .verdicts import KEYS, VERDICT, Verdicts
 LOG = logging.getLogger("shardwright")
 
 _JUDGES = 4
-"""So many ranks read the reports of all, in case that one of them is at fault."""
+"""How many ranks read the reports of all: several, as one of them may be at fault."""
 
 _MARK = "mark"
 _GRACE_SECONDS = 0.5
-"""For how long a rank that has to end looks for the reason."""
+"""How long a rank that has to end looks for the reason."""
 
 _INTERRUPT_SECONDS = 1.5
-"""After which a rank that was interrupted ends though it is in a collective."""
+"""Seconds after which an interrupted rank ends even inside a collective."""
 
 _joined = 0
-"""How many watches this process has had: their keys differ."""
+"""The number of watches that this process has started: their keys differ."""
 
 
 def job_store() -> TCPStore | None:
@@ -104,7 +104,7 @@ class Watch:
             threading.Thread(target=self._watch_store, name="shardwright watch of the store", daemon=True).start()
 
     def _introduced(self) -> list[Identity]:
-        """The processes of all ranks, once each has said which it is."""
+        """The processes of all ranks, once each has registered."""
         self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
         self._store.set(f"report/{self._rank}", Report().text())
         if self._rank == 0:
@@ -208,7 +208,7 @@ class Watch:
             self.claim(Verdict((), text))
 
     def _bury(self, fd: int) -> None:
-        """A rank of this machine is dead: that is a fault, unless it has said that it leaves or fails."""
+        """A rank of this machine is dead: a fault, unless it has announced that it leaves or fails."""
         rank = self._fds.pop(fd)
         self._buried.add(rank)
         self._poll.unregister(fd)
@@ -233,12 +233,12 @@ class Watch:
         _tell_agent(verdict.text)
 
     def claim(self, verdict: Verdict) -> NoReturn:
-        """Make a verdict that of the job, unless there is one, have it reported and end all ranks."""
+        """Make a verdict that of the job, unless it has one, have it printed and end all ranks."""
         with self._lock:
             self._end_with(self._verdicts.claim(verdict, self._tell))
 
     def _end_with(self, verdict: Verdict) -> NoReturn:
-        """End this process for a verdict, and those at fault on this machine: one that is stopped hears of nothing."""
+        """End this process for a verdict, and those at fault on this machine: a stopped one notices nothing."""
         for fd, rank in self._fds.items():
             if rank in verdict.ranks:
                 with suppress(OSError):
@@ -247,7 +247,7 @@ class Watch:
         _exit(1)
 
     def _let_others_end(self, verdict: Verdict) -> None:
-        """The rank that holds the store ends after the others: they read of the verdict there."""
+        """The rank that holds the store ends after the others: they read the verdict there."""
         others = set(range(1, self._world)) - self._buried - set(verdict.ranks) if self._holds_store else ()
         with suppress(RuntimeError):
             self._verdicts.end(len(others), 2 * _GRACE_SECONDS + 2 * self._bounds.beat)
@@ -275,7 +275,7 @@ class Watch:
     # on one that tells it: the first of each machine does.
 
     def _before_me(self) -> list[int]:
-        """The ranks of this machine that would tell of the store before this one."""
+        """The ranks of this machine that would report the loss of the store before this one."""
         machine = self._identities[self._rank].machine
         mine = [rank for rank in range(self._rank) if self._identities[rank].machine == machine]
         return [rank for rank in mine if rank not in self._buried and (self._held_by_agent or rank)]

@@ -19,7 +19,7 @@ from .cli_arguments import TOOL, parse_arguments
 from .diagnostics import Diagnostic, DiagnosticError
 
 _MOST_CHARACTERS = 4096
-"""Of an argument: a path may have so many."""
+"""The most characters of an argument: as many as a path may have."""
 
 PACKAGE = (__package__ or "").split(".", maxsplit=1)[0]
 

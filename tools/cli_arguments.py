@@ -65,8 +65,8 @@ def _plan_options(add: _Add) -> None:
     add("--out", required=True, metavar="DIR", help="where to write the files of the plan: step.mlir, program.py, ...")
     _planning(add)
     _decisions(add)
-    drawn = "what one device draws, or what each rank draws for itself"
-    add("--random", choices=("exact", "independent"), default="exact", help=f"numbers: {drawn} (%(default)s)")
+    drawn = "the same as on one device, or drawn by each rank for itself"
+    add("--random", choices=("exact", "independent"), default="exact", help=f"random numbers: {drawn} (%(default)s)")
     _dtype(add)
     _pipeline(add)
     _probe(add)
@@ -74,7 +74,7 @@ def _plan_options(add: _Add) -> None:
 
 def _replan_options(add: _Add) -> None:
     add("plan", metavar="DIR", help="what `plan` wrote")
-    add("--cluster", required=True, metavar="FILE", help=f"{_CLUSTER}, of the devices that there are now")
+    add("--cluster", required=True, metavar="FILE", help=f"{_CLUSTER}, with the devices available now")
     add("--out", required=True, metavar="DIR", help="where to write the new plan")
     kept = "the old ranks that are left, as 0,1,3, in the order of the new ones; by default those that move least"
     add("--remaining", type=_ranks, metavar="RANKS", help=kept)
@@ -85,10 +85,10 @@ def _run_options(add: _Add) -> None:
     add("--nproc-per-node", type=_positive, metavar="N", help="how many processes (as many as the plan has ranks)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     _decisions(add)
-    add("--seed", type=int, default=0, help="of the weights and of what steps draw (%(default)s)")
+    add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
-    add("--save-every", type=_positive, metavar="N", help="write one after every N steps, too")
-    add("--keep", type=_positive, metavar="M", help="so many checkpoints stay, the newest (2)")
+    add("--save-every", type=_positive, metavar="N", help="write one after every N steps too")
+    add("--keep", type=_positive, metavar="M", help="how many of the newest checkpoints are kept (2)")
     resume_help = "resume from the newest checkpoint of FOLDER, if there is any, of whatever plan, until step K"
     add("--resume", action="store_true", help=resume_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}; by default a generic machine of N processes")
@@ -108,9 +108,9 @@ def _explain_options(add: _Add) -> None:
 def _simulate_options(add: _Add) -> None:
     add("target", metavar="DIR|FILE|STEP", help=f"what `plan` wrote, an IR file with all decisions, or a step: {_STEP}")
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, in place of the plan's")
-    set_help = "another value of a field of the cluster, as link.node.bandwidth=25GB/s; repeatable"
+    set_help = "override a field of the cluster, as link.node.bandwidth=25GB/s; repeatable"
     add("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help=set_help)
-    sweep_help = "many values of one, as link.node.bandwidth=1GB/s..100GB/s:9"
+    sweep_help = "simulate COUNT values of a field, as link.node.bandwidth=1GB/s..100GB/s:9"
     add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
     add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
     add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
@@ -125,9 +125,9 @@ def _check_options(add: _Add) -> None:
     add("--backend", choices=("gloo", "interpreter"), default="gloo", help=backend_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, put on the mesh; by default a generic one")
     _planning(add)
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of everything (%(default)s)")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="of all floating-point data (%(default)s)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
-    add("--optimizer", choices=("sgd", "adamw"), help="in place of the step's own")
+    add("--optimizer", choices=("sgd", "adamw"), help="used in place of the step's own")
     _pipeline(add)
 
 
@@ -137,7 +137,7 @@ def _profile_options(add: _Add) -> None:
     add("--mesh", metavar="MESH", help="the axes of the ranks, as node=2,gpu=4; by default gpu=N")
     add("--seconds", type=float, default=60.0, metavar="S", help="about how long to measure (%(default)s)")
     add("--resume", action="store_true", help="resume from what an earlier run to the same FILE measured")
-    ops_help = "measure the very ops of a plan, or of a step planned here, with their local shapes; repeatable"
+    ops_help = "also measure the ops of a plan, or of a step planned here, in their local shapes; repeatable"
     add("--ops-of", action="append", default=[], metavar="DIR|STEP", help=ops_help)
     add("--cluster", metavar="FILE", help=f"{_CLUSTER}, that the times of --ops-of are added to; by default the plan's")
 
@@ -154,28 +154,28 @@ def _check_rule_options(add: _Add) -> None:
 def _planning(add: _Add) -> None:
     add("--pin", metavar="FILE", help="a file of pins, or one of the presets dp, zero1, zero2, zero3 and tp")
     algorithms = ("auto", "eliminate", "fixed", "exhaustive")
-    algorithm_help = "auto decides on everything, the others on a strategy for the cluster's own mesh"
-    add("--algorithm", choices=algorithms, help=f"of the search: {algorithm_help}")
+    algorithm_help = "auto searches whole plans, the others only strategies on the cluster's own mesh"
+    add("--algorithm", choices=algorithms, help=f"search algorithm: {algorithm_help}")
     shares = "even, balanced, given as 0.7,0.3, or auto: balanced where devices differ (%(default)s)"
     add("--ratios", default="auto", metavar="SHARES", help=f"the devices' shares: {shares}")
-    keep_help = "fraction of activations that is kept for backward; by default all, or what memory has room for"
+    keep_help = "fraction of activations kept for backward, by bytes; by default all, or as many as fit in memory"
     add("--keep-activations", type=float, metavar="FRACTION", help=keep_help)
 
 
 def _decisions(add: _Add) -> None:
-    """What a search over whole plans is not to decide."""
-    add("--mesh", metavar="MESH", help="of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
+    """Options that fix decisions of the search over whole plans."""
+    add("--mesh", metavar="MESH", help="mesh of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
     add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
-    parts_help = "parts of the batch, one after the other or through stages, 1 for none; by default the search decides"
+    parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"
     add("--micro-batches", type=_positive, metavar="N", help=parts_help)
-    duplex_help = "whether two parts of the batch take turns at computing and communicating (%(default)s)"
+    duplex_help = "one half of the batch computes while the other communicates (%(default)s)"
     add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
-    budget_help = "after which the best plan so far is taken; by default the search is as long on every machine"
+    budget_help = "end the search after so long with the best plan so far; by default it does not depend on time"
     add("--budget", type=float, metavar="SECONDS", help=budget_help)
     measure_help = "run the N best plans of different kinds on processes of this machine, and take the fastest"
     add("--measure", type=_positive, default=1, metavar="N", help=measure_help)
-    add("--candidate", metavar="FILE", help="a plan.json, whose plan is made again in the place of a search")
-    processes_help = "in which candidates are tried side by side (as many as cores, 8 at most); the plan is the same"
+    add("--candidate", metavar="FILE", help="rebuild the plan of this plan.json instead of searching")
+    processes_help = "how many processes try candidates (one per core, at most 8); the plan is the same"
     add("--processes", type=_positive, metavar="N", help=processes_help)
 
 
@@ -184,12 +184,12 @@ def _pipeline(add: _Add) -> None:
 
 
 def _probe(add: _Add) -> None:
-    probe_help = "do not infer the rules of unknown ops: run them whole on every device"
+    probe_help = "do not infer the rules of unknown ops: replicate them on every device"
     add("--no-probe", dest="probe", action="store_false", help=probe_help)
 
 
 def _dtype(add: _Add) -> None:
-    add("--dtype", choices=_DTYPES, help="what every floating-point tensor becomes; by default each keeps its own")
+    add("--dtype", choices=_DTYPES, help="of all floating-point tensors; by default each keeps its own")
     reduce_help = "in mixed precision, in which dtype gradients are reduced over devices; by default the search decides"
     add("--reduce-dtype", choices=_REDUCE_DTYPES, help=reduce_help)
 

@@ -37,7 +37,7 @@ from .cli_arguments import command_line
 from .cli_console import bound_text, plan_progress, print_report, process_began, working
 
 MOST_ROWS = 8
-"""Of the largest parameters, and of the best candidates, so many are listed."""
+"""How many of the largest parameters and of the best candidates are listed."""
 
 _MOST_PROCESSES = 8
 """Candidates are tried a few at a time."""
@@ -51,7 +51,7 @@ _DECISIONS: dict[str, Any] = {
     "budget": None,
     "candidate": None,
 }
-"""The options of a search over whole plans, with what they are where a command does not have them."""
+"""The options of a search over whole plans, with their values for commands without them."""
 
 
 def import_command(options: Namespace) -> int:
@@ -142,7 +142,7 @@ def dtype_of(name: str | None) -> torch.dtype | None:
 
 
 def write_text(text: str, output: str) -> None:
-    """Write to a file, whole or not at all, or to standard output where that is `-`."""
+    """Write to a file atomically, or to standard output if that is `-`."""
     if output == "-":
         sys.stdout.write(text)
     else:

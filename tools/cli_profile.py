@@ -39,7 +39,7 @@ AXIS = "gpu"
 """The axis of a mesh that nobody names."""
 
 _MOST_LISTED = 5
-"""Of missing measurements, so many are named; the file names all."""
+"""How many missing measurements are named; the file names all."""
 
 _WRITE_SECONDS = 15.0
 """Between two writings of what a torchrun job has found so far: its rank 0 may be the one that is lost."""

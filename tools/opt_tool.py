@@ -1,7 +1,7 @@
 """
 `opt-tool`: run passes on an IR file, as `mlir-opt` does.
 
-Only the resulting IR goes to standard output (or to `-o`, whole or not at all); dumps, times and errors go to
+Only the resulting IR goes to standard output (or to `-o`, atomically); dumps, times and errors go to
 standard error. Every failure is one message that says where and what to do, and exit code 1. Nothing here
 imports torch: a small file is answered in a fifth of a second.
 """

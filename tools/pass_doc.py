@@ -1,5 +1,5 @@
 """
-What a pass's docstring says, part by part.
+The parts of a pass's docstring.
 
 A pass documents itself in four parts, of which the IR is tested and the whole becomes docs/passes.md:
 

@@ -16,7 +16,7 @@ from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
 
 MOST_ROWS = 8
-"""Of the ops and collectives that take longest, so many are listed."""
+"""How many of the longest ops and collectives are listed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""IR files in and out: read with errors that say where, split at `// -----`, written whole or not at all."""
+"""IR files in and out: read with errors that say where, split at `// -----`, written atomically."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_output(text: str, path: str) -> None:
     """
     Write `text` to the file at `path`, to standard output for `-`.
 
-    A file appears whole or not at all: what stood there before stays if writing fails. DiagnosticError then.
+    A file is written atomically: if writing fails, the old one stays. DiagnosticError then.
     """
     if path == "-":
         sys.stdout.write(text)

@@ -73,7 +73,7 @@ def _resolved(given: Tried, tried: Sequence[Tried]) -> Tried:
 NOT_TRIED = "not tried"
 
 SAME = "the same as "
-"""How a note begins on a candidate whose strategy an earlier one had."""
+"""How the note of a candidate begins whose strategy equals an earlier one's."""
 
 
 def _order(given: Tried) -> tuple[int, float]:

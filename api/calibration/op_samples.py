@@ -143,7 +143,7 @@ def _by_rank(op: ComputeOp, mesh: Mesh) -> Iterator[OpSample]:
 
 
 def work_of(op: ComputeOp, mesh: Mesh, rank: int) -> OpWork:
-    """What the op does on `rank`, with its key; without a signature it runs whole."""
+    """What the op does on `rank`, with its key; without a signature it runs replicated."""
     return op_work(op, signature_of(op), mesh, rank)
 
 

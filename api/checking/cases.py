@@ -137,7 +137,7 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
     """
     Run the passes of a case on its imported step, which is changed; what was run.
 
-    By default the batch stays whole, on the very mesh that is to be checked.
+    By default the batch is not divided, and the mesh is the one to be checked.
     """
     cluster = on_mesh(case.cluster or find_cluster(GENERIC), case.mesh)
     add_cluster(module, cluster)

@@ -23,7 +23,7 @@ class TrainingRun(Protocol):
     """Something that trains: on one device, on ranks or interpreted."""
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
-        """Train one step, its learning rates multiplied by a factor, and return what it computed, whole."""
+        """Train one step, its learning rates multiplied by a factor, and return full results."""
         ...
 
 

@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=1e-3),
 }
-"""What a check can put in the place of a step's own optimizer."""
+"""Optimizers by which a check can replace the step's own."""
 
 
 _FIRST_SEED = 2

@@ -261,7 +261,7 @@ def _given(mesh: Mesh | None, op: ComputeOp) -> Mesh:
 
 
 def _on_part(target: str) -> str:
-    """The runtime's function for an op of which the indexed factor is split."""
+    """The runtime's function for an op whose indexed factor is split."""
     if target in FUSED_OPS:
         return target
     name = target.removeprefix("aten.").removesuffix(".default").removeprefix("_unsafe_")

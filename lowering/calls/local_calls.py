@@ -1,4 +1,4 @@
-"""Making a call on tensors: torch's ops, and plain functions in the place of the runtime's fused ones."""
+"""Making a call on tensors: torch's ops, and plain functions instead of the runtime's fused ones."""
 
 from __future__ import annotations
 

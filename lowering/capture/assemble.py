@@ -35,7 +35,7 @@ _Paired: TypeAlias = "tuple[StepInput, torch.fx.Node]"
 
 @dataclass
 class _Joint:
-    """The placeholders and outputs of a joint graph, sorted by what they are."""
+    """The placeholders and outputs of a joint graph, sorted by role."""
 
     is_forward: bool
     named: dict[str, torch.fx.Node] = field(default_factory=dict)

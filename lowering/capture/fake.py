@@ -104,7 +104,7 @@ class Fakes:
                 return make()
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake twin on the CPU, in the dtype wanted, without a gradient."""
+        """A fake twin on the CPU, in the requested dtype, without a gradient."""
         fake = tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
         dtype = self.dtype if self.dtype is not None and fake.is_floating_point() else fake.dtype
         if fake.fake_mode is self.mode and fake.dtype == dtype and fake.device == _CPU:

@@ -31,7 +31,7 @@ def index_first_dims(graph: torch.fx.Graph) -> None:
 
 
 class NodeMaker:
-    """Makes nodes in the place of one, with its origin."""
+    """Makes nodes that replace one, with its origin."""
 
     def __init__(self, graph: torch.fx.Graph, replaced: torch.fx.Node) -> None:
         self._graph, self._replaced = graph, replaced

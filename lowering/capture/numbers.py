@@ -1,5 +1,5 @@
 """
-Tensors in the place of Python numbers: how an optimizer's code is traced with its learning rate and step as inputs.
+Tensors instead of Python numbers: how an optimizer's code is traced with its learning rate and step as inputs.
 
 Optimizers compute with numbers (``step_size = lr / (1 - beta1**step)``) that change from step to step, and so may not
 become constants of a graph. Here they are float64 tensors of no dims that behave as numbers do: ``item()`` of a tensor
@@ -49,7 +49,7 @@ class Branches:
 
     Args:
         choices: what the first conditions are to be; the others are true.
-        most: so many conditions at most.
+        most: the maximum number of conditions.
     """
 
     def __init__(self, choices: Sequence[bool], most: int) -> None:
@@ -75,7 +75,7 @@ def by_branches(
 
     Args:
         run: is called once for each way.
-        most: so many ways at most.
+        most: the maximum number of ways.
 
     Raises:
         NumberNeededError: there are more.

@@ -98,7 +98,7 @@ def _rate(group: Mapping[str, Any], step: int) -> float:
 
 class _OptimizerRun:
     def __init__(self, make: Callable[..., Any], parameters: Mapping[str, nn.Parameter], seed: int) -> None:
-        # Another rate in each run: to distinguish a state that begins with it from one that begins with a constant.
+        # Another rate in each run, to distinguish a state that begins with it from one that begins with a constant.
         self.scale = 1.0 if seed == 0 else 0.6
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = {

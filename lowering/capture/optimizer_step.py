@@ -27,7 +27,7 @@ class UpdateForm:
 
     Args:
         initial: by state that the graph keeps, what its elements are before the first step.
-        counts: by state that counts steps, what it is before the first one.
+        counts: the initial value of each state that counts steps.
         group_counts: the same of settings of the group.
         constants: states that are no tensors and do not change.
         numbers: states that are Python numbers.

@@ -40,7 +40,7 @@ _CLASSES = {
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 _COMPUTING = tuple(f"torch.nn.utils.{name}" for name in ("weight_norm", "spectral_norm", "prune"))
-"""Modules of hooks that put a tensor that they compute in the place of a weight."""
+"""Modules of hooks that replace a weight by a tensor that they compute."""
 
 _SETTINGS: tuple[tuple[type[nn.Module], str, Callable[[Any], bool], Refusal], ...] = (
     (nn.Embedding, "max_norm", lambda layer: layer.max_norm is not None, MAX_NORM),
@@ -54,7 +54,7 @@ _SETTINGS: tuple[tuple[type[nn.Module], str, Callable[[Any], bool], Refusal], ..
         AVERAGED_STATISTICS,
     ),
 )
-"""Settings of layers: of which class, their name, whether a layer has it so, and what it is."""
+"""Settings of layers: class, name, whether a layer has it, and its value."""
 
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = {

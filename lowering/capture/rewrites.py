@@ -14,7 +14,7 @@ import torch
 
 
 def rewritten(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
-    """What to call in the place of `func`; itself for most."""
+    """The replacement of `func`; itself for most."""
     replacement, applies = _REWRITES.get(func, (func, None))
     return replacement if applies is not None and applies(*args) else func
 
@@ -54,4 +54,4 @@ _REWRITES: dict[Any, tuple[Callable[..., Any], Callable[..., bool]]] = {
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter_: (_masked_scatter_into, _has_elements),
 }
-"""By function, what is called in its place, and of which arguments."""
+"""By function, its replacement and the arguments that this takes."""

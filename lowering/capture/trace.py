@@ -81,7 +81,7 @@ class OutputForm:
     skeleton: Any
 
     def filled(self, tensors: Sequence[Any]) -> Any:
-        """The whole, of its tensors in order."""
+        """The structure with these tensors, in order."""
         return tree_map_only(_TensorPlace, lambda place: tensors[place.number], self.skeleton)
 
 

@@ -158,7 +158,7 @@ def _function(
 def _chosen(
     first: torch.fx.GraphModule, later: torch.fx.GraphModule, chosen: int
 ) -> Callable[..., list[torch.Tensor]]:
-    """Of so many outputs those of the first step where none was made before, else those of a later one."""
+    """A graph that gives the outputs of the first step if none was made before, else those of a later one."""
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
         begins = inputs[-2] == 0
@@ -226,7 +226,7 @@ _AS_SUMS: dict[Any, Callable[..., Any]] = {
     aten.mean.dim: _mean,
     aten.linalg_vector_norm.default: _vector_norm,
 }
-"""Reductions that are written out as sums, for these need not be whole on a rank."""
+"""Reductions that are written out as sums, so that operands may be split over ranks."""
 
 
 def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: Any, mode: FakeTensorMode) -> None:

@@ -57,7 +57,7 @@ def check_program(text: str) -> None:
     for node in ast.walk(tree):
         if (fault := next(_faults(node, own), None)) is not None:
             line = f"line {node.lineno} " if isinstance(node, ast.expr | ast.stmt) else ""
-            raise ProgramTextError(f"{line}{fault}, which no program does")
+            raise ProgramTextError(f"{line}{fault}, which no program of shardwright does")
 
 
 def _faults(node: ast.AST, own: set[str]) -> Iterator[str]:

@@ -17,9 +17,9 @@ def the_step(module: ModuleOp) -> FuncOp:
     """The one function of the module."""
     functions = [op for op in module.ops if isinstance(op, FuncOp)]
     if len(functions) != 1:
-        raise EmitError(module, f"has {len(functions)} functions; a program is made from one")
+        raise EmitError(module, f"has {len(functions)} functions, expected one")
     if len(functions[0].body.blocks) != 1:
-        raise EmitError(functions[0], f"has {len(functions[0].body.blocks)} blocks; a step has one")
+        raise EmitError(functions[0], f"has {len(functions[0].body.blocks)} blocks, expected one")
     return functions[0]
 
 
@@ -27,7 +27,7 @@ def the_mesh(module: ModuleOp) -> Mesh:
     """The one mesh of the module."""
     meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
     if len(meshes) != 1:
-        raise EmitError(module, f"has {len(meshes)} meshes; a program runs on one (add-cluster)")
+        raise EmitError(module, f"has {len(meshes)} meshes, expected one; run add-cluster")
     return meshes[0]
 
 
@@ -40,7 +40,7 @@ def check_lowered(func: FuncOp) -> None:
     """
     for op in func.body.walk():
         if isinstance(op, ReshardOp):
-            raise EmitError(op, "is a change of sharding without its collectives; run select-collectives")
+            raise EmitError(op, "has no collective yet; run select-collectives")
         if isinstance(op, ComputeOp):
             _check_operands(op)
 
@@ -50,4 +50,4 @@ def _check_operands(op: ComputeOp) -> None:
         raise EmitError(op, "has no signature; run search-strategy")
     for name, value, demanded in zip(op.operand_names(), op.args, op.signature.operands, strict=True):
         if (found := sharding_of(value)) != demanded:
-            raise EmitError(op, f"operand '{name}' is spread as {found} and not as {demanded}; run insert-resharding")
+            raise EmitError(op, f"operand '{name}' is spread as {found}, expected {demanded}; run insert-resharding")

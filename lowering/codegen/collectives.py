@@ -46,7 +46,7 @@ _PARTS: Mapping[CollectiveKind, tuple[_Parts, ...]] = {
 }
 
 _USUAL = "flat"
-"""The method that is not passed to the communicator: the default of its backend."""
+"""The method that is not passed to the communicator: it takes its backend's default."""
 
 HIERARCHICAL = "hierarchical"
 
@@ -77,7 +77,7 @@ class Collectives:
             for arg, out in zip(op.args, op.out_shardings, strict=True)
         ]
         if len({(step.axes, step.reduction) for step, _ in steps}) > 1:
-            raise EmitError(op, "its operands communicate over different axes, or by different reductions")
+            raise EmitError(op, "its operands have different axes or reductions; one collective has one of each")
         self._note_levels(op, steps[0][0])
         operands = tuple_of(self._names.listed(op.args))
         kind = op.collective
@@ -85,12 +85,12 @@ class Collectives:
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
-        """A part of a value that is there for all parts: `rt.part_of(x, 0, part, 4)`; or all that a loop left."""
+        """A part of a value that has all parts, `rt.part_of(x, 0, part, 4)`; or a loop's results, concatenated."""
         source = self._names[op.operand]
         if step.kind is CollectiveKind.ALL_GATHER:
             return call("torch.cat", [source, literal(step.dim)])
         if step.kind is not CollectiveKind.SLICE or len(step.axes) != 1:
-            raise EmitError(op, f"is a {step.kind} over time, which a rank cannot do by itself")
+            raise EmitError(op, f"is a {step.kind} over a temporal axis; only all_gather and slice are possible there")
         [axis] = step.axes
         part = literal(parts_of(op)[axis]) if axis in parts_of(op) else PART
         sizes = self._parts(op, _PARTS[step.kind][0], step, shape_of(op.operand), f"{key}.sizes")
@@ -100,7 +100,7 @@ class Collectives:
     def _step(self, op: Operation, kind: CollectiveKind, source: SSAValue, target: Sharding) -> Step:
         spread = sharding_of(source)
         if (step := find_step(kind, spread, target, self._where.grid)) is None:
-            raise EmitError(op, f"does not lead from {spread} to {target}")
+            raise EmitError(op, f"does not convert {spread} to {target}")
         if not kind.is_local and self._where.temporal.isdisjoint(step.axes):
             self._groups[step.axes] = None
         return step

@@ -33,7 +33,7 @@ class LayeredArguments:
     Args:
         family: what the layers are called but for their number.
         layers: the arguments of each.
-        kinds: of each argument of a layer, what it is: empty for a parameter, else the name of a state or role.
+        kinds: of each argument of a layer its kind: empty for a parameter, else the name of a state or role.
         first: the number of the first layer.
     """
 

@@ -125,7 +125,7 @@ def tuple_of(items: Iterable[Doc], prefix: str = "", *, fill: bool = True) -> Gr
 
 
 def keyword(name: str, doc: Doc) -> Doc:
-    """`name=doc`; NotPythonError where `name` is no name."""
+    """`name=doc`; NotPythonError if `name` is not a Python name."""
     name = checked_name(name)
     if isinstance(doc, str):
         return f"{name}={doc}"
@@ -148,11 +148,11 @@ def literal(value: Any) -> Doc:
         case list() | tuple():
             return tuple_of(map(literal, value))
         case _:
-            raise TypeError(f"a value of type {type(value).__name__} has no form in the program: {value!r}")
+            raise TypeError(f"a value of type {type(value).__name__} cannot be written as a Python literal: {value!r}")
 
 
 def repeated_tuple(items: Sequence[int | str]) -> Doc:
-    """A tuple, as that of its shortest period times a number where it is the repetition of one."""
+    """A tuple, written as its shortest period times a number if it repeats one."""
     sizes = (size for size in range(1, len(items)) if len(items) % size == 0)
     size = next((size for size in sizes if list(items) == list(items[:size]) * (len(items) // size)), len(items))
     doc = literal(tuple(items[:size]))

@@ -27,7 +27,7 @@ _RESERVED = {*keyword.kwlist, *dir(builtins), *_AMBIGUOUS, *_PROGRAM, "_"}
 
 @dataclass(frozen=True)
 class PartOf:
-    """What a value that is made part by part is at one of the parts."""
+    """The name of a micro-batched value at one of its parts."""
 
     value: SSAValue
     part: int

@@ -20,7 +20,7 @@ _CALL, _HEAD = 4, 10
 """What a call, and what begins and ends a function, cost, in items."""
 
 _WHOLE = 1.5
-"""How much more than it saves a whole layer is worth: what is left of it otherwise takes calls too."""
+"""How many times the items that it saves a full layer counts: what is left of it otherwise takes calls too."""
 
 _SHORTEST, _LEAST = 6, 8
 """Items of a function, and items that it has to save."""

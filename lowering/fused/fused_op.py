@@ -25,7 +25,7 @@ class FusedOp:
             function is tested against. Parameters without a default, and not annotated as ``| None``, are required.
         stands_for: the ops of torch that capture replaces by it, by full name, each with the names under which its
             schema has the definition's arguments; none where it has the same arguments in the same order.
-        takes_device: whether a call has an argument for the device of the result.
+        told_device: whether a call takes the device of its result as an argument.
     """
 
     definition: Callable[..., Any]
@@ -45,7 +45,7 @@ class FusedOp:
 
 @dataclass(frozen=True)
 class FusedParameter:
-    """A parameter of a fused op; `default` is what it is where a call leaves it out."""
+    """A parameter of a fused op; `default` is its value where a call omits it."""
 
     name: str
     default: Any

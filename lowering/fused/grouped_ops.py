@@ -57,7 +57,7 @@ OPS = (
 def _groups(
     rows: int, matrices: int, ends: torch.Tensor, start: int, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The local group of each row, and whether it is here: if not, the number is that of another."""
+    """The local group of each row, and whether it is on this rank: if not, the number is another row's."""
     places = torch.arange(start, start + rows, device=ends.device)
     group = torch.searchsorted(ends.long(), places, right=True) - first
     return group.clamp(0, matrices - 1), (group >= 0) & (group < matrices)

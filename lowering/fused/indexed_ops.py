@@ -167,4 +167,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         nll_loss_backward_part,
     )
 }
-"""The runtime's functions of the same names do the same without making the whole."""
+"""The runtime's functions of the same names do the same without making the full tensor."""

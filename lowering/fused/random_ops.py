@@ -1,12 +1,12 @@
 """
 Random tensors as pure functions of a seed, a stream and a place, in plain tensor arithmetic.
 
-They are what capture puts in the place of torch's random ops, what an interpreter runs, and what the runtime's fast
+Capture replaces torch's random ops by them, an interpreter runs them, and what the runtime's fast
 ones of the same names are tested against: bit for bit, but for the last bit of normal and exponential numbers. What
 they have in common:
 
 - `seed`: of the step, an int64 of no dims; `stream`: which of its streams;
-- `size`: the shape of the part that is wanted; `start`: the index of its first element in the tensor of shape `whole`.
+- `size`: the shape of the part to draw; `start`: the index of its first element in the tensor of shape `whole`.
   Without them the part is the whole;
 - `like`: a tensor of the shape of the part, whose numbers do not matter: it says how the result is best spread;
 - `independent`: draw from torch's own generator, seeded by seed, stream and start.

@@ -139,7 +139,7 @@ def value_name(text: str) -> str:
 
 
 def _result_type(value: Any) -> TensorType[Attribute]:
-    """The type of a result; one that the op was asked not to compute is an empty placeholder."""
+    """The type of a result; one that the op need not compute is an empty placeholder."""
     if value is None:
         return TensorType(element_type(torch.float32), [])
     return TensorType(element_type(value.dtype), [int(size) for size in value.shape])

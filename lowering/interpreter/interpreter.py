@@ -6,7 +6,7 @@ with a signature runs on every rank, on the parts that the signature demands. Be
 value may be spread otherwise than its consumer demands; the interpreter then changes the sharding itself.
 Collectives work on what the ranks of a group hold (`local_values`), so wrong ones give wrong numbers.
 
-Every value lives on the mesh that its sharding speaks of, those of which nothing is decided on a mesh of one
+Every value lives on the mesh that its sharding refers to, undecided values on a mesh of one
 device. A temporal axis runs as if its parts were devices beside one another: the mathematics is the same. So a
 fragment runs once, for all parts, and an op at one part of an unrolled axis on the devices of that part. Of a step
 with a schedule the order in which stages run it is followed before, without numbers (`stage_order`).
@@ -98,7 +98,7 @@ def result_attributes(func: FuncOp) -> list[dict[str, Attribute]]:
 
 
 _ONE = Mesh(())
-"""Where values live of which nothing is decided: one device."""
+"""Where undecided values live: one device."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Interpretation:
         return None
 
     def _mesh(self, op: Operation, attribute: Attribute | None) -> Mesh:
-        """The mesh that a sharding or signature speaks of, with devices on all axes."""
+        """The mesh that a sharding or signature refers to, with devices on all axes."""
         if not isinstance(attribute, ShardingAttr | SignatureAttr):
             return _ONE
         if (grid := self.settings.grids.get(attribute.data.mesh)) is None:
@@ -175,7 +175,7 @@ class _Interpretation:
         raise InterpreterError(op, f"{value_text(value)} {how}")
 
     def _on(self, op: Operation, value: SSAValue, mesh: Mesh) -> Spread:
-        """A value on `mesh`, where it is, or whole on any."""
+        """A value that is on `mesh`, or moved there from the mesh of one device."""
         found = self._value(op, value)
         if found.mesh in (mesh, _ONE):
             return convert(found, found.sharding, mesh)

@@ -25,7 +25,7 @@ so.
 
 
 def signature_of(op: ComputeOp) -> Signature:
-    """The op's signature; without one it runs once, on whole values."""
+    """The op's signature; without one it runs once, on full values."""
     if op.signature is not None:
         return op.signature
     operands, results = (
@@ -68,7 +68,7 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
 
 def _present(op: ComputeOp, operand: Spread, rank: int) -> torch.Tensor:
     if (part := operand.parts[rank]) is None:
-        raise InterpreterError(op, "has an operand that is there for another part of a temporal axis only")
+        raise InterpreterError(op, "has an operand that is computed only for another part of a temporal axis")
     return part
 
 
@@ -102,7 +102,7 @@ def _called(
 def _typed(
     op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
 ) -> torch.Tensor:
-    """A result in the dtype that its type says; for one that the op was asked not to compute, zeros."""
+    """A result in the dtype that its type says; for one that the op need not compute, zeros."""
     value = op.outs[index]
     dtype = working_dtype(dtype_of(value), precision)
     if found is None:

@@ -5,7 +5,7 @@ A collective works on the parts of each group alone, as the ranks of a cluster w
 value, so that a wrong one gives wrong numbers here too.
 
 The meshes here have devices on every axis: the parts of a temporal axis stand beside one another. Once such an
-axis is unrolled, a value is there for one of its parts only, and None stands for the others.
+axis is unrolled, a value exists for one of its parts only, and None stands for the others.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
     held, mesh = spread.parts, spread.mesh
     parts = tuple(part for part in held if part is not None)
     if len(parts) < len(held):
-        raise ValueError("the value is there for some parts of a temporal axis only, and wanted whole")
+        raise ValueError("the value is micro-batched, but its consumer needs the full batch")
     for axis, kind in reversed(spread.sharding.partial):
         reduced = _by_group(mesh, (axis,), parts, lambda members, kind=kind: combine(members, kind))
         parts = tuple(part for part in reduced if part is not None)
@@ -106,7 +106,7 @@ def convert(spread: Spread, target: Sharding, mesh: Mesh) -> Spread:
 
 
 def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
-    """What is left of a value that is there for one part of each axis in `at` only."""
+    """A value restricted to one part of each axis in `at`."""
     if not at:
         return spread
     here = active(spread.mesh, at)
@@ -114,10 +114,10 @@ def masked(spread: Spread, at: Mapping[str, int]) -> Spread:
 
 
 def filled(spread: Spread) -> Spread:
-    """A value that is there for one part of an axis that splits it, with zeros for the other parts."""
+    """A value that exists for one part of an axis that splits it, with zeros for the other parts."""
     first = next(part for part in spread.parts if part is not None)
     if spread.sharding.partial:
-        raise ValueError(f"one part of a value in sharding {spread.sharding} cannot be found from the sum of all")
+        raise ValueError(f"one micro-batch of a partial value ({spread.sharding}) cannot be converted by itself")
     shapes = (local_shape(spread.shape, spread.sharding, spread.mesh, rank) for rank in range(spread.mesh.device_count))
     parts = (first.new_zeros(shape) if part is None else part for part, shape in zip(spread.parts, shapes, strict=True))
     return replace(spread, parts=tuple(parts))
@@ -132,7 +132,7 @@ def active(mesh: Mesh, at: Mapping[str, int]) -> tuple[bool, ...]:
 def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
     """
     The reduction of two values that are there for different parts of a temporal axis, as `spmd.accumulate` has it:
-    it is there for all parts of the axes that are complete, else where `part` is.
+    it exists for all parts of the axes that are complete, else where `part` does.
     """
     mesh, gone = part.mesh, tuple(a for a in part.sharding.partial_axes if a not in target.partial_axes)
     axes = gone or tuple(a for a in part.sharding.partial_axes if _apart(total, part, a))
@@ -149,7 +149,7 @@ def accumulate(total: Spread, part: Spread, target: Sharding) -> Spread:
 
 
 def _apart(total: Spread, part: Spread, axis: str) -> bool:
-    """Whether two values are there for different parts of `axis`."""
+    """Whether two values exist for different parts of `axis`."""
 
     def coordinates(spread: Spread) -> set[int]:
         return {spread.mesh.coordinates(rank)[axis] for rank, each in enumerate(spread.parts) if each is not None}
@@ -288,7 +288,7 @@ def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Ten
         key = (id(part), tuple((s.start, s.stop) for s in slices))
         if key not in seen and not _agree(part, whole[slices]):
             worst = (part.to(torch.complex128) - whole[slices].to(torch.complex128)).abs().max().item()
-            raise ValueError(f"rank {rank} holds another copy than others of it: they differ by {worst:.3g}")
+            raise ValueError(f"the copy on rank {rank} differs from that on other ranks by {worst:.3g}")
         seen.add(key)
 
 

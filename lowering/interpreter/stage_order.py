@@ -45,7 +45,7 @@ class _StageOrder:
                 stage, entry = next(iter(waiting.items()))
                 what = "it" if entry.part is None else f"part {entry.part}"
                 raise InterpreterError(
-                    entry.op, f"stage {stage} waits for {what}, which is not sent: the stages wait for one another"
+                    entry.op, f"deadlock: stage {stage} waits for {what}, which is never sent"
                 )
 
     def _proceed(
@@ -66,13 +66,13 @@ class _StageOrder:
         sends = isinstance(op, TransferOp) and self.stages.of_value(op.operand) == program.stage
         for value in values_read(op) if sends or not isinstance(op, TransferOp) else ():
             if not {(value, None), (value, entry.part)} & done and not self._is_summed(program, value, entry):
-                raise InterpreterError(op, f"stage {program.stage} reads %{value.name_hint} before it is made")
+                raise InterpreterError(op, f"stage {program.stage} reads %{value.name_hint} before it is computed")
         if sends:
             self.sent.add((op, entry.part))
         elif not isinstance(op, TransferOp) or entry.action is Action.WAIT:
             done.update((value, entry.part) for value in op.results)
 
     def _is_summed(self, program: StageProgram, value: SSAValue, entry: ScheduledOp) -> bool:
-        """Whether all parts of a value are there, for what reads them outside of the loop."""
+        """Whether all parts of a value are computed, for a reader outside of the loop."""
         parts = {each.part for each in program.entries if each.op is value.owner}
         return bool(parts) and entry.part is None and {(value, part) for part in parts} <= self.done[program.stage]

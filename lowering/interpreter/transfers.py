@@ -27,7 +27,7 @@ def deliver(
         at: of temporal axes that are unrolled, the part that crosses.
 
     Raises:
-        ValueError: a sender lacks what it is to send, or a receiver does not get all of its part.
+        ValueError: a sender lacks the slice that it has to send, or a receiver does not get all of its part.
     """
     parts: list[torch.Tensor | None] = []
     crossing = receivers.parts_at(at)
@@ -60,7 +60,7 @@ def _received(
         result[into], there[into] = sent[out_of], True
     if not there.all():
         missing = int((~there).sum())
-        raise ValueError(f"rank {rank} is not sent {missing} of the {there.numel()} elements of its part")
+        raise ValueError(f"no task sends rank {rank} {missing} of the {there.numel()} elements of its part")
     return result
 
 
@@ -74,4 +74,4 @@ def _sent(task: Task, source: Spread, senders: Grid) -> torch.Tensor:
         pairs = list(zip(task.slice, held, strict=True))
         if value is not None and all(each.start <= begin and end <= each.stop for (begin, end), each in pairs):
             return value[tuple(slice(begin - each.start, end - each.start) for (begin, end), each in pairs)]
-    raise ValueError(f"rank {task.sender} does not hold what it is to send: {task}")
+    raise ValueError(f"rank {task.sender} does not hold the slice that it has to send: {task}")

@@ -184,7 +184,7 @@ class _Probe:
                 yield found
 
     def _cut(self, places: tuple[Place, ...], bias: int | None = None) -> ProbedFactor | None:
-        """The factor of these dims, if the results of the parts make the whole in the same way in every trial."""
+        """The factor of these dims, if the parts' results combine into the full ones in the same way in every trial."""
         kinds = self._kinds(self.trials[0], places, bias)
         if kinds is None or any(self._kinds(trial, places, bias) != kinds for trial in self.trials[1:]):
             return None
@@ -214,7 +214,7 @@ class _Probe:
         return None if None in kinds else tuple(kinds)
 
     def _is_sum_so_far(self, places: tuple[Place, ...]) -> bool:
-        """Whether parts give results of the whole's shapes, so that what keeps them from its sum may be a bias."""
+        """Whether parts give results of the full shapes, so that their sum may be the full result plus a bias."""
         for part in self._parts(self.trials[0], places, None):
             if part is None or list(map(spec_of, part)) != list(self.use.results):
                 return False
@@ -258,7 +258,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _kind(whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, size: int) -> object:
-    """How two parts of a result make the whole: a dim along which they lie, a reduction, `same`, or None."""
+    """How two parts of a result combine: the dim along which they are concatenated, a reduction, `same`, or None."""
     if one.shape == whole.shape == other.shape:
         if _same(one, whole) and _same(other, whole):
             # Of few values, sameness proves nothing: any of many booleans is True.

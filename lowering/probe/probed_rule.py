@@ -1,4 +1,4 @@
-"""A rule that was inferred on small shapes, and what it is for others."""
+"""A rule that was inferred on small shapes, and its generalization to others."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _REFUSALS = (InterpreterError, RuntimeError, IndexError)
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A use of an op of which its rule is not true: one signature, or the shapes, where none is named."""
+    """A use of an op that refutes its rule: by one signature, or by the shapes if none is given."""
 
     op: str
     problem: str
@@ -151,7 +151,7 @@ def _problem(
         return _difference(interpret(module, inputs, check_replicas=defined), expected, mesh, found, defined)
     except _REFUSALS as error:
         try:
-            # Report a wrong value by its position rather than as replicas that differ.
+            # The index of a wrong value says more than that its copies differ.
             return _difference(interpret(module, inputs), expected, mesh, found, defined) or str(error)
         except _REFUSALS:
             return str(error)

@@ -177,7 +177,7 @@ class DistributedTrainer(Trainer):
         return self.step.metrics.get("grad_norm")
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> int:
-        """Of this rank: the ranks' are added up, and each is given the whole batch."""
+        """Of this rank: the ranks' are added up, and each gets the global batch."""
         name = getattr(self.model, "main_input_name", "input_ids")
         return self._flops * inputs[name].numel() // self.args.world_size if name in inputs else 0
 
@@ -192,7 +192,7 @@ class DistributedTrainer(Trainer):
             return super().predict(*args, **options)
 
     def save_model(self, *args: Any, **options: Any) -> None:
-        """As the Trainer's, the trained weights, whole; every rank must call it."""
+        """Like the Trainer's, for the full trained weights; every rank must call it."""
         with self._trained_module():
             super().save_model(*args, **options)
 

@@ -10,7 +10,7 @@ import numpy as np
 from .robust_fit import Numbers, robust_fit
 
 _HUBER = 1.345
-"""From so many standard deviations on, an error counts by its size and not by its square (Huber)."""
+"""Beyond this many standard deviations an error counts linearly, not by its square (Huber)."""
 
 _DEVIATION = 1.4826
 """The standard deviation of normally distributed errors, in units of their median absolute value."""

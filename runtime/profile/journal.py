@@ -56,7 +56,7 @@ class Journal:
         return [by_rank for _, by_rank in quiet[: max(kept, min(_LEAST_ROUNDS, len(quiet)))]]
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write it atomically."""
         write_atomically(path, json.dumps({"version": VERSION, **asdict(self)}) + "\n")
 
     @staticmethod

@@ -136,7 +136,7 @@ class _Model:
         return computing, moving, float(np.exp(self.constants[2]))
 
     def _term(self, term: int, amounts: Numbers) -> Numbers:
-        """The seconds of so many FLOPs (term 0), or bytes (term 1)."""
+        """The seconds for a number of FLOPs (term 0) or bytes (term 1)."""
         seconds = amounts * np.exp(self.constants[term])
         if not self.knots[term]:
             return seconds

@@ -42,7 +42,7 @@ class Output:
         return Profile(with_table(self.base, journal, self.samples), (), missing_of(journal, self.samples))
 
     def write(self, journal: Journal, path: Path) -> Profile:
-        """Write the file of the cluster, whole or not at all."""
+        """Write the cluster file atomically."""
         profile = self.profile(journal)
         write_atomically(path, profile_text(profile))
         return profile

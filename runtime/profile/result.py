@@ -21,7 +21,7 @@ _LEAST_BETA = 1e-12
 """Seconds per byte where no byte was seen to cost anything, as among ranks of one."""
 
 _CUDA_BLOCK = 512.0
-"""The bytes of which torch's allocator on CUDA gives every tensor whole multiples."""
+"""The block size in bytes of torch's CUDA allocator: every tensor gets a multiple of it."""
 
 _ALIKE = 1.4
 """Devices of one name whose speeds are apart by more than this are of several kinds."""
@@ -260,7 +260,7 @@ def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
 
 def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample] = ()) -> Cluster:
     """
-    `cluster` with the seconds of ops, all that a journal has, in the place of those that it had of the same ops.
+    `cluster` with the seconds of ops, all that a journal has, replacing those that it had of the same ops.
 
     Ops take longer in a plan than in a loop of one. So that an op which was not measured is not the faster for it, the
     fitted rates of each family become those at which the ops that were measured take as long together as they did.

@@ -81,7 +81,7 @@ class ProfileRequest:
             that are in none.
         seconds: about how long.
         network: whether to measure collectives and transfers, interference, and the overhead of a step, too, and to
-            leave out what takes too long; else every sample is wanted for itself.
+            leave out what takes too long; else every sample is needed by itself.
         progress: a file for what has been measured so far; None keeps nothing.
         resume: whether to resume from that file.
     """
@@ -112,7 +112,7 @@ def profile_rank(request: ProfileRequest, device: torch.device, observe: Observe
     Measure, as one rank of a job; every rank must call this with the same request.
 
     Args:
-        observe: called with it, on rank 0.
+        observe: called with the progress, on rank 0.
 
     Raises:
         ProfileError: the mesh has another number of ranks than the job, or there is nothing to resume from.

@@ -29,7 +29,7 @@ TRANSFER = "send"
 """A message from one rank to its neighbour along an axis and back, at the same time between all pairs."""
 
 SHIFTED = "shifted"
-"""In the place of a transfer's method: the other pairs of neighbours, of which the link may be another."""
+"""Instead of a transfer's method: the other pairs of neighbours, whose link may differ."""
 
 START = "start"
 """In the place of a method: the half of a collective that begins it, for so long as it keeps its caller."""

@@ -88,7 +88,7 @@ def planned(
 ) -> DistributedStep:
     """A step of one rank, planned without a search."""
     example = batches()[0] if batch is None else batch
-    return sw.parallelize(model, loss, optimizer, example, "local-4", pins="dp", **options)
+    return sw.parallelize(model, loss, optimizer, example, "local-4", **{"pins": "dp", **options})
 
 
 def trains_alike(

@@ -51,7 +51,7 @@ def test_literal(found: object, expected: str) -> None:
 
 
 def test_value_without_a_literal_is_refused() -> None:
-    with pytest.raises(TypeError, match="a value of type object has no form in the program"):
+    with pytest.raises(TypeError, match="a value of type object cannot be written as a Python literal"):
         literal(object())
 
 

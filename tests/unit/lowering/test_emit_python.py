@@ -85,7 +85,7 @@ def test_op_without_signature_is_refused() -> None:
 
 def test_missing_reshard_is_refused() -> None:
     body = SUM.replace("%sum", "%loss").replace('([{"dp"}]) -> ([], unreduced={"dp"})', "([{}]) -> ([])")
-    assert "operand 'self' is spread as [{\"dp\"}] and not as [{}]; run insert-resharding" in refused(body)
+    assert "operand 'self' is spread as [{\"dp\"}], expected [{}]; run insert-resharding" in refused(body)
 
 
 def test_reshard_is_refused() -> None:

@@ -83,7 +83,7 @@ def test_a_signature_that_forgets_the_reduction_is_seen():
     wrong = f"scale_grad_by_freq = false, spmd.signature = #spmd.sig<@mesh, {BY_BATCH}>".replace(
         ', unreduced={"x"}', ""
     )
-    with pytest.raises(DiagnosticException, match="rank 1 holds another copy"):
+    with pytest.raises(DiagnosticException, match="the copy on rank 1 differs"):
         check_pass(module_of(STEP), changed(("scale_grad_by_freq = false", wrong)), "p")
 
 

@@ -120,7 +120,8 @@ def test_pins_that_are_searched_in_turn_with_ratios_are_obeyed_by_every_search()
     add_cluster(module, mixed)
     pins = '[[pin]]\nvalue = "*.weight"\nsharding = \'[{}, {"gpu"}]\'\n'
     passes = PlanOptions("eliminate", pins, ratios="balanced").passes(mixed)
-    assert [each.name for each in passes][6:8] == ["add-pins", "fixed-point"]
+    names = [each.name for each in passes]
+    assert names[names.index("add-pins") + 1] == "fixed-point"
     run_pipeline(Context(), module, passes)
     ((view, _),) = step_views(module)
     weights = [given for given in view.inputs if given.role == "train.param" and given.name.endswith(".weight")]
