@@ -72,7 +72,7 @@ class EarlierPlan:
         mesh = self.record.cluster.mesh
         return mesh.device_count == cluster.mesh.device_count and on_mesh(cluster, mesh) == self.record.cluster
 
-    def _told(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
+    def _logged(self, made: CompiledStep, cluster: Cluster, *, adapted: bool) -> CompiledStep:
         """A plan whose report says what state has to be moved if every old rank keeps its number."""
         old = self.record
         try:

@@ -134,7 +134,7 @@ def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
                 _compare(outcome, f"on {mesh}", found, expected, values=not _BLANK.fullmatch(info.name))
             outcome.runs += 1
         except Exception as error:
-            outcome.refused.append(_told(error))
+            outcome.refused.append(_error_text(error))
     return outcome
 
 
@@ -176,7 +176,7 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
                 _compare(outcome, "dtensor", found, expected, values=not _BLANK.fullmatch(info.name))
             outcome.runs += 1
         except Exception as error:
-            outcome.refused.append(_told(error))
+            outcome.refused.append(_error_text(error))
     outcome.sharded = runner.sharded
     return outcome
 
@@ -219,7 +219,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(size, 1e-2), equal_nan=True)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 

@@ -56,7 +56,7 @@ print(json.dumps({**report, "wall": time.perf_counter() - start}))
 """
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def row_of(row: dict[str, Any]) -> dict[str, Any]:
     """The row, shown already: later ones take minutes."""
     print(*(f"{key}: {value}" for key, value in row.items()), sep=", ", file=sys.stderr, flush=True)
     return row
@@ -93,7 +93,7 @@ def strategies(count: int) -> list[dict[str, Any]]:
         worst = max(errors, key=lambda each: each.error)
         row: dict[str, Any] = {"model": name, "mesh": mesh, "strategies": len(errors), "largest error": worst.error}
         row |= {"of": f"{worst.kind} {worst.name}", "over 1e-10": sum(each.error > 1e-10 for each in errors)}
-        rows.append(told(row))
+        rows.append(row_of(row))
     return rows
 
 
@@ -112,7 +112,7 @@ def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
             row["import s"] = plan["pass_seconds"]["import"] if plan else row.get("import s", float("nan"))
             row[f"{mesh}: step s"] = plan.get("predicted_step_s", float("nan"))
             row[f"{mesh}: peak GiB"] = max(plan.get("peak_bytes", [float("nan")])) / 2**30
-        rows.append(told(row))
+        rows.append(row_of(row))
     return rows
 
 

@@ -51,10 +51,10 @@ def verify_alike(what: str, mine: Hashable) -> None:
     """
     everyone = of_all_ranks(mine)
     if len(set(everyone)) > 1:
-        raise PlanError(f"the ranks were given different {what}: {_told(everyone)}; give all ranks the same")
+        raise PlanError(f"the ranks were given different {what}: {_listed(everyone)}; give all ranks the same")
 
 
-def _told(values: Sequence[object]) -> str:
+def _listed(values: Sequence[object]) -> str:
     """Which ranks have which value."""
     ranks: dict[object, list[int]] = {}
     for rank, value in enumerate(values):
@@ -215,7 +215,7 @@ class GivenAlike:
         everyone = of_all_ranks((rates, *given(self.plan, self.rank, self.plans, batch)))
         by_rank = [rate for rate, _, _ in everyone]
         if len(set(by_rank)) > 1:
-            raise PlanError(f"{step} learning rates: {_told(by_rank)}; give all ranks the same")
+            raise PlanError(f"{step} learning rates: {_listed(by_rank)}; give all ranks the same")
         first: dict[object, int] = {}
         for rank, (_, rows, items) in enumerate(everyone):
             other = first.setdefault(rows, rank)

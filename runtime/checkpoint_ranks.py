@@ -97,9 +97,9 @@ class Ranks:
         except CheckpointException as error:
             # All ranks raise it for what failed on some; each tells what did on it.
             (failure, _) = error.failures.get(self.rank, (None, None))
-            done, message = None, _told(failure) if failure is not None else ""
+            done, message = None, _error_text(failure) if failure is not None else ""
         except Exception as error:
-            done, message = None, _told(error)
+            done, message = None, _error_text(error)
         details = self.gather(message, patient)
         if failed := [(rank, message) for rank, message in enumerate(details) if message]:
             rank, message = failed[0]
@@ -107,5 +107,5 @@ class Ranks:
         return cast("Returned", done)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

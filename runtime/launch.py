@@ -218,7 +218,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
 
 
 @contextmanager
-def _errors_told(name: str) -> Iterator[None]:
+def _errors_told(name: str) -> Generator[None, None, None]:
     """Instead of a traceback a message and exit code 1, for the only rank: the watch reports those of several."""
     try:
         yield

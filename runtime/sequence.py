@@ -46,7 +46,7 @@ class Sequence:
         tags = [sent[wire] for wire in self._everyone.wire]
         if (pair := self._difference(tags, request.axes)) is not None:
             ranks = [self._everyone.ranks[part] for part in pair]
-            one, other = (f"{tags[part][2]} with {_told(*tags[part][:2])}" for part in pair)
+            one, other = (f"{tags[part][2]} with {_compared(*tags[part][:2])}" for part in pair)
             raise SequenceError(
                 f"collective number {self._count} differs: rank {ranks[0]} is about to start {one}, "
                 f"rank {ranks[1]} {other}; the ranks run different programs"
@@ -65,7 +65,7 @@ class Sequence:
         return None
 
 
-def _told(everywhere: Any, here: Any) -> str:
+def _compared(everywhere: Any, here: Any) -> str:
     *options, _, dtype = everywhere
     shapes, *sizes = here
     listed = [f"{name}={value!r}" for name, value in options if value and name not in ("kind", "axes")]

@@ -177,10 +177,10 @@ def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:
 
 
 def _refusals(section: str, rows: Sequence[Refusal]) -> tuple[str, str]:
-    return f"## {section}", _table(("not supported", "the way out"), ((row.what, _told(row.instead)) for row in rows))
+    return f"## {section}", _table(("not supported", "the way out"), ((row.what, _way(row.instead)) for row in rows))
 
 
-def _told(text: str) -> str:
+def _way(text: str) -> str:
     """Return plain words, as in errors, so that Markdown shows them as they are."""
     return text if "`" in text else text.replace("_", r"\_").replace("*", r"\*")
 
