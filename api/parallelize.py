@@ -35,6 +35,7 @@ from ..runtime.faults import FaultBounds
 from ..runtime.launch import process_group
 from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
+from ..runtime.rank_devices import device_of_group
 from ..runtime.stages import Stage
 from ..runtime.watch import Watch
 from .batch_form import BatchForm
@@ -289,8 +290,7 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
         report_errors_once(watch)
         _at_end(_leave, watch)
     _JOINED.append(name)
-    on_cuda = "nccl" in str(dist.get_backend())
-    return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    return device_of_group()
 
 
 def _at_end(function: Callable[[Any], None], argument: object) -> None:

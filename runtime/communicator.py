@@ -96,7 +96,7 @@ class Communicator:
             job = [RankLayout(mesh, tuple(range(world)), tuple(groups))]
         if checked:
             job = [replace(layout, groups=(*layout.groups, _everywhere(layout.mesh))) for layout in job]
-        self._groups = make_groups(job, timeout, handles)
+        self._groups = make_groups(job, timeout, handles, self.device)
         self.rank = next(layout.ranks.index(me) for layout in job if me in layout.ranks)
         """The rank in the mesh, which in a pipeline is not that in the job."""
         self._sequence = CheckedSequence(mesh, self._groups[_everywhere(mesh)]) if checked else None
@@ -286,7 +286,10 @@ class Communicator:
         group = self._checked(request)
         if self.device.type != "cuda" or group.size == 1:
             return Token(request, self._begin(group, request))
-        stream = self._streams.setdefault(request.axes, torch.cuda.Stream(self.device))
+        # Torch's streams are a pool of 32 that comes around: one that is drawn and not used is lost to others.
+        if request.axes not in self._streams:
+            self._streams[request.axes] = torch.cuda.Stream(self.device)
+        stream = self._streams[request.axes]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.

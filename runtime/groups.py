@@ -14,9 +14,11 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TypeAlias
 
+import torch
 import torch.distributed as dist
 
 from ..ir.mesh import Mesh
+from .rank_devices import CPU, backend_of
 
 Axes = tuple[str, ...]
 
@@ -37,7 +39,7 @@ class RankGroup:
         ranks: the members, by their ranks in the job, in the order of their parts.
         part: which of them this process is.
         handle: torch's process group; None for a group of one, which never communicates.
-        backend: torch's name of what carries the bytes, ``gloo`` or ``nccl``; empty for a group of one.
+        backend: what carries the bytes, ``gloo`` or ``nccl``; empty for a group of one.
     """
 
     axes: Axes
@@ -79,7 +81,9 @@ Handles: TypeAlias = "dict[tuple[int, ...], dist.ProcessGroup | None]"
 """Process groups by their members."""
 
 
-def make_groups(job: Sequence[RankLayout], timeout: timedelta, handles: Handles | None = None) -> dict[Axes, RankGroup]:
+def make_groups(
+    job: Sequence[RankLayout], timeout: timedelta, handles: Handles | None = None, device: torch.device = CPU
+) -> dict[Axes, RankGroup]:
     """
     Make the process groups of all meshes of a job; those of this rank. Every rank must call this with the same
     arguments.
@@ -89,9 +93,11 @@ def make_groups(job: Sequence[RankLayout], timeout: timedelta, handles: Handles 
 
     Args:
         handles: groups that are there, to which new ones are added; they have the timeout that they were made with.
+        device: of the tensors that they carry.
 
     Raises:
-        ValueError: a mesh has another number of ranks than it is given or the job has, or lacks an axis.
+        ValueError: a mesh has another number of ranks than it is given or the job has, or lacks an axis; the job's
+            group has no backend for the device.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
@@ -107,7 +113,7 @@ def make_groups(job: Sequence[RankLayout], timeout: timedelta, handles: Handles 
                 ranks = tuple(layout.ranks[rank] for rank in group)
                 handle = _handle(handles, ranks, world, timeout)
                 if me in ranks:
-                    backend = dist.get_backend(handle) if handle is not None else ""
+                    backend = backend_of(device, handle) if handle is not None else ""
                     groups[axes] = RankGroup(axes, ranks, ranks.index(me), handle, backend)
     return groups
 

@@ -37,6 +37,7 @@ from .initialize import drawn_alike
 from .lifetime import die_with_parent
 from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
+from .rank_devices import agree_on_device, single_device, usual_backend
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
 from .stages import Stage, StepFunction, connect
@@ -92,22 +93,6 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     return LaunchOptions(**parsed, saving=saving)
 
 
-def rank_device() -> torch.device:
-    """The device of this rank, of a job that torchrun started: a CUDA device where each rank of the host has one."""
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if not (torch.cuda.is_available() and torch.cuda.device_count() >= local_world):
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def backend_of(device: torch.device) -> str:
-    """What carries the bytes between devices of this kind."""
-    return "nccl" if device.type == "cuda" else "gloo"
-
-
 @contextmanager
 def process_group(
     name: str, bounds: FaultBounds = FaultBounds(), *, report_errors: bool = False
@@ -115,7 +100,7 @@ def process_group(
     """
     The process group of a job that torchrun started, for as long as the context lasts, and the rank's device.
 
-    Started without torchrun there is no group, and one rank. CUDA devices are used where each rank has one. While
+    Started without torchrun there is no group, and one rank. GPUs are used where every rank has one of its own. While
     the context lasts a fault of any rank ends all of them (`watch`); an error that leaves the context does so too. The
     process ends with the one that started it.
 
@@ -124,9 +109,8 @@ def process_group(
         bounds: how soon a fault ends the job.
         report_errors: whether an error is reported as soon as it ends the script, which may not reach the context.
     """
-    device = rank_device()
     if "RANK" not in os.environ:
-        yield device
+        yield single_device()
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
@@ -140,8 +124,9 @@ def process_group(
     # torchrun keeps its store when it starts ranks again, with the addresses of the ranks that are gone.
     store = PrefixStore(f"attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     await_ranks(name, store, rank, world, bounds.start)
+    device = agree_on_device(name, store, rank, world)
     store.set_timeout(bounds.timeout)
-    dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world, timeout=bounds.timeout)
+    dist.init_process_group(usual_backend(device), store=store, rank=rank, world_size=world, timeout=bounds.timeout)
     try:
         watch = watch_job(name, bounds)
         if watch is not None and report_errors:

@@ -115,7 +115,7 @@ class Lines:
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
-        self.rank, self.backend = dist.get_rank(), dist.get_backend()
+        self.rank = dist.get_rank()
         self._up, self._down = (dist.new_group(timeout=timeout) for _ in range(2))
 
     def end(self, sender: int, receiver: int) -> _LineEnd:
@@ -232,7 +232,7 @@ class Channels:
             count += len(transfer.tasks)
         self._carriers: list[_Carrier] = []
         self._streams: dict[str, torch.cuda.Stream] = {}
-        if lines.backend == "nccl":
+        if self._device.type == "cuda":
             self._connect()
 
     def _connect(self) -> None:

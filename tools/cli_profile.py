@@ -19,17 +19,19 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from ..ir.cluster_file import cluster_toml
 from ..ir.mesh import Mesh, parse_mesh
 from ..runtime.faults import is_lost_peer
 from ..runtime.groups import UNWATCHED
-from ..runtime.launch import backend_of, rank_device
 from ..runtime.lifetime import die_with_parent
 from ..runtime.profile.journal import Journal, ProfileError
 from ..runtime.profile.output import Output, fit_text
 from ..runtime.profile.result import Profile
 from ..runtime.profile.session import QUICK_SECONDS, ProfileRequest, profile_here, profile_rank, reason
+from ..runtime.rank_devices import agree_on_device, usual_backend
 from ..runtime.spawn import RankError, run_ranks
 from .cli_arguments import TOOL
 from .cli_console import print_report
@@ -98,14 +100,15 @@ def _spawned(request: ProfileRequest) -> Journal:
 
 def _join(options: Namespace, path: Path | None) -> int:
     """Measure the ranks of the job that torchrun made this process for."""
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = rank_device()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
+    store, rank, world = next(rendezvous("env://", timeout=UNWATCHED))
+    store = PrefixStore("profile", store)
+    device = agree_on_device("profile", store, rank, world)
     request, output = _asked(options, world, device.type)
     request = replace(request, progress=progress_file(path) if path is not None else None)
     signal.signal(signal.SIGTERM, _ended)
-    dist.init_process_group(backend_of(device), timeout=UNWATCHED)
+    dist.init_process_group(usual_backend(device), store=store, rank=rank, world_size=world, timeout=UNWATCHED)
     try:
         with _bar(rank == 0) as bar:
             bar.output, bar.path = output, path

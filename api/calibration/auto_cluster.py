@@ -23,6 +23,7 @@ from ...runtime.profile.devices import device_name
 from ...runtime.profile.journal import ProfileError
 from ...runtime.profile.output import Output, profile_text
 from ...runtime.profile.session import ProfileRequest, profile_rank
+from ...runtime.rank_devices import backend_of
 from .local_cluster import generic_cluster
 from .op_families import family_samples
 
@@ -100,7 +101,7 @@ def cluster_path(about: tuple[object, ...]) -> Path:
 def _about(device: torch.device) -> tuple[object, ...]:
     """What a measurement holds for: hosts, devices and processes of each, the backend and the version of torch."""
     ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
-    return dist.get_backend(), torch.__version__, os.cpu_count(), *ranks
+    return backend_of(device), torch.__version__, os.cpu_count(), *ranks
 
 
 def _mesh() -> Mesh:

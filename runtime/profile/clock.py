@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from ..faults import HERE
 from ..groups import UNWATCHED
+from ..rank_devices import backends
 
 Given = TypeVar("Given")
 
@@ -38,7 +39,7 @@ class Clock:
         self.device = device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         # What ranks agree on is in the memory of hosts, which NCCL does not carry.
-        own = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=UNWATCHED)
+        own = None if backends().get("cpu") == "gloo" else dist.new_group(backend="gloo", timeout=UNWATCHED)
         self._group = own if isinstance(own, dist.ProcessGroup) else dist.group.WORLD
 
     def by_rank(self, value: float) -> list[float]:

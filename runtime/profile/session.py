@@ -24,6 +24,7 @@ from ...ir.mesh import Mesh
 from ..communicator import Communicator
 from ..faults import is_lost_peer
 from ..host_memory import keep_freed_memory
+from ..rank_devices import backend_of
 from .clock import Clock
 from .delays import Delays
 from .devices import device_name, memory_bytes
@@ -35,7 +36,6 @@ from .samples import REFUSALS, OpSample
 from .tasks import (
     LEAST_BYTES,
     MOST_BYTES,
-    ExchangeTask,
     ProfileTask,
     exchange_task,
     exchanges,
@@ -157,7 +157,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
     devices = clock.everyone((device_name(clock.device), memory_bytes(clock.device)))
     about = {
         "mesh": [[axis.name, axis.size] for axis in request.mesh.spatial],
-        "backend": dist.get_backend(),
+        "backend": backend_of(clock.device),
         "devices": [list(each) for each in devices],  # pyright: ignore[reportArgumentType]
     }
     found: Any = None
@@ -201,7 +201,8 @@ class _Session:
         if request.network:
             factor = 4 if request.seconds >= QUICK_SECONDS else 16
             sizes = sizes_between(LEAST_BYTES, MOST_BYTES, factor)
-            yield from (exchange_task(each, self._comm) for each in _exchanges(request.mesh, sizes))
+            every = exchanges(request.mesh, backend_of(device), sizes)
+            yield from (exchange_task(each, self._comm) for each in every)
             yield overhead_task(request.mesh, device)
         yield from op_tasks(request.samples, device)
 
@@ -356,10 +357,6 @@ class _Session:
             self._journal.save(self._request.progress)
         if self._observe is not None:
             self._observe.saved(self._journal)
-
-
-def _exchanges(mesh: Mesh, sizes: Sequence[int]) -> list[ExchangeTask]:
-    return exchanges(mesh, dist.get_backend(), sizes)
 
 
 def _middle(rounds: Sequence[Sequence[float]]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import given_ranks
 import pytest
@@ -45,3 +46,12 @@ def test_without_a_seed_the_random_numbers_of_rank_0_make_the_weights(told: list
 @pytest.mark.parametrize("world", [2, 4])
 def test_weights_are_those_of_rank_0_and_ranks_load_their_own_rows(world: int):
     assert run_ranks(given_ranks.weights_of_rank_0, world) == [[]] * world
+
+
+@pytest.mark.distributed
+def test_a_script_may_make_its_process_group_as_it_likes(tmp_path: Path):
+    expected, _ = given_ranks.trained_on_one_device(given_ranks.mlp(seed=0), list(range(6 * 8)))
+    for rank in run_ranks(given_ranks.in_groups_of_a_script, 2, str(tmp_path)):
+        assert list(rank) == ["", "cpu:gloo,cuda:gloo"]
+        for losses in rank.values():
+            assert losses == pytest.approx(expected, rel=1e-5)

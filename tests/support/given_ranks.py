@@ -60,6 +60,19 @@ def trained_on_one_device(model: nn.Module, order: list[int]) -> tuple[list[floa
     return losses, model.state_dict()
 
 
+def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
+    """The losses of a model in process groups that a script makes otherwise than we do, by the backend it asks for."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    losses: dict[str, list[float]] = {}
+    for backend in ("", "cpu:gloo,cuda:gloo"):
+        dist.destroy_process_group()
+        store = dist.FileStore(f"{folder}/{len(losses)}", world)
+        dist.init_process_group(backend or None, store=store, rank=rank, world_size=world)
+        step = planned(mlp(seed=0))
+        losses[backend] = [step(dataset()[at : at + ROWS]).item() for at in range(0, STEPS * ROWS, ROWS)]
+    return losses
+
+
 def weights_of_rank_0() -> list[str]:
     """Every rank has weights of its own and loads its own rows; what is wrong in the end."""
     mine = mlp(seed=dist.get_rank())
