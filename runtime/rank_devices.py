@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -71,7 +71,7 @@ def agree_on_device(name: str, store: Store, rank: int, world: int) -> torch.dev
     The device of this rank, made the current one: a GPU of its own if every rank of the job has one, otherwise the CPU.
 
     Args:
-        name: of the program; rank 0 prints a warning with it where only some ranks could have a GPU.
+        name: of the program; rank 0 logs a warning with it where only some ranks could have a GPU.
         store: of the job.
     """
     keys = [f"gpus/{each}" for each in range(world)]
@@ -80,7 +80,7 @@ def agree_on_device(name: str, store: Store, rank: int, world: int) -> torch.dev
     assigned = assign_gpus([VisibleGPUs(**{**each, "uuids": tuple(each["uuids"])}) for each in everyone])
     if isinstance(assigned, str):
         if assigned and rank == 0:
-            print(f"{name}: warning: {assigned}", file=sys.stderr, flush=True)
+            logging.getLogger("shardwright").warning("%s: %s", name, assigned)
         return CPU
     device = torch.device("cuda", assigned[rank])
     torch.cuda.set_device(device)
