@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
 from .faults import HERE, Patience
 
@@ -94,12 +93,8 @@ class Ranks:
             done, message = what(), ""
         except CheckpointError as error:
             done, message = None, str(error)
-        except CheckpointException as error:
-            # All ranks raise it for what failed on some; each tells what did on it.
-            (failure, _) = error.failures.get(self.rank, (None, None))
-            done, message = None, _told(failure) if failure is not None else ""
         except Exception as error:
-            done, message = None, _told(error)
+            done, message = None, description(error)
         told = self.gather(message, patient)
         if failed := [(rank, message) for rank, message in enumerate(told) if message]:
             rank, message = failed[0]
@@ -107,5 +102,6 @@ class Ranks:
         return cast("Returned", done)
 
 
-def _told(error: BaseException) -> str:
+def description(error: BaseException) -> str:
+    """What an error is called, and its message."""
     return f"{type(error).__name__}: {error}"

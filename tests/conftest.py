@@ -25,7 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
 
 
-LOADED_BY_RANKS = ["shardwright.api.checking.ranks", "shardwright.api.parallelize", "shardwright.runtime.spawn"]
+LOADED_BY_RANKS = [
+    "shardwright.api.checking.ranks",
+    "shardwright.api.parallelize",
+    "shardwright.runtime.checkpoint_tensors",
+    "shardwright.runtime.spawn",
+]
 
 
 @pytest.hookimpl(tryfirst=True)
