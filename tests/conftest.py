@@ -30,7 +30,11 @@ LOADED_BY_RANKS = [
     "shardwright.api.parallelize",
     "shardwright.runtime.checkpoint_tensors",
     "shardwright.runtime.spawn",
+    "shardwright.tools.cli_run",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
 ]
+"""What is not installed is left out."""
 
 
 @pytest.hookimpl(tryfirst=True)
