@@ -18,7 +18,8 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore
+from rank_server import start_server
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from shardwright.runtime.local_job import places
 
@@ -38,6 +39,7 @@ def run_ranks(ranks: int, *arguments: str, folder: Path | None = None, timeout: 
 
 def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: Path | None, timeout: float) -> Done:
     """Run a process with each of some environments; the first failure ends the others."""
+    start_server()
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="shardwright-forked-") as kept:
         outputs = [str(Path(kept, name)) for name in ("stdout", "stderr")]
@@ -61,7 +63,8 @@ def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: P
         printed, told = (Path(name).read_text() if Path(name).exists() else "" for name in outputs)
     if late:
         raise subprocess.TimeoutExpired(list(arguments), timeout, printed, told)
-    return Done(list(arguments), next((process.exitcode or 0 for process in started if process.exitcode), 0), printed, told)
+    codes = [process.exitcode or 0 for process in started]
+    return Done(list(arguments), next(filter(None, codes), 0), printed, told)
 
 
 def _program(arguments: Sequence[str], environment: Mapping[str, str], folder: str, outputs: Sequence[str]) -> None:
@@ -86,8 +89,8 @@ def _program(arguments: Sequence[str], environment: Mapping[str, str], folder: s
         code = end.code
         if isinstance(code, str):
             print(code, file=sys.stderr)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     with suppress(Exception):
         atexit._run_exitfuncs()
