@@ -7,14 +7,14 @@ A DTensor splits a dim into parts of one size, by the axes of its mesh in their 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from ..ir.mesh import Mesh
 from ..runtime.agreement import SAMPLED, digest, of_all_ranks
@@ -22,12 +22,17 @@ from ..runtime.executor import Executor
 from ..runtime.local_shard import LocalShard
 from ..runtime.plan import Plan, PlanError, SpreadTensor, Value
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
+
 Sharded: TypeAlias = "torch.Tensor | LocalShard"
 """A `DTensor` or a `LocalShard`; in a job without a process group the tensor itself."""
 
 
 def placements_of(value: SpreadTensor, mesh: Mesh) -> tuple[Placement, ...] | None:
     """What a DTensor says of a value, by axis of the mesh; None where it cannot say it."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
     found: dict[str, Placement] = {}
     for dim, (size, spread) in enumerate(zip(value.shape, value.spread.dims, strict=True)):
         is_even = spread.offsets is None and size % mesh.parts(spread.axes) == 0
@@ -77,6 +82,8 @@ class ShardedState:
         if placements is None:
             offsets = tuple(each.start for each in self._slices(value))
             return LocalShard(local, value.shape, offsets)
+        from torch.distributed.tensor import DTensor
+
         shape, stride = torch.Size(value.shape), torch.empty(value.shape, device="meta").stride()
         return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
@@ -228,7 +235,7 @@ class ShardedState:
         """This rank's part of what is given; what is split otherwise is gathered by all ranks that have it."""
         if isinstance(given, LocalShard):
             return given.local
-        if isinstance(given, DTensor):
+        if _is_dtensor(given):
             if given.device_mesh == self.device_mesh and given.placements == placements_of(value, self._plan_mesh):
                 return given.to_local()
             given = given.full_tensor()
@@ -247,7 +254,13 @@ _UNCOUNTED = ("sgd",)
 
 
 def _is_whole(given: Sharded) -> TypeGuard[torch.Tensor]:
-    return isinstance(given, torch.Tensor) and not isinstance(given, DTensor)
+    return isinstance(given, torch.Tensor) and not _is_dtensor(given)
+
+
+def _is_dtensor(given: object) -> TypeGuard[DTensor]:
+    """Without the import of what takes most of a second, where nobody made one."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and isinstance(given, tensor.DTensor)
 
 
 def _verify_alike(state: Mapping[str, torch.Tensor], call: str = "load_state_dict()") -> None:

@@ -6,7 +6,8 @@ Checkpoints: folders with what a step holds, under single-device names, written 
     runs/step-00000042/extra.pt          what the user adds, read with `weights_only`
 
 A checkpoint is written under another name, and renamed when every rank has written and flushed its files. Nothing that
-is read can name code: the pickle of torch.distributed.checkpoint is read by an unpickler that knows a few classes.
+is read can name code. What imports torch.distributed.checkpoint is in `checkpoint_tensors`, imported on first use: a
+process that starts without it does so a second sooner.
 """
 
 from __future__ import annotations
@@ -16,31 +17,17 @@ import io
 import json
 import logging
 import os
-import pickle
 import re
 import shutil
-import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from .checkpoint_ranks import CheckpointError, Ranks, Turn
+from .checkpoint_ranks import CheckpointError, Ranks
 from .local_shard import LocalShard
 
 LOG = logging.getLogger("shardwright")
@@ -48,7 +35,7 @@ LOG = logging.getLogger("shardwright")
 VERSION = 1
 """Of the form of the manifest."""
 
-MANIFEST, EXTRA, _METADATA = "manifest.json", "extra.pt", ".metadata"
+MANIFEST, EXTRA = "manifest.json", "extra.pt"
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished"
 
@@ -127,13 +114,12 @@ def write(
             unfinished.mkdir(parents=True)
 
     def tensors() -> dict[str, list[Any]]:
-        writer, is_alone = _CheckpointWriter(unfinished, ranks.turn), ranks.group is None
-        options: dict[str, Any] = {"storage_writer": writer, "process_group": ranks.group, "no_dist": is_alone}
-        with _alone_without_warning():
-            ranks.wait(lambda: save_tensors(_boxes(parts), **options))
+        from .checkpoint_tensors import METADATA, save
+
+        save(unfinished, parts, ranks)
         mine = sorted(unfinished.glob(f"__{ranks.rank}_*"))
         if is_first:
-            mine += [*_written(unfinished, given), unfinished / _METADATA]
+            mine += [*_written(unfinished, given), unfinished / METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
     def commit(files: Mapping[str, list[Any]]) -> None:
@@ -212,26 +198,21 @@ def read(whole: Whole, parts: Mapping[str, LocalShard], ranks: Ranks) -> None:
     """
 
     def tensors() -> None:
-        with _alone_without_warning():
-            reader, is_alone = _CheckpointReader(whole.path, ranks.turn), ranks.group is None
-            given: dict[str, Any] = {"storage_reader": reader, "process_group": ranks.group, "no_dist": is_alone}
-            ranks.wait(lambda: load_tensors(_boxes(parts), **given))
+        from .checkpoint_tensors import load
+
+        load(whole.path, parts, ranks)
 
     ranks.agree(tensors)
 
 
 def _whole(path: Path) -> Whole:
+    from .checkpoint_tensors import described
+
     manifest = _manifest(path)
     notes = Notes(
         manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"])
     )
-    described = _CheckpointReader(path, Turn()).read_metadata().state_dict_metadata
-    tensors = {
-        name: (tuple(each.size), each.properties.dtype)
-        for name, each in described.items()
-        if isinstance(each, TensorStorageMetadata)
-    }
-    return Whole(path, notes, tensors, torch.load(path / EXTRA, weights_only=True))
+    return Whole(path, notes, described(path), torch.load(path / EXTRA, weights_only=True))
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -294,121 +275,3 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def _alone_without_warning() -> Generator[None, None, None]:
-    """torch.distributed.checkpoint warns where there is no process group, which is as it should be."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
-
-
-class _Box(torch.Tensor):
-    """A part as torch.distributed.checkpoint asks for it: where it lies, and what it holds."""
-
-    part: LocalShard
-
-    def size(self, dim: int | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the whole: it is compared with what was written."""
-        whole = torch.Size(_sizes(self.part.shape))
-        return whole if dim is None else whole[dim]
-
-    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
-        if not self.part.local.numel():
-            return []
-        (chunk,) = self.__create_chunk_list__()
-        properties = TensorProperties.create_from_tensor(self.part.local)
-        described = TensorWriteData(chunk, properties, torch.Size(_sizes(self.part.shape)))
-        return [WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=described)]
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        if not self.part.local.numel():
-            return []
-        sizes = _sizes(tuple(self.part.local.shape))
-        return [ChunkStorageMetadata(torch.Size(self.part.offsets or (0,)), torch.Size(sizes))]
-
-    def __get_tensor_shard__(self, _: MetadataIndex) -> torch.Tensor:
-        return self.part.local.view(_sizes(tuple(self.part.local.shape)))
-
-
-def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape of one dim at least: a number is written as a vector of one."""
-    return shape or (1,)
-
-
-def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, Any]:
-    boxes: dict[str, Any] = {}
-    for name, part in parts.items():
-        box = part.local.detach().as_subclass(_Box)
-        box.part = part
-        boxes[name] = box
-    return boxes
-
-
-class _CheckpointWriter(FileSystemWriter):
-    """Says when this rank is at work."""
-
-    def __init__(self, path: Path, turn: Turn) -> None:
-        super().__init__(path, sync_files=True)
-        self._turn = turn
-
-    def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Write this rank's part."""
-        with self._turn.of_others(waits=False):
-            return super().write_data(*args, **kwargs)
-
-
-class _CheckpointReader(FileSystemReader):
-    """Says when this rank is at work; reads the description of the files without what a pickle can do besides."""
-
-    def __init__(self, path: Path, turn: Turn) -> None:
-        super().__init__(path)
-        self._turn = turn
-
-    def read_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Read this rank's part."""
-        with self._turn.of_others(waits=False):
-            return super().read_data(*args, **kwargs)
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """
-        The description.
-
-        Raises:
-            CheckpointError: it names something that no description has.
-        """
-        with (Path(self.path) / _METADATA).open("rb") as file:
-            found = _Unpickler(file).load()
-        if not isinstance(found, Metadata):
-            raise CheckpointError(f"{self.path}/{_METADATA} is not the metadata of a checkpoint")
-        assert found.storage_meta is not None
-        found.storage_meta.load_id = self.load_id
-        return found
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _KNOWN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise CheckpointError(f"{_METADATA} refers to {module}.{name}, which no checkpoint contains")
-
-
-_DESCRIBED = (
-    "Metadata",
-    "MetadataIndex",
-    "TensorStorageMetadata",
-    "TensorProperties",
-    "ChunkStorageMetadata",
-    "StorageMeta",
-    "_MEM_FORMAT_ENCODING",
-)
-_KNOWN: Sequence[tuple[str, str]] = (
-    *(("torch.distributed.checkpoint.metadata", name) for name in _DESCRIBED),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-)
-"""What the description of a checkpoint of ours is made of."""

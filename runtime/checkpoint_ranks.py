@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 
 from .faults import HERE, Patience
 
@@ -94,18 +93,15 @@ class Ranks:
             done, message = what(), ""
         except CheckpointError as error:
             done, message = None, str(error)
-        except CheckpointException as error:
-            # All ranks raise it for what failed on some; each tells what did on it.
-            (failure, _) = error.failures.get(self.rank, (None, None))
-            done, message = None, _error_text(failure) if failure is not None else ""
         except Exception as error:
-            done, message = None, _error_text(error)
-        details = self.gather(message, patient)
-        if failed := [(rank, message) for rank, message in enumerate(details) if message]:
+            done, message = None, description(error)
+        told = self.gather(message, patient)
+        if failed := [(rank, message) for rank, message in enumerate(told) if message]:
             rank, message = failed[0]
             raise CheckpointError(f"rank {rank}: {message}" if self.count > 1 else message)
         return cast("Returned", done)
 
 
-def _error_text(error: BaseException) -> str:
+def description(error: BaseException) -> str:
+    """What an error is called, and its message."""
     return f"{type(error).__name__}: {error}"

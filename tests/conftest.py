@@ -2,10 +2,10 @@
 
 import os
 import tempfile
-from multiprocessing import forkserver
 
 import pytest
 from hypothesis import settings
+from rank_server import start_server
 
 # Before torch is loaded: on tensors this small its threads only wait for one another, ten times as long as
 # the work takes where tests run side by side.
@@ -25,15 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
 
 
-LOADED_BY_RANKS = ["shardwright.api.checking.ranks", "shardwright.api.parallelize", "shardwright.runtime.spawn"]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before the first test on several processes, start the server that forks them, with everything imported."""
     if item.get_closest_marker("distributed"):
-        forkserver.set_forkserver_preload(LOADED_BY_RANKS)
-        forkserver.ensure_running()
+        start_server()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

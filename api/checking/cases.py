@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -129,8 +130,19 @@ def _is_adamw(case: CheckCase) -> bool:
 
 
 def imported(case: CheckCase) -> ModuleOp:
-    """The IR of a case's step, before any cluster."""
-    return import_training_step(case.training_step(), dtype=case.dtype, gradients=True)
+    """The IR of a case's step, before any cluster; a copy of what cases with the same capture share."""
+    return _imported(*capture_key(case)).clone()
+
+
+def capture_key(case: CheckCase) -> tuple[str | Callable[[], TrainingStep], torch.dtype, str | None]:
+    """What the IR of a case's step depends on."""
+    return case.step, case.dtype, case.optimizer
+
+
+@lru_cache(maxsize=8)
+def _imported(step: str | Callable[[], TrainingStep], dtype: torch.dtype, optimizer: str | None) -> ModuleOp:
+    made = CheckCase(step, Mesh.of(gpu=1), dtype=dtype, optimizer=optimizer).training_step()
+    return import_training_step(made, dtype=dtype, gradients=True)
 
 
 def plan_case(case: CheckCase, module: ModuleOp) -> str:

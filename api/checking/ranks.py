@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+
+# What capture imports when it first needs it: here, for the server that forks the ranks to import it once for all.
+import torch._functorch.aot_autograd
+import torch._functorch.compile_utils
 import torch.distributed as dist
-from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.mesh import Mesh
 from ...lowering.capture.calling import batch_items
@@ -17,7 +20,7 @@ from ...runtime.executor import Executor, gather
 from ...runtime.plan import Plan, Result, Value
 from ...runtime.stages import Stage, connect
 from ...runtime.transfers import Lines
-from .cases import SEED, CheckCase, compile_case, imported
+from .cases import SEED, CheckCase, capture_key, compile_case, imported
 from .comparison import Place, Worst, assemble, largest, measure
 from .reference import EagerRun
 
@@ -52,28 +55,20 @@ def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
 
 def _programs(cases: Sequence[CheckCase]) -> list[tuple[bool, str]]:
     """The program of each case, or False and why there is none; cases of one capture share a rank."""
-    captures = list(dict.fromkeys(map(_capture_key, cases)))
+    captures = list(dict.fromkeys(map(capture_key, cases)))
     mine: dict[int, tuple[bool, str]] = {}
-    modules: dict[Hashable, ModuleOp] = {}
     for index, case in enumerate(cases):
-        key = _capture_key(case)
-        if captures.index(key) % dist.get_world_size() == dist.get_rank():
-            mine[index] = _program(case, key, modules)
+        if captures.index(capture_key(case)) % dist.get_world_size() == dist.get_rank():
+            mine[index] = _program(case)
     shares: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shares, mine)
     everything = {index: program for share in shares for index, program in share.items()}
     return [everything[index] for index in range(len(cases))]
 
 
-def _capture_key(case: CheckCase) -> Hashable:
-    return case.step, case.dtype, case.optimizer
-
-
-def _program(case: CheckCase, key: Hashable, modules: dict[Hashable, ModuleOp]) -> tuple[bool, str]:
+def _program(case: CheckCase) -> tuple[bool, str]:
     try:
-        if key not in modules:
-            modules[key] = imported(case)
-        return True, compile_case(case, modules[key].clone()).program
+        return True, compile_case(case, imported(case)).program
     except Exception as error:
         ours = type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE
         return False, str(error) if ours else f"{type(error).__name__}: {error}"

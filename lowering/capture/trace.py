@@ -13,8 +13,6 @@ import torch.fx
 import torch.fx.traceback
 from torch import nn
 from torch._decomp import get_decompositions
-from torch._dynamo.exc import UncapturedHigherOrderOpError
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
 
@@ -217,6 +215,9 @@ def _named(traced: torch.fx.GraphModule, step: _ModelAndLoss) -> torch.fx.GraphM
 
 
 def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule:
+    # Here, as it takes a second: of a job one rank captures.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     with collector_paused(), torch.enable_grad(), contextlib.ExitStack() as stack, fakes.mode:
         stack.enter_context(_told_that_it_is_traced())
         # Recurrent layers are then of ordinary ops; that library has one of its own for them, with memory to pass on.
@@ -275,6 +276,8 @@ def _reason(error: Exception, recorder: SiteRecorder, needed_by: int | None) -> 
         where = f"{of_gradient}: the gradient of this:" if of_gradient is not None else f"{recorder.latest}:"
         called = f"{recorder.function}, by way of {error.func}," if of_gradient is None else str(error.func)
         return f"{where} {called} needs the values of a tensor, which capture does not have; {VALUE.instead}"
+    from torch._dynamo.exc import UncapturedHigherOrderOpError
+
     if isinstance(error, UncapturedHigherOrderOpError):
         return f"{recorder.latest}: a control-flow operator is called, which is not supported; {CONTROL_FLOW.instead}"
     if isinstance(error, NotImplementedError) and "with_effects" in str(error):

@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 import torch.fx
 from torch._decomp import get_decompositions
-from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -110,6 +109,9 @@ class UpdateTracer:
 
     def _functional(self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torch.fx.Graph:
         """A graph without writes, with the form that import expects."""
+        # Here, as it imports sympy: of a job one rank captures.
+        from torch._functorch.compile_utils import fx_graph_cse
+
         table = {**get_decompositions(_DECOMPOSED), **_AS_SUMS}
         traced = make_fx(torch.func.functionalize(function), decomposition_table=table)(*inputs)
         graph = fx_graph_cse(traced.graph)

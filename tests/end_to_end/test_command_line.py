@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import run_python, run_ranks
 from pair_cluster import PAIR_CLUSTER
 
 STEP = '''
@@ -57,18 +58,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def python(folder: Path, *arguments: str) -> Done:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
 def shardwright(folder: Path, *arguments: str) -> Done:
-    return python(folder, "-m", "shardwright.tools.cli", *arguments)
+    return run_python("-m", "shardwright.tools.cli", *arguments, folder=folder)
 
 
 def torchrun(folder: Path, ranks: int, *arguments: str) -> Done:
-    return python(folder, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def losses(done: Done) -> list[str]:
@@ -113,7 +110,7 @@ def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path, 
 
 
 def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
-    done = torchrun(folder, 1, "plan/program.py", "--steps", "1")
+    done = run_ranks(1, "plan/program.py", "--steps", "1", folder=folder)
     assert done.returncode == 1
     assert "is for 2 ranks" in done.stderr
     assert "start with torchrun --nproc-per-node 2" in done.stderr
@@ -127,7 +124,7 @@ def test_ranks_that_hold_different_plans(folder: Path):
         "name = ('plan', 'other')[int(os.environ['RANK'])]\n"
         "runpy.run_path(f'{name}/program.py', run_name='__main__')\n"
     )
-    done = torchrun(folder, 2, "mixed.py", "--steps", "1")
+    done = run_ranks(2, "mixed.py", "--steps", "1", folder=folder)
     assert done.returncode == 1
     assert "the ranks run different programs: ranks [0]" in done.stderr
     assert "start all ranks from the same file, with the same versions" in done.stderr

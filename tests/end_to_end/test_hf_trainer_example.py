@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from example_runs import EXAMPLES, launch_example, load_example, write_cluster
+from forked import run_python
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -34,8 +33,7 @@ def test_the_trainer_logs_and_saves_what_it_does_on_one_device(tmp_path: Path):
     from safetensors.torch import load_file
 
     folders = {name: tmp_path / name for name in ("alone", "spread")}
-    script = [sys.executable, str(EXAMPLES / "hf_trainer.py"), "--out", str(folders["alone"])]
-    alone = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True).stdout
+    alone = run_python(str(EXAMPLES / "hf_trainer.py"), "--out", str(folders["alone"])).stdout
     cluster = write_cluster(2, tmp_path)
     spread = launch_example("hf_trainer", "--cluster", cluster, "--out", str(folders["spread"]), ranks=2)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import run_python
 from split_cluster import split_cluster
 
 import shardwright as sw
@@ -59,29 +60,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
 @pytest.mark.parametrize(
     ("launcher", "model"),
     [
-        pytest.param((), "factory", id="factory-alone"),
-        pytest.param((*TORCHRUN, "--nproc-per-node=2"), "module", id="module-torchrun"),
-        pytest.param((), "module", id="module-alone", marks=pytest.mark.thorough),
-        pytest.param((*TORCHRUN, "--nproc-per-node=2"), "factory", id="factory-torchrun", marks=pytest.mark.thorough),
+        pytest.param("alone", "factory", id="factory-alone"),
+        pytest.param("torchrun", "module", id="module-torchrun"),
+        pytest.param("alone", "module", id="module-alone", marks=pytest.mark.thorough),
+        pytest.param("torchrun", "factory", id="factory-torchrun", marks=pytest.mark.thorough),
     ],
 )
-def test_a_script_trains_as_on_one_device(folder: Path, launcher: tuple[str, ...], model: str):
-    done = run(folder, *launcher, "train.py", "cluster.toml", model)
+def test_a_script_trains_as_on_one_device(folder: Path, launcher: str, model: str):
+    command = ("train.py", "cluster.toml", model)
+    done = torchrun(folder, *command) if launcher == "torchrun" else run_python(*command, folder=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["mesh"] == ({"dp": 1, "tp": 2} if launcher else {"dp": 1, "tp": 1})
+    assert found["mesh"] == ({"dp": 1, "tp": 2} if launcher == "torchrun" else {"dp": 1, "tp": 1})
 
     made = training_step("gpt2-tiny")
     made = replace(made, optimizer=partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1))
@@ -99,7 +98,7 @@ def test_a_script_trains_as_on_one_device(folder: Path, launcher: tuple[str, ...
 
 def test_a_cluster_of_another_size_is_refused_on_every_rank(folder: Path):
     (folder / "four.toml").write_text(cluster_toml(split_cluster(Mesh.of(gpu=4))))
-    done = run(folder, *TORCHRUN, "--nproc-per-node=2", "train.py", "four.toml", "factory")
+    done = torchrun(folder, "train.py", "four.toml", "factory")
     assert done.returncode == 1
     message = "cluster 'split' has 4 devices (mesh <[\"gpu\"=4]>), the job 2 ranks: start it with torchrun"
     assert done.stderr.count(message) == 2
@@ -124,7 +123,7 @@ for number in range(1000):
 
 def test_an_error_in_the_script_of_one_rank_ends_all_with_one_message(folder: Path):
     (folder / "fails.py").write_text(FAILS)
-    done = run(folder, *TORCHRUN, "--nproc-per-node=2", "fails.py")
+    done = torchrun(folder, "fails.py")
     assert done.returncode == 1
     assert done.stderr.count("[rank1]: ZeroDivisionError: of the script's own") == 1
     assert "[rank0]" not in done.stderr

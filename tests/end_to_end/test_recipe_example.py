@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 from example_runs import EXAMPLES, load_example, write_cluster
+from forked import run_ranks
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -82,8 +83,7 @@ def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: in
 def on_processes(script: Path, ranks: int, *options: str) -> Curves:
     """What the example prints."""
     pytest.importorskip("transformers")
-    launch = [*TORCHRUN, str(ranks), str(script), *options]
-    ran = subprocess.run(launch, capture_output=True, text=True, timeout=280, check=False)
+    ran = run_ranks(ranks, str(script), *options, timeout=280)
     assert ran.returncode == 0, ran.stderr
     return curves(ran.stdout)
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from example_runs import EXAMPLES, load_example, write_cluster
+from forked import run_ranks
 from torch import nn
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(200)
 def test_the_log_the_curve_and_the_profile(tmp_path: Path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     cluster, out = write_cluster(2, tmp_path), tmp_path / "out"
-    command = [*launch, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    ran = run_ranks(2, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out))
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("shardwright INFO: Sequential: planned in ") == 1
     assert not ran.stdout

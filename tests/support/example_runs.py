@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from forked import run_ranks
 from split_cluster import split_cluster
 
 from shardwright.ir.cluster_file import cluster_toml
@@ -20,10 +21,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def launch_example(name: str, *arguments: str, ranks: int = 4) -> str:
-    """Run `examples/<name>.py` by torchrun on some processes, and return what it prints."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*launch, str(EXAMPLES / f"{name}.py"), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    """Run `examples/<name>.py` on some processes as torchrun does, and return what it prints."""
+    ran = run_ranks(ranks, str(EXAMPLES / f"{name}.py"), *arguments)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

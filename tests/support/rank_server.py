@@ -1,0 +1,24 @@
+"""The server that forks the ranks of tests, and programs of theirs, with what they import already loaded."""
+
+from __future__ import annotations
+
+from multiprocessing import forkserver
+
+LOADED = [
+    "shardwright.api.checking.ranks",
+    "shardwright.api.parallelize",
+    "shardwright.runtime.checkpoint_tensors",
+    "shardwright.runtime.spawn",
+    "shardwright.tools.cli_check",
+    "shardwright.tools.cli_plan",
+    "shardwright.tools.cli_run",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+]
+"""What is not installed is left out."""
+
+
+def start_server() -> None:
+    """Start it, unless it runs."""
+    forkserver.set_forkserver_preload(LOADED)
+    forkserver.ensure_running()
