@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def described(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
 
 
 @contextmanager
-def _own_failure(ranks: Ranks) -> Iterator[None]:
+def _own_failure(ranks: Ranks) -> Generator[None, None, None]:
     """Inside, each rank raises a CheckpointError with what failed on it, without a text where others failed."""
     with warnings.catch_warnings():
         # It is as it should be that there is no process group.

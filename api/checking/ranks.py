@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 
 # What capture imports when it first needs it: here, for the server that forks the ranks to import it once for all.
-import torch._functorch.aot_autograd
-import torch._functorch.compile_utils
+import torch._functorch.aot_autograd  # pyright: ignore[reportUnusedImport]
+import torch._functorch.compile_utils  # pyright: ignore[reportUnusedImport]
 import torch.distributed as dist
 
 from ...ir.mesh import Mesh

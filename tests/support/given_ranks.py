@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from split_cluster import split_cluster
 from torch import nn
+from torch.distributed.distributed_c10d import FileStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import shardwright as sw
@@ -66,7 +67,7 @@ def in_groups_of_a_script(folder: str) -> dict[str, list[float]]:
     losses: dict[str, list[float]] = {}
     for backend in ("", "cpu:gloo,cuda:gloo"):
         dist.destroy_process_group()
-        store = dist.FileStore(f"{folder}/{len(losses)}", world)
+        store = FileStore(f"{folder}/{len(losses)}", world)
         dist.init_process_group(backend or None, store=store, rank=rank, world_size=world)
         step = planned(mlp(seed=0))
         losses[backend] = [step(dataset()[at : at + ROWS]).item() for at in range(0, STEPS * ROWS, ROWS)]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import HashStore
 
 from shardwright.runtime import rank_devices
 from shardwright.runtime.rank_devices import VisibleGPUs, agree_on_device, assign_gpus, backend_of, device_of_group
@@ -64,7 +65,7 @@ def as_on(monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> list
 
 def test_ranks_agree_by_the_store(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     chosen = as_on(monkeypatch, 2)
-    store = dist.HashStore()
+    store = HashStore()
     store.set("gpus/0", '{"host": "h", "local_rank": 0, "uuids": ["gpu 0", "gpu 1"]}')
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert agree_on_device("step", store, 1, 2) == torch.device("cuda", 1)
@@ -77,7 +78,7 @@ def test_ranks_agree_by_the_store(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 @pytest.fixture(params=[None, "gloo", "cpu:gloo,cuda:gloo"])
 def group(request: pytest.FixtureRequest) -> Iterator[dist.ProcessGroup]:
     """A group of one rank, made as scripts do."""
-    dist.init_process_group(request.param, store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(request.param, store=HashStore(), rank=0, world_size=1)
     assert dist.group.WORLD is not None
     yield dist.group.WORLD
     dist.destroy_process_group()
@@ -89,7 +90,7 @@ def test_the_backend_is_that_of_the_device(group: dist.ProcessGroup):
 
 
 def test_a_device_without_a_backend_is_refused():
-    dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("cpu:gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(ValueError, match=r"no gloo or NCCL for tensors on cuda \(found cpu gloo\); make"):
             backend_of(torch.device("cuda"))
