@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from split_cluster import split_cluster
 from torch import nn
-from torch.distributed.distributed_c10d import FileStore
+from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils.data import DataLoader, TensorDataset
 
 import shardwright as sw

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import HashStore
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from shardwright.runtime import rank_devices
 from shardwright.runtime.rank_devices import VisibleGPUs, agree_on_device, assign_gpus, backend_of, device_of_group
