@@ -291,11 +291,13 @@ class Channels:
     def _receive(self, transfer: Transfer, part: int) -> Arrival:
         mine = self._mine(transfer, transfer.target, part, "received by")
         result = torch.empty(_shape(mine), dtype=getattr(torch, transfer.dtype), device=self._device)
-        blocks: list[tuple[Task, torch.Tensor]] = []
+        beside: list[tuple[Task, torch.Tensor]] = []
 
         def block(task: Task) -> torch.Tensor:
-            blocks.append((task, _landing(task, mine, result)))
-            return blocks[-1][1]
+            if (place := _place(task, mine, result)) is not None:
+                return place
+            beside.append((task, result.new_empty([end - begin for begin, end in task.slice])))
+            return beside[-1][1]
 
         hops = self._hops(transfer, part, block)
         carrier = self._carry([hop for hop in hops if hop.forwards])
@@ -306,7 +308,7 @@ class Channels:
             for hop in hops:
                 if not hop.forwards:
                     hop.arrive()
-            for task, landed in blocks:
+            for task, landed in beside:
                 _settle(task, landed, mine, result)
             return result
 
@@ -370,17 +372,17 @@ def _common(task: Task, mine: _Slices) -> tuple[tuple[int, int], ...]:
     return tuple((max(begin, each.start), min(end, each.stop)) for (begin, end), each in pairs)
 
 
-def _landing(task: Task, mine: _Slices, result: torch.Tensor) -> torch.Tensor:
-    """Memory for a task's slice: its own place in the result where that is one contiguous block."""
+def _place(task: Task, mine: _Slices, result: torch.Tensor) -> torch.Tensor | None:
+    """The place of a task's slice in the result where it is one contiguous block there."""
     if _common(task, mine) == task.slice and (place := result[_inside(task, mine)]).is_contiguous():
         return place
-    return result.new_empty([end - begin for begin, end in task.slice])
+    return None
 
 
 def _settle(task: Task, landed: torch.Tensor, mine: _Slices, result: torch.Tensor) -> None:
     """Put what arrived beside the result into its place there."""
     common = _common(task, mine)
-    if landed.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() or any(b >= e for b, e in common):
+    if any(b >= e for b, e in common):
         return
     whole = tuple(slice(begin, end) for begin, end in task.slice)
     place = Task(task.part, common, task.sender, task.receivers)

@@ -1,0 +1,189 @@
+"""Run all ranks of a program on simulated GPUs, and find what is wrong within a rank and between them."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardwright.runtime import Executor, Stage
+from shardwright.runtime.stages import connect
+
+from .device import simulated_rank
+from .trace import Clock, Queued, Trace
+
+FATAL = ("error", "race", "freed", "order", "deadlock", "alias")
+"""Kinds of faults that make a program wrong; `queues` and `sync` only make it slow, or wrong under some settings."""
+
+UNLIMITED = 1 << 30
+
+
+@dataclass
+class Report:
+    """
+    What was found.
+
+    Args:
+        found: by kind the texts, each with how often it was found.
+        kernels: that a rank launches in a step, by op, and `launches` of NCCL.
+    """
+
+    found: Mapping[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
+    kernels: Counter[str] = field(default_factory=Counter[str])
+    launches: int = 0
+
+    @property
+    def fatal(self) -> list[str]:
+        """The faults that make a program wrong."""
+        return [f"{kind}: {text}" for kind in FATAL for text in self.found.get(kind, ())]
+
+
+def check_program(stages: Sequence[Stage], steps: int = 2) -> Report:
+    """Run some steps of a program on all of its ranks, and compare them."""
+    report = Report()
+    world = sum(len(each.plan.ranks) for each in stages)
+    traces = [_run(stages, rank, world, steps, report) for rank in range(world)]
+    report.kernels = Counter({name: round(count / steps) for name, count in traces[0].kernels.items()})
+    report.launches = len(traces[0].launches) // steps
+    if not report.found.get("error"):
+        _compare_orders(traces, report)
+        if not report.found.get("order"):
+            for queues, kind in ((UNLIMITED, "deadlock"), (8, "queues"), (1, "queues")):
+                _Job(traces, queues).run(report, kind)
+    return report
+
+
+def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Report) -> Trace:
+    """Some steps of one rank."""
+    trace = Trace(rank, report.found)
+    with simulated_rank(rank, world, trace):
+        device = torch.device("cuda", rank)
+        try:
+            comm = connect(stages, device)
+            executor = Executor(stages, comm)
+            executor.fill(lambda value, shape: torch.empty(shape, dtype=value.torch_dtype, device=device))
+            inputs = {each.name: each for plan in executor.plans for each in plan.inputs if each.role == "batch"}
+            batch = {name: torch.empty(each.shape, dtype=each.torch_dtype) for name, each in inputs.items()}
+            for _ in range(steps):
+                executor.step(batch, 0.1)
+        except Exception as error:
+            lines = traceback.extract_tb(error.__traceback__)[-3:]
+            at = " < ".join(f"{Path(each.filename).name}:{each.lineno}" for each in reversed(lines))
+            trace.tell("error", f"{type(error).__name__}: {str(error).splitlines()[0]} at {at}")
+            return trace
+        streams: dict[Any, Any] = dict(comm._streams)
+        if comm._channels is not None:
+            streams |= comm._channels._streams
+        used = [*((what, stream.name) for what, stream in streams.items()), *trace.streams_of_nccl.items()]
+        for name, count in Counter(name for _, name in used).items():
+            if count > 1:
+                trace.tell("alias", f"one stream for {[what for what, stream in used if stream == name][:4]}")
+    return trace
+
+
+def _members(communicator: str) -> tuple[int, ...]:
+    """The ranks of a communicator, which its name has."""
+    return tuple(int(each) for each in communicator.partition("(")[2].rstrip(",)").split(","))
+
+
+def _compare_orders(traces: Sequence[Trace], report: Report) -> None:
+    """On each communicator all members launch the same, in one order."""
+    launched: dict[str, dict[int, list[tuple[object, ...]]]] = {}
+    for trace in traces:
+        for each in trace.launches:
+            what = each.what[1:] if each.communicator.startswith("pair") else each.what
+            launched.setdefault(each.communicator, {}).setdefault(trace.rank, []).append(what)
+    for communicator, by_rank in launched.items():
+        first = min(by_rank)
+        for rank in _members(communicator):
+            mine, expected = by_rank.get(rank, []), by_rank[first]
+            if mine != expected:
+                pairs = enumerate(zip(mine, expected, strict=False))
+                at = next((index for index, (one, other) in pairs if one != other), "the end")
+                report.found["order"][f"{communicator}: ranks {first} and {rank} differ at {at}"] += 1
+
+
+class _Job:
+    """
+    What was launched, run: a device takes what it is told from `queues` in order, each for some streams, and what waits
+    keeps back all behind it there. An operation of NCCL ends when all members have started it.
+    """
+
+    def __init__(self, traces: Sequence[Trace], queues: int) -> None:
+        self.traces, self.queues = traces, queues
+        self.done: list[set[int]] = [set() for _ in traces]
+        self.started: list[set[int]] = [set() for _ in traces]
+        # By communicator and number on it, who has started it.
+        self.waiting: defaultdict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
+        self.on_stream: list[dict[str, int]] = [{} for _ in traces]
+        self.numbers = [_numbers(trace) for trace in traces]
+        self.heads = [self._queues_of(trace) for trace in traces]
+
+    def _queues_of(self, trace: Trace) -> list[list[Queued]]:
+        """What each queue of a device is told, the first last."""
+        place: dict[str, int] = {}
+        found: defaultdict[int, list[Queued]] = defaultdict(list)
+        for each in trace.queued:
+            found[place.setdefault(each.stream, len(place) % self.queues)].append(each)
+        return [each[::-1] for each in found.values()]
+
+    def run(self, report: Report, kind: str) -> None:
+        """Go on for as long as anything moves."""
+        while self._start() | self._end():
+            pass
+        stuck = [
+            (trace, min(set(range(len(trace.launches))) - done))
+            for trace, done in zip(self.traces, self.done, strict=True)
+            if len(done) < len(trace.launches)
+        ]
+        if stuck:
+            first = [(trace.rank, trace.launches[index]) for trace, index in stuck[:4]]
+            listed = "; ".join(f"rank {rank}: {each.what[0]} on {each.communicator}" for rank, each in first)
+            how_many = "any number of" if self.queues == UNLIMITED else self.queues
+            report.found[kind][f"with {how_many} hardware queues: {listed}"] += 1
+
+    def _start(self) -> bool:
+        moved = False
+        for rank, queues in enumerate(self.heads):
+            for queue in queues:
+                while queue and self._needed(rank, queue[-1]) <= self.done[rank]:
+                    each, moved = queue.pop(), True
+                    if each.launch is not None:
+                        self.started[rank].add(each.launch)
+                        self.on_stream[rank][each.stream] = each.launch
+                        self.waiting[self.numbers[rank][each.launch]].add((rank, each.launch))
+        return moved
+
+    def _needed(self, rank: int, each: Queued) -> set[int]:
+        """The launches that have to be over before a stream goes on."""
+        needed = {last} if (last := self.on_stream[rank].get(each.stream)) is not None else set[int]()
+        return needed | _up_to(self.traces[rank], each.until)
+
+    def _end(self) -> bool:
+        over = [key for key, present in self.waiting.items() if len(present) == len(_members(key[0]))]
+        for key in over:
+            for rank, launch in self.waiting.pop(key):
+                self.done[rank].add(launch)
+        return bool(over)
+
+
+def _numbers(trace: Trace) -> list[tuple[str, int]]:
+    """Of each launch its communicator, and how many there were on it before."""
+    counts: Counter[str] = Counter()
+    found: list[tuple[str, int]] = []
+    for each in trace.launches:
+        found.append((each.communicator, counts[each.communicator]))
+        counts[each.communicator] += 1
+    return found
+
+
+def _up_to(trace: Trace, until: Clock) -> set[int]:
+    """The launches of NCCL among what streams have done up to some numbers."""
+    if not until:
+        return set()
+    return {i for i, each in enumerate(trace.launches) if until.get(each.stream, 0) >= each.number}

@@ -1,0 +1,290 @@
+"""Stand-ins for `torch.cuda` and NCCL that write down what a rank does (`trace`)."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shardwright.runtime import collectives, transfers
+
+from .trace import Clock, Launch, Queued, Trace, line
+
+NCCL_DTYPES = {torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16}
+NCCL_DTYPES |= {torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2}
+
+_ALLOCATIONS = {f"aten::{name}" for name in ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")}
+
+_running: list[Trace] = []
+
+
+def now() -> Trace:
+    """The trace of the rank that runs."""
+    return _running[-1]
+
+
+class Event:
+    """As `torch.cuda.Event`."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.seen: Clock = {}
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.seen = dict(now().clocks[(stream or current_stream()).name])
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or current_stream()).wait_event(self)
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        now().tell("sync", f"Event.synchronize at {line()}")
+
+
+class Stream:
+    """As `torch.cuda.Stream`: one of a pool, unless it has a name."""
+
+    def __init__(self, device: object = None, priority: int = 0, name: str = "") -> None:
+        del device, priority
+        self.name = name or now().new_stream()
+
+    def wait_event(self, event: Event) -> None:
+        now().wait(self.name, event.seen)
+
+    def wait_stream(self, other: Stream) -> None:
+        now().wait(self.name, now().clocks[other.name])
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        now().tell("sync", f"Stream.synchronize at {line()}")
+
+
+def current_stream(*_: object) -> Stream:
+    """As `torch.cuda.current_stream`."""
+    return Stream(name=now().current)
+
+
+@contextmanager
+def _on_stream(stream: Stream) -> Generator[None, None, None]:
+    before, now().current = now().current, stream.name
+    try:
+        yield
+    finally:
+        now().current = before
+
+
+def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+    """As `Tensor.record_stream`."""
+    now().memory(tensor).recorded.add(stream.name)
+
+
+class Work:
+    """
+    An operation of NCCL, on the stream of its communicator. A collective holds its tensors until it is waited for, a
+    send or receive records its stream on them.
+    """
+
+    def __init__(
+        self, communicator: str, what: tuple[object, ...], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> None:
+        trace, self._held = now(), None
+        for each in (*reads, *writes):
+            if each.device.type != "cuda":
+                raise RuntimeError(f"{what[0]}: NCCL cannot take a tensor on {each.device}")
+            if not each.is_contiguous():
+                raise RuntimeError(f"{what[0]}: NCCL cannot take a tensor that is not contiguous")
+            if each.dtype not in NCCL_DTYPES:
+                raise TypeError(f"{what[0]}: NCCL has no {each.dtype}")
+        if communicator not in trace.streams_of_nccl:
+            trace.streams_of_nccl[communicator] = trace.new_stream()
+        stream = trace.streams_of_nccl[communicator]
+        trace.wait(stream, trace.clocks[trace.current])
+        number = trace.kernel(stream, reads, writes, str(what[0]))
+        trace.queued.append(Queued(stream, len(trace.launches), {}))
+        trace.launches.append(Launch(communicator, what, stream, number, line()))
+        self._seen = dict(trace.clocks[stream])
+        if communicator.startswith("pair"):
+            for each in (*reads, *writes):
+                trace.memory(each).recorded.add(stream)
+        else:
+            self._held = (*reads, *writes)
+
+    def wait(self, *_: object) -> bool:
+        now().wait(now().current, self._seen)
+        self._held = None
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _collective(kind: str) -> Callable[..., Any]:
+    """A stand-in for a function of torch.distributed."""
+
+    def run(*args: Any, group: Any = None, async_op: bool = False, **_: object) -> Any:
+        group = group or next((each for each in args if isinstance(each, dist.ProcessGroup)), None)
+        ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        result, source = tensors if len(tensors) == 2 else (tensors[0], tensors[0])
+        parts = {"all_gather": (source, result), "reduce_scatter": (result, source)}.get(kind)
+        if parts is not None and parts[0].numel() * len(ranks) != parts[1].numel():
+            raise RuntimeError(f"{kind} of {source.numel()} elements into {result.numel()} on {len(ranks)} ranks")
+        splits = tuple(tuple(each) for each in args if isinstance(each, list))
+        details = [str(each) for each in args if isinstance(each, int | dist.ReduceOp.RedOpType)]
+        size = None if splits else min(result.numel(), source.numel())
+        work = Work(f"group {ranks}", (kind, str(result.dtype), size, *details), [source], [result])
+        return work if async_op else work.wait()
+
+    return run
+
+
+def _message(sends: bool) -> Callable[..., Work]:
+    def run(self: Any, chunk: torch.Tensor, tag: int) -> Work:
+        me = dist.get_rank()
+        pair = (me, self.rank) if sends else (self.rank, me)
+        what = ("send" if sends else "receive", str(chunk.dtype), chunk.numel(), f"message {tag}")
+        return Work(f"pair {pair}", what, [chunk] if sends else [], [] if sends else [chunk])
+
+    return run
+
+
+class _Kernels(TorchDispatchMode):
+    """Writes down what ops on `cuda` tensors read and write, and what makes the host wait."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs, name = kwargs or {}, func._schema.name
+        given = _tensors((args, kwargs))
+        on_gpu = [each for each in given if each.device.type == "cuda"]
+        if name == "aten::_local_scalar_dense" and on_gpu:
+            now().tell("sync", f"item() at {line()}")
+            return 1
+        result = _fused(name, args, kwargs) if name.startswith("aten::_fused_") else func(*args, **kwargs)
+        made = [each for each in _tensors(result) if each.device.type == "cuda"]
+        if not on_gpu and not made:
+            return result
+        if name in ("aten::_to_copy", "aten::copy_"):
+            source = args[1] if name == "aten::copy_" else args[0]
+            kinds = {each.device.type for each in (*given, *made)}
+            if kinds == {"cpu", "cuda"} and not (kwargs.get("non_blocking") and source.device.type == "cpu"):
+                now().tell("sync", f"copy from {source.device.type} that blocks at {line()}")
+        written = [each for each in _written(func, args, kwargs) if each.device.type == "cuda"]
+        known = {each.untyped_storage()._cdata for each in on_gpu}
+        fresh = [each for each in made if each.untyped_storage()._cdata not in known]
+        if name in _ALLOCATIONS:
+            for each in fresh:
+                now().memory(each)
+        elif written or fresh:
+            reads = [each for each in on_gpu if not any(each is one for one in written)]
+            now().kernel(now().current, reads, [*written, *fresh], name)
+            now().kernels[name] += 1
+        return result
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The operands that an op writes."""
+    found: list[torch.Tensor] = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += _tensors(args[index] if index < len(args) else kwargs.get(argument.name))
+    return found
+
+
+def _fused(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Fused updates have no fake kernel: all that is looked at is that they are on one device."""
+    for index, value in enumerate(args):
+        if any(each.device != args[0][0].device for each in _tensors(value)):
+            raise RuntimeError(f"{name}: operand {index} is not on {args[0][0].device}")
+    if isinstance(rate := kwargs.get("lr"), torch.Tensor) and rate.device.type == "cuda":
+        now().tell("sync", f"learning rate on the device at {line()}")
+
+
+def _to_list(tensor: torch.Tensor) -> Any:
+    if not isinstance(tensor, FakeTensor) or tensor.device.type == "cpu":
+        return _TO_LIST(tensor)
+    now().tell("sync", f"tolist() at {line()}")
+    return [index + 1 for index in range(tensor.numel())]
+
+
+_TO_LIST = torch.Tensor.tolist
+
+
+_STAND_INS: Sequence[tuple[object, Mapping[str, object]]] = (
+    (torch.cuda, {"Stream": Stream, "Event": Event, "current_stream": current_stream, "stream": _on_stream}),
+    (torch.Tensor, {"record_stream": lambda tensor, stream: record_stream(tensor, stream), "tolist": _to_list}),
+    (dist, {name: _collective(name) for name in ("all_reduce", "broadcast", "reduce", "all_to_all_single")}),
+    (dist, {"get_backend_config": lambda *_: "cuda:nccl"}),
+    (collectives, {f"_{name}_single": _collective(name) for name in ("all_gather", "reduce_scatter")}),
+    (transfers._LineEnd, {"send": _message(True), "receive": _message(False)}),
+)
+"""What is replaced, by where it is."""
+
+
+@contextmanager
+def simulated_rank(rank: int, world: int, trace: Trace) -> Generator[None, None, None]:
+    """This process as one rank of a job on GPUs with NCCL."""
+    add_device_guard()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    _running.append(trace)
+    try:
+        with ExitStack() as stack:
+            for home, stand_ins in _STAND_INS:
+                for name, stand_in in stand_ins.items():
+                    stack.enter_context(patch.object(home, name, stand_in))
+            stack.enter_context(FakeTensorMode())
+            stack.enter_context(_Kernels())
+            yield
+    finally:
+        _running.pop()
+        dist.destroy_process_group()
+
+
+@cache
+def add_device_guard() -> None:
+    """
+    Register a guard of no effect for CUDA devices, which indexing asks for: a build of torch without CUDA has none.
+
+    Needs a C++ compiler (g++) and the headers of torch, which its package has.
+    """
+    try:
+        with FakeTensorMode():
+            torch.empty(2, device="cuda")[0]
+        return
+    except RuntimeError:
+        pass
+    from torch.utils import cpp_extension
+
+    text = "#include <c10/core/impl/DeviceGuardImplInterface.h>\n"
+    text += "namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, NoOpDeviceGuardImpl<c10::DeviceType::CUDA>) }\n"
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "guard.cpp"), Path(folder, "guard.so")
+        source.write_text(text)
+        flags = [f"-I{each}" for each in cpp_extension.include_paths()]
+        flags += [f"-L{each}" for each in cpp_extension.library_paths()]
+        flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+        build = ["g++", "-std=c++20", "-shared", "-fPIC", str(source), "-o", str(library), *flags, "-lc10"]
+        subprocess.run(build, check=True)
+        torch.ops.load_library(str(library))
