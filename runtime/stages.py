@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -11,10 +12,12 @@ import torch.distributed as dist
 
 from .communicator import Communicator
 from .groups import TIMEOUT, Handles, RankLayout
-from .plan import Plan
+from .plan import Plan, PlanError
 from .transfers import Channels, Lines
 
 StepFunction = Callable[..., Any]
+
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 class Stage(NamedTuple):
@@ -54,10 +57,18 @@ def connect(
         checked: as in `Communicator`.
         lines, handles: to use again those of other programs of the same job; new ones are added to the latter.
         communicator: what to make.
+
+    Raises:
+        PlanError: stages on GPUs whose streams share one hardware queue.
     """
     plan = my_stage(stages).plan
     channels = None
     if len(stages) > 1:
+        if torch.device(device).type == "cuda" and os.environ.get(_QUEUES) == "1":
+            raise PlanError(
+                f"{_QUEUES}=1 gives all streams of a GPU one hardware queue, where a receive holds up what another"
+                " stage waits for, for ever; unset it, or train without stages"
+            )
         transfers = dict.fromkeys(transfer for stage in stages for transfer in stage.plan.transfers)
         channels = Channels(transfers, lines or Lines(timeout), device)
     job = [RankLayout(each.mesh, each.ranks, each.process_groups()) for each, _ in stages]

@@ -80,7 +80,10 @@ class _ScheduleWriter:
             self._write(start, near)
 
     def _write(self, op: Operation, near: Operation) -> None:
-        """Write `op`, after what makes its operands; a half of a collective is placed in the model as `near` is."""
+        """
+        Write `op`, after what makes its operands; a half of a collective is placed in the model as `near` is. Other ops
+        keep their order and a wait comes right before its first use, so this is no topological sort of `graphlib`.
+        """
         if op in self.written:
             return
         self.written.add(op)

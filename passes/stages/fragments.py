@@ -114,8 +114,11 @@ class Fragments:
         block.insert_ops_before(list(self.loop.after), end)
 
     def _ordered(self) -> list[Work | TransferOp]:
-        """Fragments and transfers so that each comes after what it needs; a failure where that cannot be."""
-        order: list[Work | TransferOp] = []
+        """
+        Fragments and transfers in a depth-first order, each right after what it needs, which `graphlib` does not give;
+        a failure where that cannot be.
+        """
+        order: dict[Work | TransferOp, None] = {}
         entered: set[Work | TransferOp] = set()
 
         def enter(each: Work | TransferOp) -> None:
@@ -134,14 +137,14 @@ class Fragments:
                     node = source if isinstance(source, TransferOp) else self._work(source)
                     if node != each:
                         enter(node)
-            order.append(each)
+            order[each] = None
 
         for work in self.works():
             enter(work)
             for op in self.transfers:
                 if op.operand.owner in self.kinds and self._work_of(op.operand) == work:
                     enter(op)
-        return order
+        return list(order)
 
     def _work_of(self, value: SSAValue) -> Work:
         assert isinstance(value.owner, Operation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from shardwright.ir.mesh import parse_mesh
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.runtime import Stage
+from shardwright.runtime import stages as stages_module
 
 CONFIG = GPT2Config(layers=2, width=32, heads=4, vocabulary=52, positions=16)
 THOROUGH = pytest.mark.thorough
@@ -52,6 +54,7 @@ PLANS = {
     "duplex": ("tp=2", PlanOptions(pipeline=DUPLEX)),
     "two stages, 1f1b": ("dp=4", PlanOptions(pipeline=stages(2, "1f1b"))),
     "two stages, gpipe": ("dp=2", PlanOptions(pipeline=stages(2, "gpipe"))),
+    "four stages": ("dp=4", PlanOptions(pipeline=stages(4, "gpipe"))),
 }
 
 
@@ -68,16 +71,28 @@ def program(name: str) -> Sequence[Stage]:
     """The stages of a plan."""
     mesh, options = PLANS[name]
     cluster = (launching_cluster if name == "zero3" else split_cluster)(parse_mesh(mesh))
-    made = compile_step(gpt2_step(CONFIG, batch=8, length=8), cluster, options)
+    config = replace(CONFIG, layers=4 if name == "four stages" else 2)
+    made = compile_step(gpt2_step(config, batch=8, length=8), cluster, options)
     return tuple(Stage(*each) for each in load_text(made.program, "<program>"))
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "two stages, 1f1b"])
 def test_a_program_is_right_on_gpus(name: str):
     report = check_program(program(name))
     assert report.fatal == []
     assert report.launches > 0
     assert sum(report.kernels.values()) > 50
+
+
+def test_stages_need_more_than_one_hardware_queue(monkeypatch: pytest.MonkeyPatch):
+    # What is received early holds up, in one queue, what the other stage waits for.
+    monkeypatch.setattr(stages_module, "_QUEUES", "ANOTHER_NAME")
+    (found,) = check_program(program("four stages")).found["queues"]
+    assert found.startswith("with 1 hardware queues: rank 0: ")
+    monkeypatch.undo()
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    assert "PlanError: CUDA_DEVICE_MAX_CONNECTIONS=1 gives" in check_program(program("four stages")).fatal[0]
+    assert check_program(program("tp")).fatal == []
 
 
 WATCHED: dict[str, tuple[Any, str]] = {
