@@ -9,10 +9,10 @@ import torch
 from ..runtime import grouped_products
 
 
-@torch.library.custom_op("shardwright::grouped_mm", mutates_args=())
 def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """
-    Each row times the matrix of its group, of any floating dtype and with gradients.
+    Each row times the matrix of its group, of any floating dtype and with gradients. Under autocast in the dtype of
+    that, as other matrix products.
 
     Args:
         rows: ``[s, k]``, sorted by group.
@@ -22,6 +22,15 @@ def grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -
     Returns:
         ``[s, n]``.
     """
+    if torch.is_autocast_enabled(rows.device.type):
+        dtype = torch.get_autocast_dtype(rows.device.type)
+        rows, matrices = rows.to(dtype), matrices.to(dtype)
+    return grouped_mm_op(rows, matrices, ends)
+
+
+@torch.library.custom_op("shardwright::grouped_mm", mutates_args=())
+def grouped_mm_op(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """`grouped_mm`, of operands of one dtype."""
     return grouped_products.grouped_mm(rows, matrices, ends)
 
 
@@ -32,7 +41,7 @@ def _backward(
     return grouped_products.grouped_mm_backward(rows, matrices, ends, grad)
 
 
-@grouped_mm.register_fake
+@grouped_mm_op.register_fake
 def _(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     return rows.new_empty(rows.size(0), matrices.size(2))
 
@@ -52,4 +61,4 @@ def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return (*_backward(*ctx.saved_tensors, grad), None)
 
 
-grouped_mm.register_autograd(_gradients, setup_context=_save)
+grouped_mm_op.register_autograd(_gradients, setup_context=_save)

@@ -8,11 +8,15 @@ results are those of the importer's functions of the same names:
 - `matrices` ``[e, k, n]`` are those of the groups from `first` on;
 - `ends` ``[all groups]`` is where each group ends among all rows;
 - the product of a row whose group is elsewhere is zero, and so is that of a row beyond the last end.
+
+On CUDA products in bfloat16 are one kernel of torch for all groups, which reads `ends` on the device. Others are one
+for each group, and the CPU waits for `ends`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +25,9 @@ def grouped_mm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
     """Each row times the matrix of its group, ``[s, n]``."""
+    if _is_one_kernel(rows, matrices):
+        here = _Here.of(rows, matrices, ends, start, first)
+        return here.of_rows(rows, matrices)
     out = rows.new_zeros(len(rows), matrices.size(2))
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
         torch.mm(rows[part], matrices[group], out=out[part])
@@ -36,11 +43,55 @@ def grouped_mm_backward(
     first: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients with respect to rows and matrices; `grad` ``[s, n]`` is that of the result."""
+    if _is_one_kernel(rows, matrices):
+        here = _Here.of(rows, matrices, ends, start, first)
+        return here.of_rows(grad, matrices.transpose(1, 2)), here.of_matrices(rows, grad)
     grad_rows, grad_matrices = torch.zeros_like(rows), torch.zeros_like(matrices)
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
         torch.mm(grad[part], matrices[group].t(), out=grad_rows[part])
         torch.mm(rows[part].t(), grad[part], out=grad_matrices[group])
     return grad_rows, grad_matrices
+
+
+def _is_one_kernel(rows: torch.Tensor, matrices: torch.Tensor) -> bool:
+    """Whether torch has a kernel for all groups at once: its rows begin at multiples of 16 bytes."""
+    aligned = matrices.size(1) % 8 == 0 and matrices.size(2) % 8 == 0
+    return rows.device.type == "cuda" and rows.dtype == torch.bfloat16 and aligned and matrices.numel() * len(rows) > 0
+
+
+class _Here(NamedTuple):
+    """
+    Which rows are in groups that are here, on the device.
+
+    Args:
+        begins, ends: of each group among the rows that are here; torch's kernel takes the rows before the first to be
+            of the first group.
+        inside: ``[s, 1]``, whether the group of a row is here.
+    """
+
+    begins: torch.Tensor
+    ends: torch.Tensor
+    inside: torch.Tensor
+
+    @staticmethod
+    def of(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int, first: int) -> _Here:
+        bounds = torch.nn.functional.pad(ends, (1, 0)).narrow(0, first, len(matrices) + 1)
+        bounds = (bounds - start).clamp(0, len(rows)).to(torch.int32)
+        places = torch.arange(len(rows), device=rows.device)
+        inside = (places >= bounds[0]) & (places < bounds[-1])
+        return _Here(bounds[:-1], bounds[1:], inside.unsqueeze(1))
+
+    def of_rows(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+        """Each row times the matrix of its group."""
+        products = torch.ops.aten._grouped_mm(rows.contiguous(), matrices, self.ends)
+        return products.masked_fill_(~self.inside, 0)
+
+    def of_matrices(self, rows: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """For each group the product of its rows, transposed, and their gradients."""
+        grad = grad.masked_fill(~self.inside, 0)
+        products = torch.ops.aten._grouped_mm(rows.contiguous().t(), grad, self.ends)
+        # Not every kernel writes the product of no rows.
+        return products.masked_fill_((self.begins == self.ends).view(-1, 1, 1), 0)
 
 
 def _parts(rows: int, matrices: int, ends: torch.Tensor, start: int, first: int) -> Iterator[tuple[int, slice]]:

@@ -5,25 +5,33 @@ import itertools
 import pytest
 import torch
 
-from shardwright.api.grouped import grouped_mm
+from shardwright.api.grouped import grouped_mm, grouped_mm_op
 from shardwright.lowering.fused import grouped_ops
 from shardwright.runtime import grouped_products
 
-ROWS, INNER, OUTER, GROUPS = 9, 4, 5, 4
+ROWS, GROUPS = 9, 4
 ENDS = ([2, 2, 7, 9], [0, 4, 9, 9], [1, 2, 3, 6], [9, 9, 9, 9])
 """Where groups end: empty ones among them, and rows beyond the last."""
 
 
-def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def operands(
+    dtype: torch.dtype = torch.float64, inner: int = 4, outer: int = 5
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = (ROWS, INNER), (GROUPS, INNER, OUTER), (ROWS, OUTER)
-    rows, matrices, grad = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    shapes = (ROWS, inner), (GROUPS, inner, outer), (ROWS, outer)
+    rows, matrices, grad = (torch.randn(shape, dtype=dtype, generator=generator) for shape in shapes)
     return rows, matrices, grad
 
 
+@pytest.mark.parametrize("one_kernel", [False, True])
 @pytest.mark.parametrize("ends", ENDS)
-def test_parts_of_rows_and_groups_add_up_to_the_whole(ends: list[int]):
-    rows, matrices, grad = operands()
+def test_parts_of_rows_and_groups_add_up_to_the_whole(
+    ends: list[int], one_kernel: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if one_kernel:
+        monkeypatch.setattr(grouped_products, "_is_one_kernel", lambda *_: True)
+    # Torch's kernel takes no float64, and rows of multiples of 16 bytes.
+    rows, matrices, grad = operands(torch.float32, 8, 16) if one_kernel else operands()
     at = torch.tensor(ends)
     whole = grouped_ops.grouped_mm(rows, matrices, at)
     bounds = [0, *ends]
@@ -52,4 +60,10 @@ def test_the_op_of_torch_has_the_gradients_of_its_definition():
     expected = torch.autograd.grad(grouped_ops.grouped_mm(rows, matrices, at), leaves, grad)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-    torch.library.opcheck(grouped_mm, (rows, matrices, at), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(grouped_mm_op, (rows, matrices, at), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_autocast_makes_the_products_in_its_dtype():
+    rows, matrices, _ = operands()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert grouped_mm(rows, matrices, torch.tensor(ENDS[0])).dtype == torch.bfloat16
