@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,14 @@ import torch
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
+
+_AMPERE = (8, 0)
+"""The first compute capability with flash attention, and with bfloat16."""
+
+_LARGE_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
+
+_MASK_ALIGNMENT = 16
+"""Elements between rows of a mask are a multiple of this; torch pads its own to as many."""
 
 
 class _Inputs(NamedTuple):
@@ -42,8 +51,37 @@ class _Saved(NamedTuple):
     logsumexp: torch.Tensor
 
 
-_Forward = Callable[[_Inputs], tuple[torch.Tensor, torch.Tensor]]
-_Backward = Callable[[_Inputs, _Saved], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+@dataclass(frozen=True)
+class _Kernel:
+    """
+    A kernel of torch.
+
+    Args:
+        shares_heads: whether it takes keys and values that several heads of the query share, or wants them repeated.
+        packed: whether the width of each head has to be contiguous.
+    """
+
+    forward: Callable[[_Inputs], tuple[torch.Tensor, torch.Tensor]]
+    backward: Callable[[_Inputs, _Saved], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    shares_heads: bool
+    packed: bool
+
+    def inputs(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None,
+        is_causal: bool,
+        scale: float | None,
+    ) -> _Inputs:
+        """The operands as the kernel takes them."""
+        times = query.size(1) // key.size(1)
+        if times > 1 and not self.shares_heads:
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        if self.packed:
+            query, key, value = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
+        return _Inputs(query, key, value, attn_mask, is_causal, scale)
 
 
 def attention(
@@ -57,9 +95,8 @@ def attention(
     """Softmax attention: ``(out, logsumexp)``."""
     if query.numel() == 0:
         return torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=_accumulator(query))
-    inputs = _Inputs(query, *_for_heads(query, key, value), attn_mask, is_causal, scale)
-    forward, _ = _kernel(inputs)
-    return forward(inputs)
+    kernel = _kernel(query, key, attn_mask, is_causal)
+    return kernel.forward(kernel.inputs(query, key, value, attn_mask, is_causal, scale))
 
 
 def attention_backward(
@@ -76,18 +113,10 @@ def attention_backward(
     """The gradients of `attention`: ``(grad_query, grad_key, grad_value)``."""
     if query.numel() == 0:
         return torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    inputs = _Inputs(query, *_for_heads(query, key, value), attn_mask, is_causal, scale)
-    _, backward = _kernel(inputs)
-    grad_query, grad_key, grad_value = backward(inputs, _Saved(grad_out, out, logsumexp))
+    kernel = _kernel(query, key, attn_mask, is_causal)
+    inputs = kernel.inputs(query, key, value, attn_mask, is_causal, scale)
+    grad_query, grad_key, grad_value = kernel.backward(inputs, _Saved(grad_out, out, logsumexp))
     return grad_query, _of_heads(grad_key, key), _of_heads(grad_value, value)
-
-
-def _for_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values once for each head of the query, where the device's kernels do not share them."""
-    times = query.size(1) // key.size(1)
-    if times == 1 or query.device.type == "cpu":
-        return key, value
-    return key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
 
 
 def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
@@ -97,22 +126,6 @@ def _of_heads(grad: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
 
 def _accumulator(query: torch.Tensor) -> torch.dtype:
     return torch.promote_types(query.dtype, torch.float32)
-
-
-def _kernel(inputs: _Inputs) -> tuple[_Forward, _Backward]:
-    """The fastest kernel that takes these inputs. Only what forward and backward both know may decide."""
-    query, key = inputs.query, inputs.key
-    if query.device.type == "cpu":
-        return _cpu_forward, _cpu_backward
-    if query.device.type != "cuda" or query.dtype == torch.float64 or query.size(-1) % 8:
-        return _plain_forward, _plain_backward
-    if query.dtype in _HALF and inputs.attn_mask is None and query.size(-1) <= 256:
-        # Flash aligns the causal triangle to the last key, torch's definition to the first.
-        if not inputs.is_causal or query.size(-2) == key.size(-2):
-            return _flash_forward, _flash_backward
-    if inputs.attn_mask is None or key.size(-2) % 8 == 0:
-        return _efficient_forward, _efficient_backward
-    return _plain_forward, _plain_backward
 
 
 def _cpu_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,17 +173,25 @@ def _flash_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch
     )
 
 
-def _expanded_mask(inputs: _Inputs) -> torch.Tensor | None:
-    """The mask at full shape, as the memory-efficient kernel wants it."""
+def _aligned_mask(inputs: _Inputs) -> torch.Tensor | None:
+    """
+    The mask as the memory-efficient kernel wants it: its keys contiguous, and rows of them at multiples of 16 bytes.
+    Dims along which it is broadcast stay so, without memory.
+    """
     if inputs.attn_mask is None:
         return None
-    shape = (*inputs.query.shape[:-1], inputs.key.size(-2))
-    return inputs.attn_mask.to(inputs.query.dtype).expand(shape).contiguous()
+    length, keys = inputs.query.size(-2), inputs.key.size(-2)
+    mask = inputs.attn_mask.to(inputs.query.dtype)
+    mask = mask.expand(*mask.shape[:-1], keys)
+    if mask.stride(-1) != 1 or keys % _MASK_ALIGNMENT:
+        padded = mask.new_empty(*mask.shape[:-1], keys + -keys % _MASK_ALIGNMENT)
+        mask = padded[..., :keys].copy_(mask)
+    return mask.expand(*inputs.query.shape[:2], length, keys)
 
 
 def _efficient_forward(inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
     out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(
-        *inputs[:3], _expanded_mask(inputs), True, 0.0, inputs.is_causal, scale=inputs.scale
+        *inputs[:3], _aligned_mask(inputs), True, 0.0, inputs.is_causal, scale=inputs.scale
     )
     # The kernel pads the lengths to a multiple of 32.
     return out, logsumexp[..., : inputs.query.size(-2)]
@@ -182,7 +203,7 @@ def _efficient_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, t
     grad_query, grad_key, grad_value, _ = aten._scaled_dot_product_efficient_attention_backward(
         saved.grad_out,
         *inputs[:3],
-        _expanded_mask(inputs),
+        _aligned_mask(inputs),
         saved.out,
         torch.nn.functional.pad(saved.logsumexp, (0, padding), value=torch.inf),
         unused_seed,
@@ -230,3 +251,30 @@ def _plain_backward(inputs: _Inputs, saved: _Saved) -> tuple[torch.Tensor, torch
     )
     grad_query, grad_key, grad_value = (grad.to(inputs.query.dtype) for grad in grads)
     return grad_query, grad_key, grad_value
+
+
+_CPU = _Kernel(_cpu_forward, _cpu_backward, shares_heads=True, packed=False)
+_FLASH = _Kernel(_flash_forward, _flash_backward, shares_heads=True, packed=True)
+_EFFICIENT = _Kernel(_efficient_forward, _efficient_backward, shares_heads=False, packed=True)
+_PLAIN = _Kernel(_plain_forward, _plain_backward, shares_heads=False, packed=False)
+
+
+def _kernel(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> _Kernel:
+    """The fastest kernel that takes these operands. Only what forward and backward both know may decide."""
+    if query.device.type == "cpu":
+        return _CPU
+    if query.device.type != "cuda" or query.dtype == torch.float64 or query.size(-1) % 8:
+        return _PLAIN
+    capability = torch.cuda.get_device_capability(query.device)
+    if query.dtype in _HALF and attn_mask is None and capability >= _AMPERE and query.size(-1) <= _widest(capability):
+        # Flash aligns the causal triangle to the last key, torch's definition to the first.
+        if not is_causal or query.size(-2) == key.size(-2):
+            return _FLASH
+    if query.dtype == torch.bfloat16 and capability < _AMPERE:
+        return _PLAIN
+    return _EFFICIENT
+
+
+def _widest(capability: tuple[int, int]) -> int:
+    """The widest heads that flash attention has a backward for: more takes the shared memory of a data-center GPU."""
+    return 256 if capability in _LARGE_SHARED_MEMORY else 192

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.lowering.fused import attention_ops
 from shardwright.runtime import fused_attention as kernels
@@ -74,7 +75,7 @@ def test_the_fallback_of_gpus_agrees_with_the_cpu_kernel(form: str, monkeypatch:
         return [*saved, *kernels.attention_backward(grad_out, query, key, value, *saved, *rest)]
 
     expected = run()
-    monkeypatch.setattr(kernels, "_kernel", lambda _: (kernels._plain_forward, kernels._plain_backward))
+    monkeypatch.setattr(kernels, "_kernel", lambda *_: kernels._PLAIN)
     for got, wanted in zip(run(), expected, strict=True):
         close(got, wanted, 1e-12)
 
@@ -106,3 +107,62 @@ def test_the_first_key_anchors_the_causal_triangle() -> None:
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     for module in (attention_ops, kernels):
         close(module.attention(query, key, value, None, True, None)[0], expected, 1e-12)
+
+
+CAPABILITIES = {"V100": (7, 0), "T4": (7, 5), "A100": (8, 0), "A10": (8, 6), "H100": (9, 0)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "width", "keys", "masked", "causal", "expected"),
+    [
+        ("V100", torch.float16, 64, 16, False, True, "_EFFICIENT"),
+        ("T4", torch.float16, 64, 16, True, False, "_EFFICIENT"),
+        ("T4", torch.bfloat16, 64, 16, False, True, "_PLAIN"),
+        ("A100", torch.bfloat16, 256, 16, False, True, "_FLASH"),
+        ("A10", torch.bfloat16, 256, 16, False, True, "_EFFICIENT"),
+        ("A10", torch.float16, 128, 16, False, False, "_FLASH"),
+        ("H100", torch.bfloat16, 64, 24, False, True, "_EFFICIENT"),
+        ("H100", torch.bfloat16, 64, 16, True, False, "_EFFICIENT"),
+        ("H100", torch.float32, 64, 17, True, False, "_EFFICIENT"),
+        ("H100", torch.float32, 5, 16, False, False, "_PLAIN"),
+        ("H100", torch.float64, 64, 16, False, False, "_PLAIN"),
+    ],
+)
+def test_the_kernel_is_one_that_the_gpu_has(
+    gpu: str,
+    dtype: torch.dtype,
+    width: int,
+    keys: int,
+    masked: bool,
+    causal: bool,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[gpu])
+    with FakeTensorMode():
+        query = torch.empty(2, 6, 16, width, dtype=dtype, device="cuda")
+        key = torch.empty(2, 3, keys, width, dtype=dtype, device="cuda")
+        mask = torch.empty(2, 1, 1, keys, dtype=dtype, device="cuda") if masked else None
+        assert kernels._kernel(query, key, mask, causal) is getattr(kernels, expected)
+
+
+@pytest.mark.parametrize("kernel", ["_FLASH", "_EFFICIENT"])
+def test_operands_are_as_the_kernel_takes_them(kernel: str) -> None:
+    (query, key, value, _), _ = inputs("cpu", torch.float32, 8, 8, 16, masked=False, heads=6)
+    turned = query.transpose(-2, -1).contiguous().transpose(-2, -1)
+    made = getattr(kernels, kernel).inputs(turned, key, value, None, False, None)
+    assert made.query.stride(-1) == 1
+    shared = kernel == "_FLASH"
+    assert (made.key is key, made.key.shape == query.shape) == (shared, not shared)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, 20), (8, 20), (2, 1, 8, 1), (2, 6, 8, 16)])
+def test_a_mask_is_aligned_and_takes_no_memory_along_what_it_is_broadcast(shape: tuple[int, ...]) -> None:
+    keys = max(shape[-1], 16)
+    query, key, mask = torch.empty(2, 6, 8, 16), torch.empty(2, 6, keys, 16), torch.randn(shape)
+    found = kernels._aligned_mask(kernels._Inputs(query, key, key, mask, False, None))
+    assert found is not None
+    torch.testing.assert_close(found, mask.expand(2, 6, 8, keys))
+    assert found.stride(-1) == 1
+    assert all(stride % 16 == 0 for stride in found.stride()[:-1])
+    assert found.untyped_storage().nbytes() <= mask.nbytes // shape[-1] * (keys + 15)
