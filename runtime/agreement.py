@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from .batches import Batch, LocalRows, batch_rows, items_of
 from .executor import Executor
 from .faults import HERE, Patience
 from .plan import Plan, PlanError
+from .rank_devices import backends
 from .recording import named_tensors
 
 LOG = logging.getLogger("shardwright")
@@ -38,7 +40,7 @@ def of_all_ranks(mine: object) -> list[Any]:
     if world_size() == 1:
         return [mine]
     everyone: list[Any] = [None] * world_size()
-    HERE.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine))
+    HERE.wait("the comparison of the ranks", lambda: dist.all_gather_object(everyone, mine, group=_host_group()))
     return everyone
 
 
@@ -81,8 +83,30 @@ def from_rank_0(mine: Any, *, patient: Patience = "") -> Any:
     if world_size() == 1:
         return mine
     shared = [mine]
-    HERE.wait("a broadcast from rank 0", lambda: dist.broadcast_object_list(shared, src=0), patient=patient)
+    group = _host_group()
+    send = partial(dist.broadcast_object_list, shared, src=0, group=group)
+    HERE.wait("a broadcast from rank 0", send, patient=patient)
     return shared[0]
+
+
+_made: tuple[ReferenceType[dist.ProcessGroup], ReferenceType[dist.ProcessGroup]] | None = None
+"""The group of all ranks, and the one of gloo that was made for it; torch keeps them for as long as the job lasts."""
+
+
+def _host_group() -> dist.ProcessGroup | None:
+    """
+    The group of all ranks that what is not on a GPU travels over: the job's own where it has gloo, otherwise one of
+    gloo. NCCL would hold the GPU while rank 0 plans, and abort the job where that takes longer than its timeout.
+    """
+    global _made
+    world = dist.group.WORLD
+    if world is None or backends().get("cpu") == "gloo":
+        return world
+    if _made is None or _made[0]() is not world:
+        group = HERE.wait("a group of gloo", lambda: dist.new_group(backend="gloo", timeout=HERE.timeout))
+        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
+        _made = ref(world), ref(group)
+    return _made[1]()
 
 
 def share_weights(model: nn.Module, device: torch.device) -> bool:

@@ -89,7 +89,8 @@ def make_groups(
     arguments.
 
     Groups with the same members are made once, and the one of all ranks is torch's default group, which has
-    the timeout that the job gave it.
+    the timeout that the job gave it. NCCL connects a group in its first collective and blocks until all of its ranks
+    are there: so each has one here, in one order on all ranks.
 
     Args:
         handles: groups that are there, to which new ones are added; they have the timeout that they were made with.
@@ -102,6 +103,7 @@ def make_groups(
     world = dist.get_world_size() if dist.is_initialized() else 1
     me = dist.get_rank() if dist.is_initialized() else 0
     handles = handles if handles is not None else {}
+    connected = set(handles)
     groups: dict[Axes, RankGroup] = {}
     for layout in job:
         if len(layout.ranks) != layout.mesh.device_count or not set(layout.ranks) <= set(range(world)):
@@ -115,6 +117,10 @@ def make_groups(
                 if me in ranks:
                     backend = backend_of(device, handle) if handle is not None else ""
                     groups[axes] = RankGroup(axes, ranks, ranks.index(me), handle, backend)
+    if device.type == "cuda":
+        for handle in (handle for members, handle in handles.items() if members not in connected and me in members):
+            if handle is not None:
+                dist.all_reduce(torch.zeros(1, device=device), group=handle)
     return groups
 
 
