@@ -2,8 +2,9 @@
 `Communicator`: the collectives of a generated program, over the axes of a mesh.
 
 Synchronous methods return their result; `start` and `wait` are the two halves of the same collectives. On a
-CPU the library's threads move the bytes meanwhile. On CUDA a collective started by `start` runs, copies and
-all, on a stream of its axes, and `wait` makes the current stream wait for it; the CPU never blocks.
+CPU the library's threads move the bytes meanwhile. On CUDA the stream of NCCL does, and `wait` makes the current stream
+wait for it; the CPU never blocks. What packs and unpacks messages runs on the current stream, so that all memory comes
+from its pool; only a hierarchical collective, whose phases wait for one another, has a stream beside it.
 """
 
 from __future__ import annotations
@@ -219,14 +220,9 @@ class Communicator:
 
     def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
         """The results of a collective, one per tensor that `start` was given."""
-        results = HERE.wait(token.request, token.pending.wait)
         if token.done is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(token.done)
-            for result in results:
-                # It was made on another stream, which may reuse its memory once it is freed here.
-                result.record_stream(current)
-        return results
+            torch.cuda.current_stream(self.device).wait_event(token.done)
+        return HERE.wait(token.request, token.pending.wait)
 
     def send(self, label: str, part: int, value: torch.Tensor) -> None:
         """
@@ -272,7 +268,7 @@ class Communicator:
         return HERE.wait(request, lambda: self._begin(group, request).wait())[0]
 
     def _begin(self, group: RankGroup, request: Request) -> Pending:
-        if request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1:
+        if _in_phases(request):
             return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
         return begin(group, request)
 
@@ -284,22 +280,25 @@ class Communicator:
 
     def _start(self, request: Request) -> Token:
         group = self._checked(request)
-        if self.device.type != "cuda" or group.size == 1:
+        if self.device.type != "cuda" or not _in_phases(request):
             return Token(request, self._begin(group, request))
         # Torch's streams are a pool of 32 that comes around: one that is drawn and not used is lost to others.
         if request.axes not in self._streams:
             self._streams[request.axes] = torch.cuda.Stream(self.device)
         stream = self._streams[request.axes]
+        # What was freed of the stream's memory may be in use on the current stream until here.
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.
             results = self._begin(group, request).wait()
             done = torch.cuda.Event()
             done.record(stream)
-        for tensor in request.tensors:
-            # The program may free an operand before the stream has read it.
-            tensor.record_stream(stream)
         return Token(request, Pending([], lambda: list(results)), done)
+
+
+def _in_phases(request: Request) -> bool:
+    """Whether a collective is several, each of which waits for the one before."""
+    return request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

@@ -277,6 +277,9 @@ class Executor:
 
     def _batch_part(self, value: Value, batch: Batch | LocalRows) -> torch.Tensor:
         part = part_of_batch(value, batch, self.comm.mesh, self.comm.rank)
+        if self.comm.device.type == "cuda" and part.device.type == "cpu":
+            # From pageable memory the copy would block until the GPU has come to it.
+            part = (part if part.is_pinned() else part.pin_memory()).to(self.comm.device, non_blocking=True)
         return part.to(self.comm.device, value.torch_dtype).contiguous()
 
     def _rate(self, value: Value, lr: float | Sequence[float] | None) -> torch.Tensor:
@@ -321,13 +324,14 @@ class Executor:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Parameters and persistent buffers of all stages, whole, by their single-device names; all ranks must call it.
+        Parameters and persistent buffers of all stages, whole and in the host's memory, by their single-device names;
+        all ranks must call it. No more than one of them at a time is whole on a GPU.
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
             kept = value.role == "param" or (value.role == "buffer" and value.persistent)
             if kept and value.name not in state:
-                whole = self.gather(value)
+                whole = self.gather(value).cpu()
                 state |= dict.fromkeys((value.name, *value.tied), whole)
         return state
 

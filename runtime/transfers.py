@@ -8,8 +8,8 @@ the sender and the time hardly grows with the number of receivers. With one rece
 Sending and beginning to receive wait for nobody. Memory to receive in is posted at once, and what is handed on moves
 by itself: in a thread of its own on the CPU, on streams on CUDA. So ranks may begin and await transfers in any order
 without waiting in a circle, unless the values themselves depend on each other so. On gloo each message has a number.
-NCCL has none: there two ranks must begin the transfers from the one to the other in one order, and for that alone each
-direction has a group of its own.
+NCCL has none: there two ranks must begin the transfers from the one to the other in one order. An operation of NCCL
+holds up all that comes after it on its communicator, so each pair of ranks has one for each direction.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ class Transfer:
 
 @dataclass(frozen=True)
 class _LineEnd:
-    """One end of a line between two ranks: the rank at the other, and the group of that direction."""
+    """One end of a line between two ranks: the place of the rank at the other in the group of that direction."""
 
     group: dist.ProcessGroup
-    rank: int
+    place: int
 
     def send(self, chunk: torch.Tensor, tag: int) -> Any:
-        return self.group.send([chunk], self.rank, tag)
+        return self.group.send([chunk], self.place, tag)
 
     def receive(self, chunk: torch.Tensor, tag: int) -> Any:
-        return self.group.recv([chunk], self.rank, tag)
+        return self.group.recv([chunk], self.place, tag)
 
 
 class Lines:
@@ -116,13 +116,29 @@ class Lines:
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
         self.rank = dist.get_rank()
-        self._up, self._down = (dist.new_group(timeout=timeout) for _ in range(2))
+        self._timeout = timeout
+        self._of_all = self._both(list(range(dist.get_world_size())))
+        self._of_pairs: dict[tuple[int, int], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+
+    def _both(self, ranks: list[int]) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """A group for each direction; placeholders on a rank that is none of them."""
+        up, down = (dist.new_group(ranks, timeout=self._timeout) for _ in range(2))
+        return up, down  # pyright: ignore[reportReturnType]
+
+    def open(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """
+        Give pairs of ranks groups of their own. Every rank must call this with the same pairs of sender and receiver.
+        """
+        for one, other in sorted({(min(pair), max(pair)) for pair in pairs} - self._of_pairs.keys()):
+            self._of_pairs[one, other] = self._both([one, other])
 
     def end(self, sender: int, receiver: int) -> _LineEnd:
         """This rank's end of the line from `sender` to `receiver`, of which it is one."""
-        group = self._up if sender < receiver else self._down
-        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
-        return _LineEnd(group, receiver if self.rank == sender else sender)
+        other = receiver if self.rank == sender else sender
+        pair = min(sender, receiver), max(sender, receiver)
+        if pair not in self._of_pairs:
+            return _LineEnd(self._of_all[sender > receiver], other)
+        return _LineEnd(self._of_pairs[pair][sender > receiver], pair.index(other))
 
 
 class _Hop:
@@ -162,6 +178,11 @@ class _Hop:
         for work in self._coming:
             work.wait()
 
+    def finish(self) -> None:
+        """Wait until all that is sent is."""
+        for work in self.sent:
+            work.wait()
+
 
 class _Carrier(threading.Thread):
     """Hands on what one transfer has this rank hand on; ends, and lets go of the memory, when all that is sent is."""
@@ -180,8 +201,7 @@ class _Carrier(threading.Thread):
                     hop.forward()
             self._here.set()
             for hop in self._hops:
-                for work in hop.sent:
-                    work.wait()
+                hop.finish()
         except BaseException as error:
             self._error = error
         finally:
@@ -231,15 +251,17 @@ class Channels:
             self._first_tags[label] = count
             count += len(transfer.tasks)
         self._carriers: list[_Carrier] = []
-        self._streams: dict[str, torch.cuda.Stream] = {}
+        self._streams: dict[tuple[tuple[int, ...], tuple[int, ...]], torch.cuda.Stream] = {}
         if self._device.type == "cuda":
             self._connect()
 
     def _connect(self) -> None:
         """Greet along every line, in one order on all ranks: on NCCL the first message blocks until both are there."""
         chains = ((task.sender, *task.receivers) for each in self._transfers.values() for task in each.tasks)
+        pairs = sorted({pair for chain in chains for pair in pairwise(chain)})
+        self._lines.open(pairs)
         greeting, me = torch.zeros(1, device=self._device), self._lines.rank
-        for sender, receiver in sorted({pair for chain in chains for pair in pairwise(chain)}):
+        for sender, receiver in pairs:
             if me in (sender, receiver):
                 end = self._lines.end(sender, receiver)
                 (end.send if me == sender else end.receive)(greeting, 0).wait()
@@ -258,10 +280,11 @@ class Channels:
         if self._device.type != "cuda":
             self._carry(self._hops(transfer, part, lambda task: value[_inside(task, mine)].contiguous()))
             return
-        stream = self._stream(label)
+        stream = self._stream(transfer)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._hops(transfer, part, lambda task: value[_inside(task, mine)].contiguous())
+            for hop in self._hops(transfer, part, lambda task: value[_inside(task, mine)].contiguous()):
+                hop.finish()
         value.record_stream(stream)
 
     def receive(self, label: str, part: int) -> Arrival:
@@ -273,12 +296,15 @@ class Channels:
         """
         transfer = self._transfer(label)
         if self._device.type != "cuda":
-            return self._receive(transfer, part)
-        stream, done = self._stream(label), torch.cuda.Event()
+            return self._receive(transfer, part)[0]
+        stream, done = self._stream(transfer), torch.cuda.Event()
         with torch.cuda.stream(stream):
             # On CUDA this orders streams and blocks nobody.
-            result = self._receive(transfer, part).wait()
+            arrival, hops = self._receive(transfer, part)
+            result = arrival.wait()
             done.record(stream)
+            for hop in hops:
+                hop.finish()
 
         def wait() -> torch.Tensor:
             current = torch.cuda.current_stream(self._device)
@@ -288,7 +314,7 @@ class Channels:
 
         return Arrival(wait)
 
-    def _receive(self, transfer: Transfer, part: int) -> Arrival:
+    def _receive(self, transfer: Transfer, part: int) -> tuple[Arrival, list[_Hop]]:
         mine = self._mine(transfer, transfer.target, part, "received by")
         result = torch.empty(_shape(mine), dtype=getattr(torch, transfer.dtype), device=self._device)
         beside: list[tuple[Task, torch.Tensor]] = []
@@ -312,7 +338,7 @@ class Channels:
                 _settle(task, landed, mine, result)
             return result
 
-        return Arrival(wait)
+        return Arrival(wait), hops
 
     def _hops(self, transfer: Transfer, part: int, block: Callable[[Task], torch.Tensor]) -> list[_Hop]:
         first = self._first_tags[transfer.label]
@@ -332,7 +358,13 @@ class Channels:
         return self._carriers[-1]
 
     def finish(self) -> None:
-        """Wait until everything that was begun has been sent; raises what went wrong with it."""
+        """
+        Wait until everything that was begun has been sent; raises what went wrong with it. On CUDA the current stream
+        waits, for what was sent may be changed next.
+        """
+        for (sources, _), stream in self._streams.items():
+            if self._lines.rank in sources:
+                torch.cuda.current_stream(self._device).wait_stream(stream)
         while self._carriers:
             self._carriers.pop().finish()
 
@@ -349,11 +381,15 @@ class Channels:
             raise ValueError(f"transfer {transfer.label!r} {whose}; this is rank {me}")
         return holders.slices(transfer.shape, me, part)
 
-    def _stream(self, label: str) -> torch.cuda.Stream:
-        """A stream per transfer, for one that waits for a message must not hold up another's."""
-        if label not in self._streams:
-            self._streams[label] = torch.cuda.Stream(self._device)
-        return self._streams[label]
+    def _stream(self, transfer: Transfer) -> torch.cuda.Stream:
+        """
+        A stream for all transfers from one stage to another, which both begin in one order; one that waits for a
+        message must not hold up those between other stages. Not one per transfer, for torch has 32.
+        """
+        stages = transfer.source.ranks, transfer.target.ranks
+        if stages not in self._streams:
+            self._streams[stages] = torch.cuda.Stream(self._device)
+        return self._streams[stages]
 
 
 def _shape(slices: _Slices) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -49,7 +48,7 @@ def check_program(stages: Sequence[Stage], steps: int = 2) -> Report:
     world = sum(len(each.plan.ranks) for each in stages)
     traces = [_run(stages, rank, world, steps, report) for rank in range(world)]
     report.kernels = Counter({name: round(count / steps) for name, count in traces[0].kernels.items()})
-    report.launches = len(traces[0].launches) // steps
+    report.launches = traces[0].launches_of_steps // steps
     if not report.found.get("error"):
         _compare_orders(traces, report)
         if not report.found.get("order"):
@@ -69,20 +68,15 @@ def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Rep
             executor.fill(lambda value, shape: torch.empty(shape, dtype=value.torch_dtype, device=device))
             inputs = {each.name: each for plan in executor.plans for each in plan.inputs if each.role == "batch"}
             batch = {name: torch.empty(each.shape, dtype=each.torch_dtype) for name, each in inputs.items()}
+            before = len(trace.launches)
             for _ in range(steps):
                 executor.step(batch, 0.1)
+            trace.launches_of_steps = len(trace.launches) - before
         except Exception as error:
             lines = traceback.extract_tb(error.__traceback__)[-3:]
             at = " < ".join(f"{Path(each.filename).name}:{each.lineno}" for each in reversed(lines))
             trace.tell("error", f"{type(error).__name__}: {str(error).splitlines()[0]} at {at}")
             return trace
-        streams: dict[Any, Any] = dict(comm._streams)
-        if comm._channels is not None:
-            streams |= comm._channels._streams
-        used = [*((what, stream.name) for what, stream in streams.items()), *trace.streams_of_nccl.items()]
-        for name, count in Counter(name for _, name in used).items():
-            if count > 1:
-                trace.tell("alias", f"one stream for {[what for what, stream in used if stream == name][:4]}")
     return trace
 
 

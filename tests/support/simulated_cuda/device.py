@@ -102,7 +102,12 @@ class Work:
     """
 
     def __init__(
-        self, communicator: str, what: tuple[object, ...], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+        self,
+        communicator: str,
+        what: tuple[object, ...],
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
+        on: str = "",
     ) -> None:
         trace, self._held = now(), None
         for each in (*reads, *writes):
@@ -112,9 +117,9 @@ class Work:
                 raise RuntimeError(f"{what[0]}: NCCL cannot take a tensor that is not contiguous")
             if each.dtype not in NCCL_DTYPES:
                 raise TypeError(f"{what[0]}: NCCL has no {each.dtype}")
-        if communicator not in trace.streams_of_nccl:
-            trace.streams_of_nccl[communicator] = trace.new_stream()
-        stream = trace.streams_of_nccl[communicator]
+        if (on := on or communicator) not in trace.streams_of_nccl:
+            trace.streams_of_nccl[on] = trace.new_stream()
+        stream = trace.streams_of_nccl[on]
         trace.wait(stream, trace.clocks[trace.current])
         number = trace.kernel(stream, reads, writes, str(what[0]))
         trace.queued.append(Queued(stream, len(trace.launches), {}))
@@ -156,11 +161,15 @@ def _collective(kind: str) -> Callable[..., Any]:
 
 
 def _message(sends: bool) -> Callable[..., Work]:
+    """A stand-in for a message: all those of a group are on one stream, as where communicators are made eagerly."""
+
     def run(self: Any, chunk: torch.Tensor, tag: int) -> Work:
-        me = dist.get_rank()
-        pair = (me, self.rank) if sends else (self.rank, me)
+        me, members = dist.get_rank(), dist.get_process_group_ranks(self.group)
+        other = members[self.place]
+        pair = (me, other) if sends else (other, me)
         what = ("send" if sends else "receive", str(chunk.dtype), chunk.numel(), f"message {tag}")
-        return Work(f"pair {pair}", what, [chunk] if sends else [], [] if sends else [chunk])
+        of_group = f"messages of {self.group.group_name}"
+        return Work(f"pair {pair}", what, [chunk] if sends else [], [] if sends else [chunk], of_group)
 
     return run
 
@@ -185,7 +194,7 @@ class _Kernels(TorchDispatchMode):
         if name in ("aten::_to_copy", "aten::copy_"):
             source = args[1] if name == "aten::copy_" else args[0]
             kinds = {each.device.type for each in (*given, *made)}
-            if kinds == {"cpu", "cuda"} and not (kwargs.get("non_blocking") and source.device.type == "cpu"):
+            if kinds == {"cpu", "cuda"} and not (kwargs.get("non_blocking") and hasattr(source, "_is_pinned")):
                 now().tell("sync", f"copy from {source.device.type} that blocks at {line()}")
         written = [each for each in _written(func, args, kwargs) if each.device.type == "cuda"]
         known = {each.untyped_storage()._cdata for each in on_gpu}
@@ -232,9 +241,18 @@ def _to_list(tensor: torch.Tensor) -> Any:
 _TO_LIST = torch.Tensor.tolist
 
 
+def _pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """As `Tensor.pin_memory`, of which a build of torch without CUDA has none."""
+    pinned = tensor.clone()
+    pinned._is_pinned = True  # pyright: ignore[reportAttributeAccessIssue]
+    return pinned
+
+
 _STAND_INS: Sequence[tuple[object, Mapping[str, object]]] = (
+    (torch.cuda, {"get_device_capability": lambda _=None: (9, 0)}),
     (torch.cuda, {"Stream": Stream, "Event": Event, "current_stream": current_stream, "stream": _on_stream}),
     (torch.Tensor, {"record_stream": lambda tensor, stream: record_stream(tensor, stream), "tolist": _to_list}),
+    (torch.Tensor, {"pin_memory": _pin_memory, "is_pinned": lambda tensor: hasattr(tensor, "_is_pinned")}),
     (dist, {name: _collective(name) for name in ("all_reduce", "broadcast", "reduce", "all_to_all_single")}),
     (dist, {"get_backend_config": lambda *_: "cuda:nccl"}),
     (collectives, {f"_{name}_single": _collective(name) for name in ("all_gather", "reduce_scatter")}),

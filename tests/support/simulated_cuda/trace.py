@@ -98,9 +98,11 @@ class Trace:
         self.drawn = 0
         self.streams_of_nccl: dict[str, str] = {}
         self.launches: list[Launch] = []
+        self.launches_of_steps = 0
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
         self._memory: dict[int, _Memory] = {}
+        self._free_memory: defaultdict[str, list[_Memory]] = defaultdict(list)
 
     def tell(self, kind: str, text: str) -> None:
         """Write down that something is wrong."""
@@ -109,6 +111,8 @@ class Trace:
     def new_stream(self) -> str:
         """A stream of torch's pool, from which NCCL's come too."""
         self.drawn += 1
+        if self.drawn > POOL:
+            self.tell("alias", f"stream {self.drawn} of a pool of {POOL} is drawn at {line()}")
         return f"pool {(self.drawn - 1) % POOL}"
 
     def wait(self, stream: str, until: Clock) -> None:
@@ -123,6 +127,7 @@ class Trace:
         storage = tensor.untyped_storage()
         key: int = storage._cdata
         if key not in self._memory:
+            self._reuse(self.current)
             self._memory[key] = _Memory(self.current)
             weakref.finalize(storage, self._free, key).atexit = False
         return self._memory[key]
@@ -130,11 +135,18 @@ class Trace:
     def _free(self, key: int) -> None:
         """Memory goes back to the pool of its stream, which hands it out once the recorded streams are over with it."""
         memory = self._memory.pop(key)
-        known = [self.clocks[stream] for stream in (memory.home, *memory.recorded)]
-        for access in memory.accesses:
-            if access.stream != memory.home and all(clock.get(access.stream, 0) < access.number for clock in known):
-                self.tell("freed", f"memory of {memory.home} is let go while {access.stream} may be at {access.what}")
-                return
+        for stream in memory.recorded:
+            clock = self.clocks[stream]
+            memory.accesses = [each for each in memory.accesses if clock.get(each.stream, 0) < each.number]
+        self._free_memory[memory.home].append(memory)
+
+    def _reuse(self, stream: str) -> None:
+        """Any free memory of a stream's pool may be what the stream is given next."""
+        clock = self.clocks[stream]
+        for memory in self._free_memory.pop(stream, ()):
+            elsewhere = [each for each in memory.accesses if each.stream != stream]
+            if late := [each for each in elsewhere if clock.get(each.stream, 0) < each.number]:
+                self.tell("freed", f"memory of {stream} is used again while {late[0].stream} may be at {late[0].what}")
 
     def kernel(
         self, stream: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor], name: str

@@ -1,61 +1,28 @@
 """
 Programs of every kind on simulated GPUs: no race, no memory let go too early, one order on every communicator, no
-deadlock. And the check itself: whatever the runtime tells streams, leaving it out is noticed in one of them.
+deadlock, and no wait of the CPU. And the check itself: faults that are planted in the runtime are noticed.
 """
 
 from __future__ import annotations
 
 import shutil
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from simulated_cuda import device
-from simulated_cuda.check import Report, check_program
-from split_cluster import launching_cluster, split_cluster
+from simulated_cuda.check import check_program
+from simulated_cuda.mutate import mutated
+from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 
-from shardwright import runtime
-from shardwright.api.compile import PlanOptions, compile_step
-from shardwright.ir.mesh import parse_mesh
-from shardwright.lowering.codegen.load_program import load_text
-from shardwright.models.gpt2 import GPT2Config, gpt2_step
-from shardwright.runtime import Stage
+from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups
 from shardwright.runtime import stages as stages_module
-
-CONFIG = GPT2Config(layers=2, width=32, heads=4, vocabulary=52, positions=16)
-THOROUGH = pytest.mark.thorough
-RUNTIME = Path(str(runtime.__file__)).parent
-FRONT = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
-SHARDED = "insert-resharding,select-collectives,"
-END = "check-order,reuse-buffers,insert-frees"
-DUPLEX = f"{FRONT}search-strategy{{algorithm=eliminate}},split-batch{{parts=2}},{SHARDED}duplex,overlap,{END}"
-PARTS = f"{FRONT}search-strategy{{algorithm=eliminate}},split-batch{{parts=2}},{SHARDED}accumulate,overlap,{END}"
-
-
-def stages(count: int, schedule: str) -> str:
-    """A pipeline of so many stages, with two parts of the batch for each."""
-    return (
-        f"{FRONT}partition-stages{{stages={count}}},search-strategy,split-batch{{parts={count}}},{SHARDED}overlap,"
-        f"schedule-pipeline{{schedule={schedule}}},plan-transfers,{END}"
-    )
-
-
-PLANS = {
-    "dp": ("dp=2", PlanOptions(pins="dp")),
-    "zero3": ("dp=2", PlanOptions(pins="zero3")),
-    "tp": ("tp=2", PlanOptions(pins="tp")),
-    "searched": ("node=2,gpu=2", PlanOptions("eliminate")),
-    "uneven": ("dp=2", PlanOptions("eliminate", ratios="0.75,0.25")),
-    "micro-batches": ("dp=2", PlanOptions(pipeline=PARTS)),
-    "duplex": ("tp=2", PlanOptions(pipeline=DUPLEX)),
-    "two stages, 1f1b": ("dp=4", PlanOptions(pipeline=stages(2, "1f1b"))),
-    "two stages, gpipe": ("dp=2", PlanOptions(pipeline=stages(2, "gpipe"))),
-    "four stages": ("dp=4", PlanOptions(pipeline=stages(4, "gpipe"))),
-}
+from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.hierarchical import begin_hierarchical
+from shardwright.runtime.requests import Pending
+from shardwright.runtime.transfers import Channels, Lines
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -66,82 +33,167 @@ def _guard() -> None:
     device.add_device_guard()
 
 
-@cache
-def program(name: str) -> Sequence[Stage]:
-    """The stages of a plan."""
-    mesh, options = PLANS[name]
-    cluster = (launching_cluster if name == "zero3" else split_cluster)(parse_mesh(mesh))
-    config = replace(CONFIG, layers=4 if name == "four stages" else 2)
-    made = compile_step(gpt2_step(config, batch=8, length=8), cluster, options)
-    return tuple(Stage(*each) for each in load_text(made.program, "<program>"))
-
-
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "two stages, 1f1b"])
+@pytest.mark.parametrize("name", PLANS)
 def test_a_program_is_right_on_gpus(name: str):
     report = check_program(program(name))
     assert report.fatal == []
+    assert "sync" not in report.found
     assert report.launches > 0
     assert sum(report.kernels.values()) > 50
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", MORE_PLANS)
+def test_every_model_is_right_on_gpus(name: str):
+    assert check_program(stages_of(MORE_PLANS[name])).fatal == []
 
 
 def test_stages_need_more_than_one_hardware_queue(monkeypatch: pytest.MonkeyPatch):
     # What is received early holds up, in one queue, what the other stage waits for.
     monkeypatch.setattr(stages_module, "_QUEUES", "ANOTHER_NAME")
-    (found,) = check_program(program("four stages")).found["queues"]
+    (found,) = check_program(program("two stages, gpipe")).found["queues"]
     assert found.startswith("with 1 hardware queues: rank 0: ")
     monkeypatch.undo()
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    assert "PlanError: CUDA_DEVICE_MAX_CONNECTIONS=1 gives" in check_program(program("four stages")).fatal[0]
+    assert "PlanError: CUDA_DEVICE_MAX_CONNECTIONS=1 gives" in check_program(program("two stages, gpipe")).fatal[0]
     assert check_program(program("tp")).fatal == []
 
 
-WATCHED: dict[str, tuple[Any, str]] = {
-    "wait_event": (device.Stream, "wait_event"),
-    "wait_stream": (device.Stream, "wait_stream"),
-    "record": (device.Event, "record"),
+def test_products_of_groups_wait_for_nobody_in_bfloat16_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grouped_products, "_is_one_kernel", lambda *_: False)
+    assert any("grouped_products.py" in each for each in check_program(program("experts")).found["sync"])
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    A fault to plant in a function of the runtime.
+
+    Args:
+        plan: in which it must be noticed.
+        edits: of the text of the function.
+        noticed: as what.
+        steps: that it takes.
+    """
+
+    plan: str
+    function: Callable[..., Any]
+    edits: Mapping[str, str]
+    noticed: str
+    steps: int = 2
+
+
+DONE = "done.record(stream)"
+MAIN = "torch.cuda.current_stream(self.device)"
+HERE = "torch.cuda.current_stream(self._device)"
+FAULTS = {
+    "results are used before they are here": Fault("dp", Pending.wait, {"work.wait()": "pass"}, "race"),
+    "a message is packed while it is received": Fault(
+        "zero3", Pending.wait, {"for work in self.works:": "for work in self.works[1:]:"}, "race"
+    ),
+    "a phase does not wait for the one before": Fault(
+        "hierarchical", begin_hierarchical, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
+    ),
+    "a hierarchical collective does not wait for its operands": Fault(
+        "hierarchical", Communicator._start, {f"stream.wait_stream({MAIN})": "pass"}, "race"
+    ),
+    "a hierarchical collective is not waited for": Fault(
+        "hierarchical", Communicator.wait, {f"{MAIN}.wait_event(token.done)": "pass"}, "race"
+    ),
+    "the end of a hierarchical collective is never marked": Fault(
+        "hierarchical", Communicator._start, {DONE: "pass"}, "race"
+    ),
+    "a stream is drawn for every collective": Fault(
+        "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
+    ),
+    "a message is too short": Fault(
+        "zero3", collectives._all_gather_padded, {"new_empty(group.size, ": "new_empty(group.size, -1 + "}, "error"
+    ),
+    "one rank adds, the other takes the largest": Fault(
+        "dp", collectives._all_reduce, {"[request.reduction]": "['max' if group.part else 'sum']"}, "order"
+    ),
+    "one rank leaves out a collective": Fault(
+        "dp", collectives._all_reduce, {"for each in messages]": "for each in messages[group.part :]]"}, "order"
+    ),
+    "a message is on the host": Fault(
+        "tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"
+    ),
+    "a group is connected by one of its ranks": Fault(
+        "dp", groups.make_groups, {'if device.type == "cuda":': 'if device.type == "cuda" and me:'}, "order"
+    ),
+    "a batch is copied from pageable memory": Fault(
+        "dp", executor.Executor._batch_part, {"part.pin_memory()": "part"}, "sync"
+    ),
+    "a batch is on the host": Fault(
+        "dp", executor.Executor._batch_part, {"to(self.comm.device, value": "to('cpu', value"}, "error"
+    ),
+    "attention takes another kernel backward": Fault(
+        "bf16", fused_attention._flash_backward, {"saved.grad_out": "saved.grad_out.cpu()"}, "error"
+    ),
+    "a value is sent before it is made": Fault(
+        "two stages, gpipe", Channels.send, {f"stream.wait_stream({HERE})": "pass"}, "race"
+    ),
+    "memory is used again before it is sent": Fault(
+        "two stages, 1f1b", Channels.send, {"value.record_stream(stream)": "pass"}, "freed"
+    ),
+    "a value is used before it arrives": Fault(
+        "two stages, gpipe", Channels.receive, {"current.wait_event(done)": "pass"}, "race"
+    ),
+    "the arrival of a value is never marked": Fault("two stages, gpipe", Channels.receive, {DONE: "pass"}, "race"),
+    "memory of a value that arrived is used again": Fault(
+        "two stages, gpipe", Channels.receive, {"result.record_stream(current)": "pass"}, "freed"
+    ),
+    "a value arrives on the host": Fault(
+        "two stages, gpipe", Channels._receive, {", device=self._device": ""}, "error"
+    ),
+    "a value arrives as something else": Fault(
+        "two stages, gpipe", Channels._receive, {"getattr(torch, transfer.dtype)": "torch.float64"}, "error"
+    ),
+    "pairs of ranks share a communicator": Fault(
+        "stages with skips", Channels._connect, {"self._lines.open(pairs)": "pass"}, "deadlock"
+    ),
+    "both directions share a communicator": Fault(
+        "four stages, 1f1b", Lines.end, {"_of_pairs[pair][sender > receiver]": "_of_pairs[pair][0]"}, "deadlock"
+    ),
+    "a stream is drawn for every transfer": Fault(
+        "four stages, 1f1b", Channels._stream, {"if stages not in self._streams:": "if True:"}, "alias"
+    ),
 }
-"""What streams are told."""
 
 
-REDUNDANT = {
-    "zero3": {"communicator.py: tensor.record_stream(stream)"},
-    "two stages, gpipe": {"transfers.py: value.record_stream(stream)"},
-    "two stages, 1f1b": set[str](),
-}
-"""
-What a program does not need: `insert-frees` keeps operands of a collective until its wait, and a whole value is sent as
-it is, which NCCL itself records; `1f1b`, on two ranks a stage, sends slices that are copied on the stream first.
-"""
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_runtime_is_noticed(name: str):
+    fault = FAULTS[name]
+    with mutated(fault.function, fault.edits):
+        assert fault.noticed in check_program(program(fault.plan), fault.steps).found
 
 
-def caller() -> str:
-    """Which line of the runtime calls a stand-in."""
-    frames = [each for each in traceback.extract_stack() if Path(each.filename).parent == RUNTIME]
-    return f"{Path(frames[-1].filename).name}: {frames[-1].line}"
+def changing(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages, which in each step first change what the step before has sent."""
+    sent: dict[int, list[torch.Tensor]] = {}
+
+    def wrapped(stage: Stage) -> Stage:
+        def step(comm: Any, *given: Any) -> Any:
+            for value in sent.pop(comm.device.index, ()):
+                value.zero_()
+
+            class Sending:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(comm, name)
+
+                def send(self, label: str, part: int, value: torch.Tensor) -> None:
+                    sent.setdefault(comm.device.index, []).append(value)
+                    comm.send(label, part, value)
+
+            return stage.step(Sending(), *given)
+
+        return stage._replace(step=step)
+
+    return [wrapped(each) for each in stages]
 
 
-def checked(name: str, monkeypatch: pytest.MonkeyPatch, left_out: str) -> tuple[Report, set[str]]:
-    """The report on a program whose runtime leaves out what one line tells streams; and all such lines that it has."""
-    seen: set[str] = set()
-
-    def watching(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            seen.add(caller())
-            return None if caller() == left_out else call(*args)
-
-        return run
-
-    with monkeypatch.context() as patched:
-        for home, method in WATCHED.values():
-            patched.setattr(home, method, watching(getattr(home, method)))
-        patched.setattr(device, "record_stream", watching(device.record_stream))
-        return check_program(program(name)), seen
-
-
-@pytest.mark.parametrize("name", ["zero3", "two stages, gpipe", pytest.param("two stages, 1f1b", marks=THOROUGH)])
-def test_leaving_out_what_a_stream_is_told_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch):
-    report, lines = checked(name, monkeypatch, "")
-    assert report.fatal == []
-    assert len(lines) >= 4
-    missed = {line for line in lines if not checked(name, monkeypatch, line)[0].fatal}
-    assert missed == REDUNDANT[name]
+def test_what_was_sent_may_be_changed_in_the_next_step():
+    stages = program("two stages, gpipe")
+    assert check_program(changing(stages)).fatal == []
+    with mutated(Channels.finish, {f"{HERE}.wait_stream(stream)": "pass"}):
+        assert "race" in check_program(changing(stages)).found
