@@ -31,6 +31,7 @@ from ..lowering.codegen.emit_python import emit_python
 from ..lowering.importer.step import import_step
 from ..passes.add_cluster import add_cluster
 from ..passes.add_pins import AddPinsPass
+from ..passes.agree_on_choices import AgreeOnChoicesPass
 from ..passes.analysis.memory import MemoryPeak, peak_memory
 from ..passes.analysis.simulation.timeline import longest, predict, predict_pipeline
 from ..passes.balance_ratios import BalanceRatiosPass
@@ -177,7 +178,7 @@ class PlanOptions:
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """The passes that decide on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
-        program = Pipeline.of(InsertReshardingPass(), SelectCollectivesPass(), OverlapPass())
+        program = Pipeline.of(InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass(), OverlapPass())
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
             # Other algorithms say what is wanted, and ratios find the limits of memory themselves.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []

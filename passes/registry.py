@@ -31,6 +31,7 @@ _HOMES: dict[str, str] = {
     "fixed-point": "fixed_point:FixedPointPass",
     "fit-memory": "fit_memory:FitMemoryPass",
     "insert-resharding": "insert_resharding:InsertReshardingPass",
+    "agree-on-choices": "agree_on_choices:AgreeOnChoicesPass",
     "plan-transfers": "plan_transfers:PlanTransfersPass",
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",

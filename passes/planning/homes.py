@@ -32,6 +32,7 @@ from ...ir.ratios import Splits
 from ...ir.sharding import Sharding
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
+from ..agree_on_choices import AgreeOnChoicesPass
 from ..analysis.compute import local_bytes
 from ..errors import PassError, fail
 from ..insert_resharding import InsertReshardingPass
@@ -167,7 +168,7 @@ class Homes:
     def _finishing(self, parts: int) -> list[ModulePass]:
         """What makes a program of a strategy."""
         cut: list[ModulePass] = [SplitBatchPass(parts, AXIS)] if parts > 1 else []
-        made: list[ModulePass] = [*cut, InsertReshardingPass(), SelectCollectivesPass()]
+        made: list[ModulePass] = [*cut, InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass()]
         if cut and not self.stages:
             made.append(AccumulatePass())
         made += (OverlapPass(), JoinUpdatesPass())

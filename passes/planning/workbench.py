@@ -25,6 +25,7 @@ from ...ir.signatures import Choice
 from ...ir.submesh import on_mesh
 from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
+from ..agree_on_choices import AgreeOnChoicesPass
 from ..analysis.compute import op_work
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
@@ -487,7 +488,7 @@ def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
     """The passes that make a program of a strategy, up to the schedule of a pipeline."""
     if layout.parts > 1:
         yield SplitBatchPass(layout.parts, AXIS, unrolled=layout.mode == "duplex")
-    yield from (InsertReshardingPass(), SelectCollectivesPass())
+    yield from (InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass())
     if layout.mode == "accumulate":
         yield AccumulatePass()
     elif layout.mode == "duplex":

@@ -1,0 +1,30 @@
+"""Devices of different kinds that round differently choose the same experts, those of the first."""
+
+import choice_ranks
+import pytest
+from split_cluster import split_cluster, unequal_cluster
+
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.mesh import parse_mesh
+from shardwright.models.registry import training_step
+from shardwright.runtime.spawn import run_ranks
+
+STEPS = 3
+
+
+def losses(model: str, cluster: Cluster) -> list[list[float]]:
+    """By rank, those of some steps of a model whose experts are split."""
+    made = compile_step(training_step(model), cluster, PlanOptions(pins="tp"))
+    return run_ranks(choice_ranks.losses, cluster.mesh.device_count, made.program, model, STEPS)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("model", ["mixtral-tiny", "vit-switch-tiny"])
+def test_other_choices_of_the_slower_device_change_nothing(model: str):
+    (alone,) = losses(model, split_cluster(parse_mesh("tp=1")))
+    for mine in losses(model, unequal_cluster(parse_mesh("tp=2"))):
+        assert mine == pytest.approx(alone, rel=1e-5)
+    # Devices of one kind are trusted to choose alike; were they not, it would show.
+    one, other = losses(model, split_cluster(parse_mesh("tp=2")))
+    assert one != pytest.approx(other, rel=1e-4)
