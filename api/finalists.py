@@ -19,6 +19,7 @@ from ..ir.cluster import Cluster
 from ..lowering.capture.calling import Batch, batch_items
 from ..lowering.codegen.load_program import load_text
 from ..passes.errors import PassError
+from ..runtime.agreement import of_all_ranks
 from ..runtime.executor import Executor
 from ..runtime.faults import HERE
 from ..runtime.launch import load_step
@@ -135,10 +136,7 @@ def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, c
         executor.step(items)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    seconds = torch.tensor((time.perf_counter() - begun) / count, dtype=torch.float64, device=device)
-    if dist.is_initialized():
-        HERE.wait("the comparison of plans", lambda: dist.all_reduce(seconds, dist.ReduceOp.MAX))
-    return seconds.item()
+    return max(of_all_ranks((time.perf_counter() - begun) / count))
 
 
 def fastest(reports: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> tuple[int, dict[str, Any]]:

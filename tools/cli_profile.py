@@ -142,7 +142,7 @@ def _say(error: DiagnosticError) -> None:
 def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest, Output]:
     """What a command line asks to be measured on so many ranks, and what becomes of it."""
     # Not in the processes that are started here: they take the ops as they are given.
-    from ..api.calibration.op_families import family_samples
+    from ..api.calibration.op_families import dtypes_of, family_samples
     from ..api.calibration.op_samples import ops_of_plans
 
     mesh = _mesh(options.mesh, ranks)
@@ -163,8 +163,7 @@ def _asked(options: Namespace, ranks: int, device: str) -> tuple[ProfileRequest,
             rehearsals=wanted.rehearsals,
         )
         return request, Output(base.name, samples, base)
-    dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
-    samples = family_samples(dtypes, quick=options.seconds < QUICK_SECONDS)
+    samples = family_samples(dtypes_of(device), quick=options.seconds < QUICK_SECONDS)
     name = f"local-{ranks}" if options.output == "-" else Path(options.output).stem
     return ProfileRequest(mesh, samples, options.seconds, resume=options.resume), Output(name, samples)
 

@@ -25,7 +25,7 @@ from ...runtime.profile.output import Output, profile_text
 from ...runtime.profile.session import ProfileRequest, profile_rank
 from ...runtime.rank_devices import backend_of
 from .local_cluster import generic_cluster
-from .op_families import family_samples
+from .op_families import dtypes_of, family_samples
 
 AUTO = "auto"
 """What stands for the ranks of the job, in place of a cluster's name."""
@@ -63,7 +63,7 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
             SECONDS,
             path,
         )
-    samples = family_samples(("float32", "bfloat16") if device.type == "cuda" else ("float32",), quick=True)
+    samples = family_samples(dtypes_of(device.type), quick=True)
     try:
         journal = profile_rank(ProfileRequest(mesh, samples, SECONDS), device)
         profile = Output(path.stem, samples).profile(journal)

@@ -139,6 +139,11 @@ _SERIES = (
 )
 
 
+def dtypes_of(device: str) -> tuple[str, ...]:
+    """The floating-point types to measure on a type of device (`cpu`, `cuda`)."""
+    return ("float32", "bfloat16") if device == "cuda" else ("float32",)
+
+
 def family_samples(dtypes: Sequence[str], *, quick: bool = False) -> tuple[OpSample, ...]:
     """
     Ops of every family, each at several sizes.

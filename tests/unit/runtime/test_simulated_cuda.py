@@ -17,7 +17,7 @@ from simulated_cuda.check import check_program
 from simulated_cuda.mutate import mutated
 from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 
-from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups
+from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, transfers
 from shardwright.runtime import stages as stages_module
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.hierarchical import begin_hierarchical
@@ -142,6 +142,9 @@ FAULTS = {
     "the arrival of a value is never marked": Fault("two stages, gpipe", Channels.receive, {DONE: "pass"}, "race"),
     "memory of a value that arrived is used again": Fault(
         "two stages, gpipe", Channels.receive, {"result.record_stream(current)": "pass"}, "freed"
+    ),
+    "a slice is handed on before it is here": Fault(
+        "two stages, 1f1b", transfers._Hop.forward, {"work.wait()": "pass"}, "race"
     ),
     "a value arrives on the host": Fault(
         "two stages, gpipe", Channels._receive, {", device=self._device": ""}, "error"
