@@ -51,9 +51,8 @@ def simulate_command(options: Namespace) -> int:
 def _module(options: Namespace) -> ModuleOp:
     """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
     path = Path(options.target)
-    if path.is_dir():
-        path = path / "step.mlir"
-    if path.suffix == ".mlir":
+    if _is_planned(path):
+        path = path / "step.mlir" if path.is_dir() else path
         with working(f"reading {path}"):
             return load_module(str(path))
     if options.cluster is None:
@@ -65,6 +64,11 @@ def _module(options: Namespace) -> ModuleOp:
     return planned(options, cluster).module
 
 
+def _is_planned(target: Path) -> bool:
+    """Whether a target is the folder of a plan or an IR file, and no step that is yet to be planned."""
+    return target.is_dir() or target.suffix == ".mlir"
+
+
 def _own_cluster(module: ModuleOp) -> Cluster:
     try:
         return cluster_of_module(module)
@@ -73,8 +77,8 @@ def _own_cluster(module: ModuleOp) -> Cluster:
 
 
 def _given(options: Namespace, own: Cluster) -> Cluster:
-    """The cluster that is asked for, on the mesh of the module."""
-    if options.cluster is None:
+    """The cluster that is asked for, on the mesh of the module; a step that was planned first has it."""
+    if options.cluster is None or not _is_planned(Path(options.target)):
         return own
     found = find_cluster(options.cluster)
     if (sizes := found.mesh.spatial) != own.mesh.spatial:

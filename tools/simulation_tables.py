@@ -12,6 +12,7 @@ from ..ir.units import bytes_text, seconds_text
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
 from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.overlap_report import overlaps
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.trace import class_name
 
@@ -29,8 +30,10 @@ class Point:
 
 
 def tables(simulation: Simulation) -> Iterator[Table]:
-    """The step, its ranks, what it waits for, and what its time consists of."""
+    """The step, its ranks, what of their communication is hidden, what it waits for, and what its time consists of."""
     yield _ranks(simulation)
+    if (overlap := _overlap(simulation)).row_count:
+        yield overlap
     if (waits := _waits(simulation)).row_count:
         yield waits
     yield _path(simulation)
@@ -52,6 +55,18 @@ def _ranks(simulation: Simulation) -> Table:
             "\n".join(f"{kind} {bytes_text(size)}" for kind, size in sent.items()),
             bytes_text(held.peak(each)),
         )
+    return table
+
+
+def _overlap(simulation: Simulation) -> Table:
+    """How much communication runs beside computation, on the ranks of each stage that compute longest."""
+    columns = ("ranks", "phase", "over", "compute", "communication", "overlapped", "exposed", "overlap ratio")
+    table = Table(*columns, title="communication beside computation")
+    for stage in dict.fromkeys(each.stage for each in simulation.classes):
+        ranks = simulation.busiest(stage)
+        for (phase, channel), found in overlaps(simulation, ranks.number).items():
+            seconds = (found.compute, found.communication, found.overlapped, found.exposed)
+            table.add_row(class_name(ranks), phase, channel, *map(seconds_text, seconds), f"{found.ratio:.0%}")
     return table
 
 

@@ -45,7 +45,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_a_plan_is_simulated_and_traced(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     out = run(capsys, plan, "--trace", tmp_path / "trace.json", "--plot", tmp_path / "step.svg")
-    for part in ("one step:", "rank 0 (stage 0", "ranks 2-3", "peak memory", "wait for", "critical path"):
+    parts = ("one step:", "rank 0 (stage 0", "ranks 2-3", "peak memory", "overlap ratio", "wait for", "critical path")
+    for part in parts:
         assert part in out
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert "rank 0 (stage 0" in (tmp_path / "step.svg").read_text()
@@ -73,6 +74,12 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     assert slow[0] != slow[1]
     # Where the network is slow, a search keeps off it, unless pins say otherwise.
     assert again.splitlines()[-3] not in (slow[0], fast[0])
+
+
+def test_a_step_may_be_planned_for_another_mesh_of_the_cluster(capsys: pytest.CaptureFixture[str]):
+    out = run(capsys, "mlp", "--cluster", "local-4")
+    assert "outer" in out
+    assert "one step:" in out
 
 
 @pytest.mark.parametrize(
