@@ -26,7 +26,7 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Each row times the matrix of its group, ``[s, n]``."""
     if _is_one_kernel(rows, matrices):
-        here = _Here.of(rows, matrices, ends, start, first)
+        here = _LocalGroups.of(rows, matrices, ends, start, first)
         return here.of_rows(rows, matrices)
     out = rows.new_zeros(len(rows), matrices.size(2))
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
@@ -44,7 +44,7 @@ def grouped_mm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients with respect to rows and matrices; `grad` ``[s, n]`` is that of the result."""
     if _is_one_kernel(rows, matrices):
-        here = _Here.of(rows, matrices, ends, start, first)
+        here = _LocalGroups.of(rows, matrices, ends, start, first)
         return here.of_rows(grad, matrices.transpose(1, 2)), here.of_matrices(rows, grad)
     grad_rows, grad_matrices = torch.zeros_like(rows), torch.zeros_like(matrices)
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
@@ -59,7 +59,7 @@ def _is_one_kernel(rows: torch.Tensor, matrices: torch.Tensor) -> bool:
     return rows.device.type == "cuda" and rows.dtype == torch.bfloat16 and aligned and matrices.numel() * len(rows) > 0
 
 
-class _Here(NamedTuple):
+class _LocalGroups(NamedTuple):
     """
     Which rows are in groups that are here, on the device.
 
@@ -74,12 +74,12 @@ class _Here(NamedTuple):
     inside: torch.Tensor
 
     @staticmethod
-    def of(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int, first: int) -> _Here:
+    def of(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int, first: int) -> _LocalGroups:
         bounds = torch.nn.functional.pad(ends, (1, 0)).narrow(0, first, len(matrices) + 1)
         bounds = (bounds - start).clamp(0, len(rows)).to(torch.int32)
         places = torch.arange(len(rows), device=rows.device)
         inside = (places >= bounds[0]) & (places < bounds[-1])
-        return _Here(bounds[:-1], bounds[1:], inside.unsqueeze(1))
+        return _LocalGroups(bounds[:-1], bounds[1:], inside.unsqueeze(1))
 
     def of_rows(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
         """Each row times the matrix of its group."""

@@ -3,7 +3,7 @@ How much of a step's communication runs beside computation.
 
 With C the times in which the compute stream of a rank works, and M those in which traffic is under way:
 
-    overlapped = |C and M|,  exposed = |M| - |C and M|,  ratio = |C and M| / min(|C|, |M|)    `OverlapSeconds`
+    overlapped = |C and M|,  exposed = |M| - |C and M|,  ratio = |C and M| / min(|C|, |M|)    `Overlap`
 
 Source: HiDup 6.6, where the ratio is that of table 4. Traffic on several channels at a time counts once in a sum.
 """
@@ -25,7 +25,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class OverlapSeconds:
+class Overlap:
     """
     What a rank computes and communicates, in seconds.
 
@@ -51,7 +51,7 @@ class OverlapSeconds:
         return self.overlapped / least if least else 1.0
 
 
-def overlaps(simulation: Simulation, number: int) -> Mapping[tuple[str, str], OverlapSeconds]:
+def overlaps(simulation: Simulation, number: int) -> Mapping[tuple[str, str], Overlap]:
     """
     Of a class of ranks, the overlap by phase (`forward`, `backward`, `update`, `all`) and channel (its axes or stages,
     `all`); the phase is that of what is sent, beside whatever is computed then.
@@ -66,10 +66,10 @@ def overlaps(simulation: Simulation, number: int) -> Mapping[tuple[str, str], Ov
             for channel in (run.channel.name, ALL):
                 sent[phase, channel].append((run.start, run.end))
     whole = merged(computed[ALL])
-    found: dict[tuple[str, str], OverlapSeconds] = {}
+    found: dict[tuple[str, str], Overlap] = {}
     for (phase, channel), spans in sorted(sent.items(), key=_place):
         busy = merged(spans)
-        found[phase, channel] = OverlapSeconds(length(merged(computed[phase])), length(busy), length(common(whole, busy)))
+        found[phase, channel] = Overlap(length(merged(computed[phase])), length(busy), length(common(whole, busy)))
     return found
 
 

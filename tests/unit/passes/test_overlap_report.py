@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ir_files import context, parse
 
-from shardwright.passes.analysis.simulation.overlap_report import OverlapSeconds, Span, common, length, merged, overlaps
+from shardwright.passes.analysis.simulation.overlap_report import Overlap, Span, common, length, merged, overlaps
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.step.step_view import cluster_of_module
 
@@ -34,7 +34,7 @@ def test_spans_are_sets_of_times(one: list[Span], other: list[Span]):
     assert length(common(merged(one), merged(other))) == len(seconds_in(one) & seconds_in(other))
 
 
-def report(*lines: str) -> dict[tuple[str, str], OverlapSeconds]:
+def report(*lines: str) -> dict[tuple[str, str], Overlap]:
     partial = 'spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"dp"}>'
     head = f"func.func @f(%p: tensor<500xf32> {{{partial}}}, %x: tensor<500xf32>) {{"
     module = parse("\n".join([HEAD, head, *lines, "func.return", "}"]), context())
@@ -45,7 +45,7 @@ def report(*lines: str) -> dict[tuple[str, str], OverlapSeconds]:
 def test_what_is_started_early_is_hidden():
     found = report(START, RELU, "%b = spmd.wait %t : tensor<500xf32>")
     assert set(found) == {("forward", "dp"), ("forward", "all"), ("all", "dp"), ("all", "all")}
-    assert all(each == OverlapSeconds(4.0, 3.0, 3.0) for each in found.values())
+    assert all(each == Overlap(4.0, 3.0, 3.0) for each in found.values())
     assert (found["all", "all"].exposed, found["all", "all"].ratio) == (0.0, 1.0)
 
 
@@ -59,5 +59,5 @@ def test_what_is_waited_for_at_once_is_exposed():
 def test_phases_are_told_apart():
     backward = START.replace(" : tensor", " {train.backward} : tensor")
     found = report(backward, RELU, "%b = spmd.wait %t {train.backward} : tensor<500xf32>")
-    assert found["backward", "dp"] == OverlapSeconds(0.0, 3.0, 3.0)
+    assert found["backward", "dp"] == Overlap(0.0, 3.0, 3.0)
     assert found["all", "all"].compute == 4.0
