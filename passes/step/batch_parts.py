@@ -235,6 +235,12 @@ class _PartPropagation:
         return choice if fits else None
 
 
+def batch_rows(inputs: Iterable[Input]) -> int | None:
+    """The first dim of the first batch item that has one."""
+    shapes = (shape_of(given.argument) for given in inputs if given.role == train.BATCH)
+    return next((shape[0] for shape in shapes if shape), None)
+
+
 def _split_dims(sharding: Sharding | None) -> list[int]:
     return [dim for dim, spread in enumerate(sharding.dims) if spread.axes] if sharding is not None else []
 
