@@ -301,7 +301,9 @@ class BatchMajor:
         tensors = [value for value in op.args if shape_of(value)]
         shape = shape_of(op.outs[0])
         place = next(self.places[value] for value in tensors if value in self.moved)
-        if any(shape_of(value) != shape or self.places.get(value, place) != place for value in tensors):
+        alike = all(shape_of(value) == shape and self.places.get(value, place) == place for value in tensors)
+        # Numbers are those of a row, along the last dim, and of a place in it.
+        if not alike or place.dim == len(shape) - 1:
             return False
         apart, stride, hint = place.in_order(shape), place.stride(shape), op.outs[0].name_hint or "drawn"
         operands = list(op.args)
