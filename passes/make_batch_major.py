@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
+from ..dialects import train
+from ..dialects.aten import AtenOp
+from ..dialects.compute import ComputeOp
 from ..ir.mesh import Mesh
-from .step.batch_major import BatchMajor
+from .step.batch_order import PERMUTATIONS, BatchOrder, depends_on_place, hint_of, order_of
 from .step.batch_parts import batch_rows
+from .step.batch_places import factor_of, place_of, stands_alone
+from .step.batch_rewrites import rewrite
 from .step.requirements import require_undecided
 from .step.step_view import StepView, step_functions
 
@@ -65,4 +71,51 @@ class MakeBatchMajorPass(ModulePass):
             view = StepView(func, Mesh(()))
             rows = batch_rows(view.inputs)
             if rows is not None and rows > 1:
-                BatchMajor(func, view.inputs, rows).run()
+                _make_batch_major(func, BatchOrder(func, view.inputs, rows))
+
+
+def _make_batch_major(func: FuncOp, order: BatchOrder) -> None:
+    """Walk over the ops of a step once."""
+    for op in list(func.body.block.ops):
+        if not isinstance(op, ComputeOp) or train.is_update(op):
+            order.give_in_order(op)
+        elif any(value in order.places for value in op.args) and not rewrite(order, op):
+            _follow(order, op)
+    order.erase_unused()
+
+
+def _follow(order: BatchOrder, op: ComputeOp) -> None:
+    """
+    Let an op work on values that are batch-major, if it treats all elements of their dims alike; else give it their
+    own order.
+    """
+    rule, moves = op.rule(), not order.moved.isdisjoint(op.args)
+    placed = {i: order.places[value] for i, value in enumerate(op.args) if value in order.places}
+    found = {factor_of(rule, i, place) for i, place in placed.items()}
+    known = found.pop() if len(found) == 1 else None
+    if known is None or not _keeps_rows_apart(op, known[0]) or (moves and not _is_alike_for_all(op, known[0])):
+        order.give_in_order(op)
+        return
+    factor, within = known
+    if moves:
+        for index in range(len(op.args)):
+            if (place := place_of(rule.operands[index], rule, factor, within)) is not None:
+                order.give_batch_major(op, index, place)
+    for index, value in enumerate(op.outs):
+        place = place_of(rule.results[index], rule, factor, within)
+        # Of a value in its own order, a place behind something else is of no use: it could not be split there.
+        if place is not None and (moves or not place.is_merged):
+            order.note(value, place, moved=moves)
+    if isinstance(op, AtenOp) and op.overload in PERMUTATIONS and order.is_made(op.args[0], PERMUTATIONS):
+        order.replace(op, [order.permuted(op.args[0], order_of(op), op, hint_of(op.outs[0]))])
+
+
+def _keeps_rows_apart(op: ComputeOp, factor: str) -> bool:
+    """Whether an op can be split along a factor: what it makes of some rows, it makes of these alone."""
+    rule = op.rule()
+    return factor in rule.splittable() and factor not in rule.indexed
+
+
+def _is_alike_for_all(op: ComputeOp, factor: str) -> bool:
+    """Whether an op makes the same of the elements of a factor in whichever order they come."""
+    return stands_alone(op.rule(), factor) and not depends_on_place(op)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ...ir.rules import Rule
+from ...ir.rules import Rule, Value
 
 Shape = tuple[int, ...]
 
@@ -85,9 +85,9 @@ def factor_of(rule: Rule, operand: int, place: BatchPlace) -> tuple[str, BatchPl
     return None
 
 
-def place_of(rule: Rule, result: int, factor: str, within: BatchPlace) -> BatchPlace | None:
-    """Where the rows of the batch are in a result, if a factor has them; None where the result lacks it."""
-    for number, dim in enumerate(rule.results[result]):
+def place_of(value: Value, rule: Rule, factor: str, within: BatchPlace) -> BatchPlace | None:
+    """Where the rows of the batch are in an operand or result, if a factor has them; None where it lacks that."""
+    for number, dim in enumerate(value):
         if factor in dim:
             at = dim.index(factor)
             before = math.prod(rule.sizes[each] for each in dim[:at])

@@ -29,7 +29,7 @@ func.func @gradient(%x: tensor<3x8x4xf32>, %g: tensor<8x3x6xf32> {train.batch = 
 }
 // CHECK-LABEL: func.func @gradient
 // CHECK-NEXT: %grad = aten.view %g {size = [24 : i64, 6 : i64]}
-// CHECK: %rows.batch_major{{.*}} = aten.permute %{{.*}} {dims = [1 : i64, 0 : i64, 2 : i64]} : (tensor<3x8x4xf32>) -> tensor<8x3x4xf32>
-// CHECK-NEXT: %rows.batch_major{{.*}} = aten.view
-// CHECK-NEXT: %grad.t = aten.t %grad
+// CHECK: %grad.t = aten.t %grad
+// CHECK: %rows.batch_major.rows = aten.permute %{{.*}} {dims = [1 : i64, 0 : i64, 2 : i64]} : (tensor<3x8x4xf32>) -> tensor<8x3x4xf32>
+// CHECK-NEXT: %rows.batch_major = aten.view %rows.batch_major.rows
 // CHECK-NEXT: %w = aten.mm %grad.t, %rows.batch_major
