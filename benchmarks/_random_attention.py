@@ -305,8 +305,8 @@ def _head(generator: random.Random, width: int) -> tuple[str, nn.Module]:
     return loss, Lambda(run, linear=linear)
 
 
-def random_attention(number: int) -> tuple[str, frozenset[str], Callable[[], TrainingStep]]:
-    """A description, the kinds of its blocks, and a maker of the training step of a number."""
+def random_attention(number: int) -> tuple[str, tuple[str, ...], Callable[[], TrainingStep]]:
+    """A description, the kinds of its blocks in order, and a maker of the training step of a number."""
     generator = random.Random(f"attention {number}")
     names = sorted(BLOCKS)
     kinds = generator.choices(names, [BLOCKS[name][0] for name in names], k=generator.choice((2, 2, 3)))
@@ -327,4 +327,4 @@ def random_attention(number: int) -> tuple[str, frozenset[str], Callable[[], Tra
         labels = torch.randn(shape) if loss == "squares" else torch.randint(0, _CLASSES, shape[:-1])
         return TrainingStep(model, _LOSSES[loss], partial(torch.optim.SGD, lr=0.1), (x, labels))
 
-    return f"{number}: {', '.join(kinds)}", frozenset(kinds), make
+    return f"{number}: {', '.join(kinds)}", tuple(kinds), make

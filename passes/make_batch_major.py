@@ -54,8 +54,8 @@ class MakeBatchMajorPass(ModulePass):
     func.func @step(%x: tensor<8x3x4xf32> {train.batch = "0"}, %w: tensor<4x6xf32>) -> tensor<8x3x6xf32> {
       %rows = aten.view %x {size = [24 : i64, 4 : i64]} : (tensor<8x3x4xf32>) -> tensor<24x4xf32>
       %h = aten.mm %rows, %w : (tensor<24x4xf32>, tensor<4x6xf32>) -> tensor<24x6xf32>
-      %y.t = aten.view %h {size = [8 : i64, 3 : i64, 6 : i64]} : (tensor<24x6xf32>) -> tensor<8x3x6xf32>
-      func.return %y.t : tensor<8x3x6xf32>
+      %y.apart = aten.view %h {size = [8 : i64, 3 : i64, 6 : i64]} : (tensor<24x6xf32>) -> tensor<8x3x6xf32>
+      func.return %y.apart : tensor<8x3x6xf32>
     }
     ```
 
