@@ -13,6 +13,7 @@ from ..dialects import train
 from ..dialects.aten import AtenOp
 from ..dialects.compute import ComputeOp
 from ..ir.mesh import Mesh
+from ..ir.ops.normalisation import BATCH_NORMS
 from .step.batch_order import PERMUTATIONS, BatchOrder, depends_on_place, hint_of, order_of
 from .step.batch_parts import batch_rows
 from .step.batch_places import factor_of, place_of, stands_alone
@@ -93,7 +94,7 @@ def _follow(order: BatchOrder, op: ComputeOp) -> None:
     placed = {i: order.places[value] for i, value in enumerate(op.args) if value in order.places}
     found = {factor_of(rule, i, place) for i, place in placed.items()}
     known = found.pop() if len(found) == 1 else None
-    if known is None or not _keeps_rows_apart(op, known[0]) or (moves and not _is_alike_for_all(op, known[0])):
+    if known is None or (moves and not _is_alike_for_all(op, known[0])):
         order.give_in_order(op)
         return
     factor, within = known
@@ -110,12 +111,8 @@ def _follow(order: BatchOrder, op: ComputeOp) -> None:
         order.replace(op, [order.permuted(op.args[0], order_of(op), op, hint_of(op.outs[0]))])
 
 
-def _keeps_rows_apart(op: ComputeOp, factor: str) -> bool:
-    """Whether an op can be split along a factor: what it makes of some rows, it makes of these alone."""
-    rule = op.rule()
-    return factor in rule.splittable() and factor not in rule.indexed
-
-
 def _is_alike_for_all(op: ComputeOp, factor: str) -> bool:
     """Whether an op makes the same of the elements of a factor in whichever order they come."""
-    return stands_alone(op.rule(), factor) and not depends_on_place(op)
+    rule = op.rule()
+    apart = factor in rule.splittable() and factor not in rule.indexed and not depends_on_place(op)
+    return stands_alone(rule, factor) and (apart or op.overload in BATCH_NORMS)

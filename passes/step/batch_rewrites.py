@@ -79,9 +79,7 @@ def _take_apart(order: BatchOrder, op: AtenOp) -> bool:
     return True
 
 
-def _slice(
-    order: BatchOrder, opened: SSAValue, result: SSAValue, part: BatchPlace, begin: int, op: AtenOp
-) -> SSAValue:
+def _slice(order: BatchOrder, opened: SSAValue, result: SSAValue, part: BatchPlace, begin: int, op: AtenOp) -> SSAValue:
     shape, hint = part.opened(shape_of(result)), f"{hint_of(result)}.beside"
     bounds = {"dim": part.dim + 1, "start": begin, "end": begin + part.major}
     return order.make("slice.Tensor", [opened], shape, op, hint, **bounds)

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from xdsl.ir import SSAValue
 
 from ...dialects import train
+from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, shape_of
+from ...ir.ops.normalisation import BATCH_NORMS
 from ...ir.rules import Dim, Rule
 from ...ir.sharding import Sharding
+from ..errors import describe
 from .step_view import value_label
 
 
@@ -20,14 +23,17 @@ def why_whole(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[s
     Args:
         over_parts: how values are split along the axis of the parts.
     """
-    if "batch_norm" in op.overload:
+    if op.overload in BATCH_NORMS:
         advice = (
             "synchronise its statistics, by decompose-batch-norm first, then split-batch{unrolled=true} and duplex; or"
             " do not split the batch"
         )
         return f"its statistics are those of {_first(op, over_parts)}", advice
     cause, is_merged = _cause(op, over_parts)
-    return cause, "run make-batch-major before search-strategy" if is_merged else "do not split the batch"
+    if not is_merged:
+        return cause, "do not split the batch"
+    advice = "run make-batch-major before search-strategy or, where that was done, do not split the batch"
+    return f"{cause}, {_taken_by(op)}", advice
 
 
 def _cause(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str, bool]:
@@ -56,6 +62,14 @@ def _merged(op: ComputeOp, rule: Rule, factor: str) -> str | None:
                 if factor in dim and rule.leading(dim) != factor:
                     return f"behind another factor, {_product(rule, dim)}, in dim {index} of {_shown(value)}"
     return None
+
+
+def _taken_by(op: ComputeOp) -> str:
+    """Which op takes what views and copies make of the results of `op`."""
+    user = next((use.operation for value in op.outs for use in value.uses), None)
+    while isinstance(user, AtenOp) and (user.spec.view or user.overload == "clone"):
+        user = next((use.operation for value in user.outs for use in value.uses), None)
+    return f"as {describe(user)} takes it" if user is not None else "which nothing takes"
 
 
 def _product(rule: Rule, dim: Dim) -> str:

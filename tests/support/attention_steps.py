@@ -17,9 +17,7 @@ class MultiheadBlocks(nn.Module):
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
         self.batch_first = batch_first
-        self.blocks = nn.ModuleList(
-            nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first) for _ in range(2)
-        )
+        self.blocks = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first) for _ in range(2))
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

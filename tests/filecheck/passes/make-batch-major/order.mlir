@@ -55,3 +55,20 @@ func.func @leading(%x: tensor<8x3x4xf32> {train.batch = "0"}, %w: tensor<4x6xf32
 // CHECK-NEXT: %h = aten.mm %rows, %w
 // CHECK-NEXT: %y = aten.view %h
 // CHECK-NEXT: func.return %y
+
+// Statistics of the batch are those of all rows, in whichever order.
+func.func @norm(%x: tensor<8x3x4xf32> {train.batch = "0"}) -> tensor<8x3x4xf32> {
+  %t = aten.transpose.int %x {dim0 = 1 : i64, dim1 = 0 : i64} : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
+  %rows = aten.view %t {size = [24 : i64, 4 : i64]} : (tensor<3x8x4xf32>) -> tensor<24x4xf32>
+  %y, %m, %i = aten._native_batch_norm_legit.no_stats %rows
+    {training = true, momentum = 1.0 : f64, eps = 1.0 : f64, absent = ["weight", "bias"]}
+    : (tensor<24x4xf32>) -> (tensor<24x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  %z = aten.view %y {size = [3 : i64, 8 : i64, 4 : i64]} : (tensor<24x4xf32>) -> tensor<3x8x4xf32>
+  %z.t = aten.transpose.int %z {dim0 = 1 : i64, dim1 = 0 : i64} : (tensor<3x8x4xf32>) -> tensor<8x3x4xf32>
+  func.return %z.t : tensor<8x3x4xf32>
+}
+// CHECK-LABEL: func.func @norm
+// CHECK-NEXT: %rows = aten.view %x
+// CHECK-NEXT: %y, %m, %i = aten._native_batch_norm_legit.no_stats %rows
+// CHECK-NEXT: aten.view %y {size = [8 : i64, 3 : i64, 4 : i64]}
+// CHECK-NEXT: func.return

@@ -79,10 +79,12 @@ func.func @merged(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) ->
   %h = aten.add.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}, {}], [{}]) -> ([{}, {}])>}
     : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
   %t = aten.t %h {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}, {}])>} : (tensor<8x4xf32>) -> tensor<4x8xf32>
-  // expected-error@+1 {{'aten.view' op %v from "mha" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro": dim 1 of %t [4, 8] is behind another factor, 4 x 8, in dim 0 of %v [32]; run make-batch-major before search-strategy}}
+  // expected-error@+1 {{'aten.view' op %v from "mha" (model.py:3:4): it needs all 8 rows of the batch at once, so they cannot be split into 2 parts along "micro": dim 1 of %t [4, 8] is behind another factor, 4 x 8, in dim 0 of %v [32], as 'aten.exp' op %e from "net" (model.py:4:4) takes it; run make-batch-major before search-strategy}}
   %v = aten.view %t {size = [32 : i64], spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([{}])>}
     : (tensor<4x8xf32>) -> tensor<32xf32> loc("mha"("model.py":3:4))
-  %s = aten.sum %v {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([])>} : (tensor<32xf32>) -> tensor<f32>
+  %e = aten.exp %v {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>}
+    : (tensor<32xf32>) -> tensor<32xf32> loc("net"("model.py":4:4))
+  %s = aten.sum %e {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([])>} : (tensor<32xf32>) -> tensor<f32>
   func.return %s : tensor<f32>
 }
 
