@@ -47,6 +47,7 @@ from ..passes.fixed_point import FixedPointPass
 from ..passes.insert_frees import InsertFreesPass
 from ..passes.insert_resharding import InsertReshardingPass
 from ..passes.join_updates import JoinUpdatesPass
+from ..passes.make_batch_major import MakeBatchMajorPass
 from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
@@ -69,6 +70,7 @@ from .training_step import LossScaling, TrainingStep
 BEGIN = Pipeline.of(
     DecomposeMeanPass(),
     DecomposeCrossEntropyPass(),
+    MakeBatchMajorPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
     DeadCodeElimination(),

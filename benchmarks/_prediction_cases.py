@@ -9,7 +9,7 @@ from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
 
-_FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+_FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,dce"
 _SHARDED = "insert-resharding,select-collectives"
 _TAIL = "reuse-buffers,check-memory,insert-frees"
 _HALVES = "split-batch{parts=2}"

@@ -56,7 +56,7 @@ from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
 from shardwright.passes.verification import first_fault
 
-FIRST = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce"
+FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,dce"
 """What `shardwright plan` runs before it decides."""
 
 LAST = "check-order,reuse-buffers,check-memory,insert-frees"

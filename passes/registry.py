@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "decompose-batch-norm": "decompose_batch_norm:DecomposeBatchNormPass",
     "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
+    "make-batch-major": "make_batch_major:MakeBatchMajorPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
     "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",

@@ -24,7 +24,7 @@ from ..ir.rules import Rule
 from ..ir.sharding import DimSharding, Offsets, Sharding, dim_sharding
 from ..ir.signatures import Choice, Signature, Split, choices_of, signature
 from .errors import fail
-from .step.batch_parts import Batch, BatchParts, find_parts
+from .step.batch_parts import Batch, BatchParts, batch_rows, find_parts
 from .step.requirements import require_no_resharding
 from .step.step_view import StepView, mesh_of_module, step_functions
 
@@ -91,7 +91,7 @@ class SplitBatchPass(ModulePass):
         for func in step_functions(op):
             require_no_resharding(func, self.name)
             view = StepView(func, mesh_of_module(op))
-            if (rows := _rows(view)) is None:
+            if (rows := batch_rows(view.inputs)) is None:
                 fail(func, "has no batch argument with a dim to split; expected one with a first dim")
             if rows < self.parts:
                 fail(func, f"the batch of {rows} rows is too small for {self.parts} parts; use at most {rows}")
@@ -99,12 +99,6 @@ class SplitBatchPass(ModulePass):
             ops = list(func.body.block.ops)
             found = find_parts(ops, view.inputs, batch)
             _Splitter(func, batch, found, _add_axis(op, batch)).run()
-
-
-def _rows(view: StepView) -> int | None:
-    """The first dim of the first batch item that has one."""
-    shapes = (shape_of(given.argument) for given in view.inputs if given.role == train.BATCH)
-    return next((shape[0] for shape in shapes if shape), None)
 
 
 def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:

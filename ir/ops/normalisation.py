@@ -116,6 +116,16 @@ def _weights(op: OpInstance, full: Collection[int], dim: int) -> Rule:
     return Rule(operands, (value, number), sizes, replicated=fixed)
 
 
+BATCH_NORMS = frozenset(
+    {
+        "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit.no_stats",
+        "_native_batch_norm_legit_no_training",
+        "native_batch_norm_backward",
+    }
+)
+"""The ops that take statistics of the batch, or their gradients: of all rows, in whichever order."""
+
 _STATISTICS = "40*each"
 """Operations of a batch-norm, the statistics of the batch among them."""
 

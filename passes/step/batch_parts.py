@@ -28,6 +28,7 @@ from ...ir.sharding import Reduction, Sharding
 from ...ir.signatures import Choice, Linear, Signature, Split, signature
 from ..errors import fail
 from .step_view import Input, value_label
+from .whole_batch import why_whole
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,11 @@ class _PartPropagation:
         return found
 
     def _refuse_whole(self, op: ComputeOp) -> NoReturn:
+        cause, advice = why_whole(op, self.found.values)
         fail(
             op,
             f"it needs all {self.batch.rows} rows of the batch at once, so they cannot be split into"
-            f' {self.batch.parts} parts along "{self.batch.axis}"; do not split the batch, or, if it is a batch-norm,'
-            " synchronise its statistics: decompose-batch-norm first, then split-batch{unrolled=true} and duplex",
+            f' {self.batch.parts} parts along "{self.batch.axis}": {cause}; {advice}',
         )
 
     def _refuse_sum(self, op: ComputeOp, value: SSAValue) -> NoReturn:
@@ -233,6 +234,12 @@ class _PartPropagation:
         given = self._signature(rule, choice := Split(factor))
         fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
         return choice if fits else None
+
+
+def batch_rows(inputs: Iterable[Input]) -> int | None:
+    """The first dim of the first batch item that has one."""
+    shapes = (shape_of(given.argument) for given in inputs if given.role == train.BATCH)
+    return next((shape[0] for shape in shapes if shape), None)
 
 
 def _split_dims(sharding: Sharding | None) -> list[int]:

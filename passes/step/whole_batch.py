@@ -1,0 +1,87 @@
+"""Why an op needs the whole batch at once, and what to do: for `split-batch` where it refuses a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.ir import SSAValue
+
+from ...dialects import train
+from ...dialects.aten import AtenOp
+from ...dialects.compute import ComputeOp, shape_of
+from ...ir.ops.normalisation import BATCH_NORMS
+from ...ir.rules import Dim, Rule
+from ...ir.sharding import Sharding
+from ..errors import describe
+from .step_view import value_label
+
+
+def why_whole(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str, str]:
+    """
+    Why `op` cannot work on one part of the batch after the other, by dim and value; and what to do.
+
+    Args:
+        over_parts: how values are split along the axis of the parts.
+    """
+    if op.overload in BATCH_NORMS:
+        advice = (
+            "synchronise its statistics, by decompose-batch-norm first, then split-batch{unrolled=true} and duplex; or"
+            " do not split the batch"
+        )
+        return f"its statistics are those of {_first(op, over_parts)}", advice
+    cause, is_merged = _cause(op, over_parts)
+    if not is_merged:
+        return cause, "do not split the batch"
+    advice = "run make-batch-major before search-strategy or, where that was done, do not split the batch"
+    return f"{cause}, {_taken_by(op)}", advice
+
+
+def _cause(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str, bool]:
+    """Why, and whether it is for the batch being merged into a dim behind something else."""
+    if train.is_update(op):
+        return f"it is of the update, which is made once, and reads {_first(op, over_parts)}", False
+    rule, found = op.rule(), dict[str | None, str]()
+    for value, dims in zip(op.args, rule.operands, strict=True):
+        for index, (dim, spread) in enumerate(zip(dims, over_parts[value].dims, strict=True)):
+            if spread.axes:
+                found.setdefault(rule.leading(dim), f"dim {index} of {_shown(value)}")
+    if len(found) > 1:
+        return f"it combines rows with one another, by {' and '.join(found.values())}", False
+    ((factor, place),) = found.items()
+    if factor is not None and (merged := _merged(op, rule, factor)) is not None:
+        return f"{place} is {merged}", True
+    return f"it needs {place} whole", False
+
+
+def _merged(op: ComputeOp, rule: Rule, factor: str) -> str | None:
+    """Which dim a factor is in behind another; None where it comes first everywhere."""
+    sides = ((op.args, rule.operands), (op.outs, rule.results))
+    for values, described in sides:
+        for value, dims in zip(values, described, strict=True):
+            for index, dim in enumerate(dims):
+                if factor in dim and rule.leading(dim) != factor:
+                    return f"behind another factor, {_product(rule, dim)}, in dim {index} of {_shown(value)}"
+    return None
+
+
+def _taken_by(op: ComputeOp) -> str:
+    """Which op takes what views and copies make of the results of `op`."""
+    user = next((use.operation for value in op.outs for use in value.uses), None)
+    while isinstance(user, AtenOp) and (user.spec.view or user.overload == "clone"):
+        user = next((use.operation for value in user.outs for use in value.uses), None)
+    return f"as {describe(user)} takes it" if user is not None else "which nothing takes"
+
+
+def _product(rule: Rule, dim: Dim) -> str:
+    return " x ".join(str(rule.sizes[factor]) for factor in dim)
+
+
+def _first(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> str:
+    """The first operand that is split over the parts."""
+    value = next(value for value in op.args if over_parts[value].split_axes)
+    dim = next(index for index, spread in enumerate(over_parts[value].dims) if spread.axes)
+    return f"dim {dim} of {_shown(value)}"
+
+
+def _shown(value: SSAValue) -> str:
+    return f"{value_label(value)} {list(shape_of(value))}"
