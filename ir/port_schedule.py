@@ -11,8 +11,8 @@ when all of its ports have done what comes before it, so that its place in the o
     randomized  choices as greedy; jobs that share no port together, as many as random orders find
     dfs         depth-first search with pruning over all choices and orders, for a number of steps
     exact       the shortest, by CP-SAT (`ir/exact_schedule.py`)
-    best        the shortest of greedy, dispatch, randomized and dfs; where it is above the bound and there are few
-                jobs, exact for a number of steps
+    best        the shortest of greedy, dispatch, randomized and dfs; where it is more than 0.5 % above the bound and
+                there are few jobs, exact for a number of steps
 
 Budgets are steps, not seconds: a problem has the same schedule on every machine.
 """
@@ -44,8 +44,11 @@ _DFS_STEPS = 30_000
 _SEARCHED_JOBS, _EXACT_JOBS = 1000, 100
 """With more jobs `best` leaves out `randomized` and `dfs`, and does not ask CP-SAT."""
 
-_BRIEF, _LONG = 0.15, 20.0
-"""What `best` and `exact` give CP-SAT, in its deterministic measure of time (a second is near 1)."""
+_NEAR = 1.005
+"""`best` is content with a schedule that is no further above the bound."""
+
+_BRIEF, _LONG = 0.05, 2.0
+"""What `best` and `exact` give CP-SAT, in its deterministic measure of time (0.1 is half a second to a second)."""
 
 
 @dataclass(frozen=True)
@@ -288,11 +291,13 @@ def _exact(problem: Problem, random: Random) -> Schedule:
 
 
 def _best(problem: Problem, random: Random) -> Schedule:
-    least, found = least_makespan(problem), _shortest(problem, (f(problem, random) for f in (_greedy, _dispatch)))
-    if makespan(problem, found) > least and len(problem) <= _SEARCHED_JOBS:
+    enough = least_makespan(problem) * _NEAR
+    found = _shortest(problem, (f(problem, random) for f in (_greedy, _dispatch)))
+    if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _shortest(problem, (found, _randomized(problem, random)))
+    if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _Search(problem, found).found
-    if makespan(problem, found) > least and len(problem) <= _EXACT_JOBS:
+    if makespan(problem, found) > enough and len(problem) <= _EXACT_JOBS:
         from .exact_schedule import solve
 
         found = solve(problem, found, _BRIEF).found
