@@ -12,6 +12,7 @@ what is yielded say how the axis spreads them (split: side by side; partial: to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -307,11 +308,14 @@ class TransferOp(IRDLOperation, GivesShardings):
                     f"'pipe.transfer' {self.label} asks for a value that is partial over \"{min(spatial)}\";"
                     " reduce it before it is sent"
                 )
-        for task in self.tasks or ():
-            self._verify_task(task.data)
+        tasks = [task.data for task in self.tasks or ()]
+        for task in tasks:
+            self._verify_task(task)
+        if (repeated := next((task for task, count in Counter(tasks).items() if count > 1), None)) is not None:
+            raise VerifyException(f"'pipe.transfer' {self.label} has {repeated} twice")
         if self.order is not None:
             try:
-                self.order.data.verify([task.data for task in self.tasks or ()])
+                self.order.data.verify(tasks)
             except ValueError as error:
                 raise VerifyException(f"'pipe.transfer' {self.label}: in its order {error}") from None
 
