@@ -37,6 +37,10 @@ Chain: TypeAlias = tuple[int, ...]
 Port: TypeAlias = tuple[str, int]
 """A direction, of NICs or of devices, and the number of the NIC or the rank."""
 
+_NEAR, _CUT_UNITS = 1.02, 30
+"""Units are cut where their time is further above the bound, and where there are no more."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """A value on the ranks of a mesh."""
@@ -161,8 +165,7 @@ def plan(
     found: list[Task] = []
     for part in sorted(by_part):
         inside, crossing = by_part[part]
-        arranged = [*_arranged(inside, sites, lambda rank: rank, order, seed)]
-        arranged += _arranged(crossing, sites, sites.nic, order, seed)
+        arranged = [*_arranged(inside, sites, lambda rank: rank, order, seed), *_crossing(crossing, sites, order, seed)]
         found += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
     return found
 
@@ -175,6 +178,28 @@ def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[Wanted
         yield replace(unit, holders=holders, receivers=receivers)
     if others := tuple(rank for rank in unit.receivers if hosts[rank] not in held):
         yield replace(unit, receivers=others)
+
+
+def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: int) -> list[tuple[WantedSlice, Chain]]:
+    """
+    Units that go from host to host, arranged.
+
+    Where whole units cannot come near the bound, for a NIC has one more of them to send than others, those that several
+    NICs can send are cut into a piece for each of these, if that is faster.
+    """
+    whole = list(_arranged(given, sites, sites.nic, order, seed))
+    if order not in ("best", "exact") or len(given) > _CUT_UNITS:
+        return whole
+    time = _time(whole, sites)
+    if time <= _NEAR * _least_nic_time(given, sites):
+        return whole
+    cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
+    pieces = list(_arranged(cut, sites, sites.nic, order, seed))
+    return pieces if _time(pieces, sites) * _NEAR < time else whole
+
+
+def _time(arranged: Iterable[tuple[WantedSlice, Chain]], sites: Sites) -> int:
+    return nic_time((Task(unit.part, unit.box, chain[0], chain[1:]) for unit, chain in arranged), sites)
 
 
 def _arranged(

@@ -38,7 +38,7 @@ class PlanTransfersPass(ModulePass):
 
     Requires: transfers with shardings (`search-strategy`).
     Ensures: every transfer has tasks, part by part, that bring each receiver what it holds and nothing else, and, where
-        ranks that share a NIC have several in one part, the order of these.
+    ranks that share a NIC have several in one part, the order of these.
 
     Before:
     ```mlir

@@ -176,6 +176,16 @@ def test_hosts_take_slices_in_by_all_their_nics():
     assert sorted(entries) == [4, 5, 6, 7]
 
 
+def test_units_are_cut_where_senders_cannot_share_them_whole():
+    sites = Sites({0: 0, 1: 1, 2: 2, 3: 3, 4: 4})
+    given_units = [WantedSlice(0, ((10 * i, 10 * i + 10), (0, 3)), (0, 1), (2 + i,)) for i in range(3)]
+    assert least_nic_time(given_units, sites) == 45
+    tasks = plan(given_units, sites)
+    assert nic_time(tasks, sites) == 45
+    assert sorted(task.slice for task in tasks) == [((a, a + 5), (0, 3)) for a in range(0, 30, 5)]
+    assert nic_time(plan(given_units, sites, order="dfs"), sites) == 60
+
+
 def test_devices_of_a_host_take_turns():
     given_units = [WantedSlice(0, ((4 * i + j, 4 * i + j + 1),), (i,), (4 + j,)) for i in range(4) for j in range(4)]
     tasks = plan(given_units, Sites(dict.fromkeys(range(8), 0)))
