@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .port_schedule import Job, Problem, Schedule, least_makespan, makespan
+from .port_jobs import Job, Problem, Schedule, least_makespan, makespan
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntervalVar, IntVar

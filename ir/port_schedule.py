@@ -1,9 +1,5 @@
 """
-Schedules of jobs on ports: who sends, and what goes when (cross-mesh 3.2).
-
-A job occupies several ports at once, for as long as it takes to send it; a port carries one job at a time. Where a job
-has a choice of ports (its senders), the schedule makes it. A schedule is jobs in the order of their start: each starts
-when all of its ports have done what comes before it, so that its place in the order is its place at every port.
+Searches for short schedules of jobs on ports (`ir/port_jobs.py`): who sends, and what goes when (cross-mesh 3.2).
 
     naive       the first choice of each job, in the order given
     greedy      long jobs first, each on the ports with least to carry so far (equation 4)
@@ -19,18 +15,16 @@ Budgets are steps, not seconds: a problem has the same schedule on every machine
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Literal, TypeAlias
 
+from .exact_schedule import solve
+from .port_jobs import Choice, Job, Problem, Schedule, least_makespan, makespan
+
 Order: TypeAlias = Literal["best", "exact", "naive", "greedy", "dispatch", "randomized", "dfs"]
-Choice: TypeAlias = tuple[int, int]
-"""The number of a job, and of one of its options."""
-Schedule: TypeAlias = tuple[Choice, ...]
 
 _TRIES = 20
 """Random orders that `randomized` looks at for each set of jobs, where there are few jobs."""
@@ -51,28 +45,6 @@ _BRIEF, _LONG = 0.05, 2.0
 """What `best` and `exact` give CP-SAT, in its deterministic measure of time (0.1 is half a second to a second)."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """
-    What is sent at once.
-
-    Args:
-        length: for how long it occupies its ports; a whole number of any unit, at least 1.
-        options: the ports that it may occupy, one set of which it does; none of them empty.
-    """
-
-    length: int
-    options: tuple[tuple[int, ...], ...]
-
-    @property
-    def fixed(self) -> frozenset[int]:
-        """The ports that it occupies whatever is chosen."""
-        return frozenset(self.options[0]).intersection(*self.options)
-
-
-Problem: TypeAlias = tuple[Job, ...]
-
-
 def schedule(problem: Problem, order: Order = "best", seed: int = 0) -> Schedule:
     """
     All jobs of a problem, each once, in the order of their start.
@@ -87,48 +59,6 @@ def schedule(problem: Problem, order: Order = "best", seed: int = 0) -> Schedule
 def _schedule(problem: Problem, order: Order, seed: int) -> Schedule:
     # Equal parts of a batch, and equal transfers of several layers, are one problem.
     return _ORDERS[order](problem, Random(seed))
-
-
-def makespan(problem: Problem, found: Iterable[Choice]) -> int:
-    """When the last job of a schedule is done (equation 1)."""
-    free: defaultdict[int, int] = defaultdict(int)
-    for number, option in found:
-        job = problem[number]
-        ports = job.options[option]
-        end = max((free[port] for port in ports), default=0) + job.length
-        free.update(dict.fromkeys(ports, end))
-    return max(free.values(), default=0)
-
-
-def least_makespan(problem: Problem) -> int:
-    """A lower bound of the makespan of every schedule, from what each port, and each set of ports, has to carry."""
-    must = covering_load((job.length, frozenset((port,))) for job in problem for port in job.fixed)
-    either = covering_load((job.length, ports) for job in problem if (ports := _alternatives(job)))
-    step = math.gcd(*(job.length for job in problem)) or 1
-    return -(-math.ceil(max(must, either)) // step) * step
-
-
-def covering_load(demands: Iterable[tuple[int, frozenset[int]]]) -> float:
-    """
-    What the busiest port carries at least, where each load may be put on any of several ports, or shared among them.
-
-    The largest, over sets of ports, of what can go nowhere else divided by the number of ports. Looked at are the sets
-    that loads have, their unions from the smallest on, and all ports.
-    """
-    loads: defaultdict[frozenset[int], int] = defaultdict(int)
-    for length, ports in demands:
-        loads[ports] += length
-    sets, grown = dict.fromkeys(loads), frozenset[int]()
-    for ports in sorted(loads, key=lambda ports: (len(ports), sorted(ports))):
-        grown |= ports
-        sets[grown] = None
-    return max((sum(load for p, load in loads.items() if p <= each) / len(each) for each in sets if each), default=0.0)
-
-
-def _alternatives(job: Job) -> frozenset[int]:
-    """The ports of which a job takes one or the other; empty where it has no choice, or may take none of them."""
-    rest = [frozenset(option) - job.fixed for option in job.options]
-    return frozenset[int]().union(*rest) if all(rest) else frozenset[int]()
 
 
 def _naive(problem: Problem, random: Random) -> Schedule:
@@ -285,8 +215,6 @@ class _Search:
 
 
 def _exact(problem: Problem, random: Random) -> Schedule:
-    from .exact_schedule import solve
-
     return solve(problem, _dfs(problem, random), _LONG).found
 
 
@@ -298,9 +226,7 @@ def _best(problem: Problem, random: Random) -> Schedule:
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _Search(problem, found).found
     if makespan(problem, found) > enough and len(problem) <= _EXACT_JOBS:
-        from .exact_schedule import solve
-
-        found = solve(problem, found, _BRIEF).found
+            found = solve(problem, found, _BRIEF).found
     return found
 
 

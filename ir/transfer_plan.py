@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from .port_schedule import Job, Order, covering_load, schedule
+from .port_jobs import Job, covering_load
+from .port_schedule import Order, schedule
 from .sharding import Sharding, local_slices
 from .unit_tasks import Grid, Task
 

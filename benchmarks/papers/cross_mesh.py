@@ -25,6 +25,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from time import process_time
@@ -180,10 +181,10 @@ def random_cases(count: int) -> Iterator[Case]:
     """Values split at random boundaries, some of them even, between meshes of up to four hosts of up to four GPUs."""
     random = Random(2023)
     for number in range(count):
-        meshes = [_mesh((random.randint(1, 4), random.randint(1, 4)), name) for name in ("stage0", "stage1")]
+        source, target = (_mesh((random.randint(1, 4), random.randint(1, 4)), name) for name in ("stage0", "stage1"))
         shape = *(random.choice((1000, 2048, 3072)) for _ in range(2)), random.randint(32, 512)
-        shardings = [_random_sharding(random, mesh, shape) for mesh in meshes]
-        yield Case(f"random{number}", shape, *meshes, *shardings)
+        sent, wanted = (_random_sharding(random, mesh, shape) for mesh in (source, target))
+        yield Case(f"random{number}", shape, source, target, sent, wanted)
 
 
 def _random_sharding(random: Random, mesh: Mesh, shape: Sequence[int]) -> Sharding:
@@ -293,8 +294,7 @@ def main() -> None:
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # What solves exactly takes half a second or more to import, once in a process.
-    import ortools.sat.python.cp_model  # noqa: F401
-
+    import_module("ortools.sat.python.cp_model")
     publish("cross_mesh_orders", order_rows(known), command=command)
     publish("cross_mesh_methods", method_rows(), command=command)
     if options.random:

@@ -11,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.ir.exact_schedule import solve
-from shardwright.ir.port_schedule import (
-    Job,
-    Order,
-    Problem,
-    covering_load,
-    least_makespan,
-    makespan,
-    schedule,
-)
+from shardwright.ir.port_jobs import Job, Problem, covering_load, least_makespan, makespan
+from shardwright.ir.port_schedule import Order, schedule
 
 HEURISTICS: tuple[Order, ...] = ("naive", "greedy", "dispatch", "randomized", "dfs", "best")
 SENDERS, RECEIVERS = 3, 3
@@ -99,7 +92,7 @@ def test_few_jobs(count: int):
 
 def test_what_reaches_the_bound_needs_no_solver():
     code = (
-        "import sys; from shardwright.ir.port_schedule import Job, schedule;"
+        "import sys; from shardwright.ir.port_jobs import Job; from shardwright.ir.port_schedule import schedule;"
         "schedule(tuple(Job(1, ((i % 2, 2 + i // 32),)) for i in range(64)));"
         "print('ortools' in sys.modules)"
     )

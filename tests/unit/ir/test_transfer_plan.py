@@ -1,6 +1,7 @@
 """Plans of transfers: bit-exact delivery, and one copy for each receiving host."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from shardwright.ir.transfer_plan import (
     plan,
     units,
 )
-from shardwright.ir.unit_tasks import Grid
+from shardwright.ir.unit_tasks import Grid, Task
 from shardwright.lowering.interpreter.local_values import assemble, split
 from shardwright.lowering.interpreter.transfers import deliver
 
@@ -51,11 +52,11 @@ def hosts_of(mesh: Mesh, first_rank: int, first_host: int) -> dict[int, int]:
     return {first_rank + i: first_host + i // row for i in range(mesh.device_count)}
 
 
-def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: list[object]) -> bool:
+def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: Sequence[Task]) -> bool:
     """Whether the tasks bring every receiver its part, bit by bit."""
     value = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     sent = split(value, source.sharding, source.grid.mesh)
-    arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)  # pyright: ignore[reportArgumentType]
+    arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)
     return torch.equal(assemble(arrived, check=True), value)
 
 
@@ -70,7 +71,7 @@ def test_cases_of_the_paper(name: str, method: Method):
     shape = tuple(case["shape"])
     found = units(shape, source, target)
     tasks = plan(found, Sites(hosts), method)
-    assert is_delivered(shape, source, target, list(tasks))
+    assert is_delivered(shape, source, target, tasks)
     crossing, least = crossings(tasks, hosts), least_crossings(found, hosts)
     if method in ("broadcast", "local_allgather"):
         assert crossing == least
@@ -112,7 +113,7 @@ def test_uneven_and_empty_parts(data: st.DataObject, one: Mesh, other: Mesh, met
     several = data.draw(st.booleans())
     sites = Sites(hosts, {rank: rank // 2 + 50 * host for rank, host in hosts.items()} if several else None)
     tasks = plan(found, sites, method, order)
-    assert is_delivered(shape, source, target, list(tasks))
+    assert is_delivered(shape, source, target, tasks)
     assert nic_time(tasks, sites) >= least_nic_time(found, sites)
     by_slice, lists = listed_by_slice(tasks, sites.nic)
     assert sorted(map(str, by_slice)) == sorted(map(str, tasks))
@@ -134,7 +135,7 @@ def test_what_hosts_hold_does_not_cross():
     hosts = dict(zip(range(8), (0, 0, 1, 1, 0, 1, 1, 2), strict=True))
     found = units((5,), source, target)
     tasks = plan(found, Sites(hosts))
-    assert is_delivered((5,), source, target, list(tasks))
+    assert is_delivered((5,), source, target, tasks)
     assert crossings(tasks, hosts) == least_crossings(found, hosts) == 5
 
 
