@@ -130,10 +130,10 @@ def _disjoint(problem: Problem, choices: Iterable[Choice]) -> list[Choice]:
 def _dfs(problem: Problem, random: Random) -> Schedule:
     """Begin with the best that the others find, and look for shorter ones."""
     begin = _shortest(problem, (f(problem, random) for f in (_greedy, _dispatch, _randomized)))
-    return _Search(problem, begin).found
+    return _DepthFirstSearch(problem, begin).found
 
 
-class _Search:
+class _DepthFirstSearch:
     """
     Depth-first search with pruning: every schedule is a sequence of jobs whose starts do not fall.
 
@@ -224,7 +224,7 @@ def _best(problem: Problem, random: Random) -> Schedule:
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _shortest(problem, (found, _randomized(problem, random)))
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
-        found = _Search(problem, found).found
+        found = _DepthFirstSearch(problem, found).found
     if makespan(problem, found) > enough and len(problem) <= _EXACT_JOBS:
             found = solve(problem, found, _BRIEF).found
     return found
