@@ -52,7 +52,7 @@ unit: setup ## The Python tests, those on several processes included
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations 15 tests
 
 bench: setup ## The measurements; each writes its table and plot
-	set -e; for script in benchmarks/[!_]*.py; do $(BIN)/python $$script; done
+	set -e; for script in benchmarks/[!_]*.py benchmarks/papers/[!_]*.py; do $(BIN)/python $$script; done
 
 docs: setup ## Write docs/passes.md and docs/dialects.md from the code
 	$(BIN)/python -m shardwright.tools.docs docs

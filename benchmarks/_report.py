@@ -102,6 +102,24 @@ def plot_scatter(
     pyplot.close(figure)
 
 
+def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> None:
+    """Write values in the order given, a line per series, to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for title, values in series.items():
+        axes.plot(range(1, len(values) + 1), values, label=title)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
 def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median."""
     generator = random.Random(1)

@@ -12,6 +12,7 @@ what is yielded say how the axis spreads them (split: side by side; partial: to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,6 +51,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..ir.mesh import AxisKind
 from ..ir.sharding import Sharding
+from ..ir.task_order import TaskList, TaskOrder, in_turn
 from ..ir.unit_tasks import Task
 from .cluster_attrs import quoted
 from .mesh_ops import find_mesh, verify_sharding
@@ -136,6 +138,36 @@ class TaskAttr(Data[Task]):
             printer.print_string(f"part {self.data.part}, [{where}], {self.data.sender} to {list(self.data.receivers)}")
 
 
+@irdl_attr_definition
+class OrderAttr(Data[TaskOrder]):
+    """
+    What ranks that share a NIC do one after the other, by numbers of tasks: `#pipe.order<[0, 1]: [2, 0], [4]: [1]>`.
+    """
+
+    name = "pipe.order"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> TaskOrder:
+        def numbers() -> tuple[int, ...]:
+            return tuple(
+                parser.parse_comma_separated_list(
+                    parser.Delimiter.SQUARE,
+                    lambda: parser.parse_integer(allow_boolean=False, allow_negative=False),
+                )
+            )
+
+        def one() -> TaskList:
+            ranks = numbers()
+            parser.parse_punctuation(":")
+            return TaskList(ranks, numbers())
+
+        return TaskOrder(tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, one)))
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(", ".join(f"{list(each.ranks)}: {list(each.tasks)}" for each in self.data.lists))
+
+
 @irdl_op_definition
 class YieldOp(IRDLOperation):
     """What a fragment hands on."""
@@ -217,7 +249,9 @@ class TransferOp(IRDLOperation, GivesShardings):
     """
     A value goes from the mesh of one stage to that of another (a cross-mesh resharding).
 
-    `tasks`, once they are planned, say which rank sends which slice to whom, in the order of their start.
+    `tasks`, once they are planned, say which rank sends which slice to whom. `order` has, for the ranks that share a
+    NIC, the tasks that any of them takes part in, by their numbers from 0 on: each of these ranks begins them in that
+    order. Without it the order is that of `tasks`.
     """
 
     name = "pipe.transfer"
@@ -229,13 +263,14 @@ class TransferOp(IRDLOperation, GivesShardings):
     mesh_ref = prop_def(FlatSymbolRefAttrConstr, prop_name="mesh")
     out_sharding = opt_prop_def(ShardingAttr)
     tasks = opt_prop_def(ArrayAttr[TaskAttr])
+    order = opt_prop_def(OrderAttr)
     result = result_def(T)
 
     traits = traits_def(Pure())
 
     assembly_format = (
         "$label $operand `to` $mesh (`out_sharding` `=` $out_sharding^)? (`tasks` `=` $tasks^)?"
-        " attr-dict `:` type($operand)"
+        " (`order` `=` $order^)? attr-dict `:` type($operand)"
     )
 
     def __init__(self, label: str, operand: SSAValue, mesh: str, out: ShardingAttr | None = None):
@@ -249,6 +284,13 @@ class TransferOp(IRDLOperation, GivesShardings):
     def mesh(self) -> StringAttr:
         """The symbol name of the mesh that the value goes to."""
         return self.mesh_ref.root_reference
+
+    @property
+    def tasks_in_turn(self) -> list[Task] | None:
+        """The tasks in one order that agrees with the order of every rank; None where they are not planned."""
+        if self.tasks is None:
+            return None
+        return in_turn([task.data for task in self.tasks], self.order.data if self.order is not None else None)
 
     def result_sharding(self, index: int) -> Sharding | None:
         """What is wanted on the other mesh, where that is decided."""
@@ -266,8 +308,16 @@ class TransferOp(IRDLOperation, GivesShardings):
                     f"'pipe.transfer' {self.label} asks for a value that is partial over \"{min(spatial)}\";"
                     " reduce it before it is sent"
                 )
-        for task in self.tasks or ():
-            self._verify_task(task.data)
+        tasks = [task.data for task in self.tasks or ()]
+        for task in tasks:
+            self._verify_task(task)
+        if (repeated := next((task for task, count in Counter(tasks).items() if count > 1), None)) is not None:
+            raise VerifyException(f"'pipe.transfer' {self.label} has {repeated} twice")
+        if self.order is not None:
+            try:
+                self.order.data.verify(tasks)
+            except ValueError as error:
+                raise VerifyException(f"'pipe.transfer' {self.label}: in its order {error}") from None
 
     def _verify_task(self, task: Task) -> None:
         shape = shape_of(self.operand)
@@ -278,4 +328,4 @@ class TransferOp(IRDLOperation, GivesShardings):
             raise VerifyException(f"'pipe.transfer' {self.label} of shape {list(shape)} has the impossible {task}")
 
 
-PIPE = Dialect("pipe", [FragmentOp, YieldOp, TransferOp], [SlotAttr, TaskAttr])
+PIPE = Dialect("pipe", [FragmentOp, YieldOp, TransferOp], [SlotAttr, TaskAttr, OrderAttr])

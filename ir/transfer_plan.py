@@ -9,13 +9,11 @@ target want: a unique slice of the source, cut where receivers want different pa
     local_allgather   to each host in as many pieces as it has receivers, which pass theirs round among them
     global_allgather  in as many pieces as there are receivers, which pass theirs round among all
 
-Hosts are what limits speed, so senders and order are chosen for them (3.2); receivers on a host that holds the slice
-have it from there:
-
-    naive       the first sender, in the order of the slices
-    greedy      large units first, each from the host that has least to send so far (equation 4)
-    randomized  senders as greedy; units that share no host together, as many as random orders find
-    dfs         the best of all senders and orders that a number of steps of depth-first search with pruning finds
+NICs are what limits speed, so senders and order are chosen for them (3.2), as a schedule of jobs on ports
+(`ir/port_schedule.py`, which lists the orders). A unit that crosses occupies the sending side of a NIC and the
+receiving side of one at each host that wants it; where hosts hand it on, their sending sides too. Receivers on a host
+that holds the slice have it from there, and what stays inside of a host occupies devices. A host with several NICs
+takes each unit in by the one that has least to take in so far.
 """
 
 from __future__ import annotations
@@ -24,23 +22,24 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from .port_jobs import Job, covering_load
+from .port_schedule import Order, schedule
 from .sharding import Sharding, local_slices
 from .unit_tasks import Grid, Task
 
 Method: TypeAlias = Literal["broadcast", "send_recv", "local_allgather", "global_allgather"]
-Order: TypeAlias = Literal["naive", "greedy", "randomized", "dfs"]
 Box: TypeAlias = tuple[tuple[int, int], ...]
 """A slice of a global value: begin and end per dim."""
+Chain: TypeAlias = tuple[int, ...]
+"""Ranks, each of which sends to the next."""
+Port: TypeAlias = tuple[str, int]
+"""A direction, of NICs or of devices, and the number of the NIC or the rank."""
 
-_TRIES = 20
-"""Random orders that `randomized` looks at for each set of units."""
-
-_STEPS = 20_000
-"""How many partial orders `dfs` looks at."""
+_NEAR, _CUT_UNITS = 1.02, 30
+"""Units are cut where their time is further above the bound, and where there are no more."""
 
 
 @dataclass(frozen=True)
@@ -123,26 +122,53 @@ def _units(shape: Sequence[int], part: int, source: Placed, target: Placed) -> I
                 yield WantedSlice(part, common, tuple(holders), tuple(receivers))
 
 
-def plan(
-    given: Iterable[WantedSlice],
-    hosts: Mapping[int, int],
-    method: Method = "broadcast",
-    order: Order = "greedy",
-    seed: int = 0,
-) -> list[Task]:
+@dataclass(frozen=True)
+class Sites:
     """
-    The tasks of a transfer in the order of their start, part after part.
+    Where ranks sit.
 
     Args:
         hosts: by rank, its host.
+        nics: by rank, the number of the NIC that it uses, each of one host; none where hosts have one NIC.
+    """
+
+    hosts: Mapping[int, int]
+    nics: Mapping[int, int] | None = None
+
+    def nic(self, rank: int) -> int:
+        """The NIC that a rank uses."""
+        return self.hosts[rank] if self.nics is None else self.nics[rank]
+
+    def ports(self, chain: Chain) -> tuple[Port, ...]:
+        """What a slice occupies on its way along a chain: NICs, or devices where it stays inside of a host."""
+        hops = list(itertools.pairwise(chain))
+        if crossing := [(a, b) for a, b in hops if self.hosts[a] != self.hosts[b]]:
+            ends = [(("nic out", self.nic(a)), ("nic in", self.nic(b))) for a, b in crossing]
+        else:
+            ends = [(("device out", a), ("device in", b)) for a, b in hops]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(ends)))
+
+
+def plan(
+    given: Iterable[WantedSlice], sites: Sites, method: Method = "broadcast", order: Order = "best", seed: int = 0
+) -> list[Task]:
+    """
+    The tasks of a transfer in the order of their start, part after part; of each, what stays inside of hosts first.
+
+    Args:
         seed: of the random orders.
     """
-    by_part: dict[int, list[WantedSlice]] = {}
+    hosts = sites.hosts
+    by_part: defaultdict[int, tuple[list[WantedSlice], list[WantedSlice]]] = defaultdict(lambda: ([], []))
     for unit in given if order == "naive" else itertools.chain.from_iterable(_kept_inside(u, hosts) for u in given):
-        by_part.setdefault(unit.part, []).append(unit)
-    arrange = _ORDERS[order]
-    arranged = (pair for part in sorted(by_part) for pair in arrange(by_part[part], hosts, Random(seed)))
-    return [task for unit, sender in arranged for task in _METHODS[method](unit, sender, hosts)]
+        crosses = len({hosts[rank] for rank in (*unit.holders, *unit.receivers)}) > 1
+        by_part[unit.part][crosses].append(unit)
+    found: list[Task] = []
+    for part in sorted(by_part):
+        inside, crossing = by_part[part]
+        arranged = [*_arranged(inside, sites, lambda rank: rank, order, seed), *_crossing(crossing, sites, order, seed)]
+        found += (task for unit, chain in arranged for task in _METHODS[method](unit, chain, hosts))
+    return found
 
 
 def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[WantedSlice]:
@@ -153,6 +179,82 @@ def _kept_inside(unit: WantedSlice, hosts: Mapping[int, int]) -> Iterator[Wanted
         yield replace(unit, holders=holders, receivers=receivers)
     if others := tuple(rank for rank in unit.receivers if hosts[rank] not in held):
         yield replace(unit, receivers=others)
+
+
+def _crossing(given: Sequence[WantedSlice], sites: Sites, order: Order, seed: int) -> list[tuple[WantedSlice, Chain]]:
+    """
+    Units that go from host to host, arranged.
+
+    Where whole units cannot come near the bound, for a NIC has one more of them to send than others, those that several
+    NICs can send are cut into a piece for each of these, if that is faster.
+    """
+    whole = list(_arranged(given, sites, sites.nic, order, seed))
+    if order not in ("best", "exact") or len(given) > _CUT_UNITS:
+        return whole
+    time = _time(whole, sites)
+    if time <= _NEAR * _least_nic_time(given, sites):
+        return whole
+    cut = [replace(unit, box=box) for unit in given for box in _pieces(unit.box, len({*map(sites.nic, unit.holders)}))]
+    pieces = list(_arranged(cut, sites, sites.nic, order, seed))
+    return pieces if _time(pieces, sites) * _NEAR < time else whole
+
+
+def _time(arranged: Iterable[tuple[WantedSlice, Chain]], sites: Sites) -> int:
+    return nic_time((Task(unit.part, unit.box, chain[0], chain[1:]) for unit, chain in arranged), sites)
+
+
+def _arranged(
+    given: Sequence[WantedSlice], sites: Sites, port_of: Callable[[int], int], order: Order, seed: int
+) -> Iterator[tuple[WantedSlice, Chain]]:
+    """
+    Units in the order of their start, each with its sender and the receivers after it.
+
+    Args:
+        port_of: a rank; of the senders of which this is the same any will do.
+    """
+    numbers: dict[Port, int] = {}
+    senders: list[list[list[int]]] = []
+    jobs: list[Job] = []
+    entries = _entries(given, sites)
+    for unit, entry in zip(given, entries, strict=True):
+        alike: dict[int, list[int]] = {}
+        for rank in sorted(unit.holders):
+            alike.setdefault(port_of(rank), []).append(rank)
+        senders.append(list(alike.values()))
+        chains = (_chain(unit, ranks[0], sites, entry) for ranks in alike.values())
+        ports = (tuple(numbers.setdefault(port, len(numbers)) for port in sites.ports(chain)) for chain in chains)
+        jobs.append(Job(unit.elements, tuple(ports)))
+    sent: defaultdict[int, int] = defaultdict(int)
+    for number, option in schedule(tuple(jobs), order, seed):
+        unit, ranks = given[number], senders[number][option]
+        sender = ranks[0] if order == "naive" else min(ranks, key=lambda rank: (sent[rank], rank))
+        sent[sender] += unit.elements
+        yield unit, _chain(unit, sender, sites, entries[number])
+
+
+def _entries(given: Sequence[WantedSlice], sites: Sites) -> list[dict[int, int]]:
+    """Of each unit the first receiver at each host: one at the NIC with least to take in so far, large units first."""
+    taken: defaultdict[int, int] = defaultdict(int)
+    found: list[dict[int, int]] = [{} for _ in given]
+    for number in sorted(range(len(given)), key=lambda number: -given[number].elements):
+        by_host: dict[int, list[int]] = {}
+        for rank in given[number].receivers:
+            by_host.setdefault(sites.hosts[rank], []).append(rank)
+        for host, ranks in by_host.items():
+            first = min(ranks, key=lambda rank: (taken[sites.nic(rank)], rank))
+            taken[sites.nic(first)] += given[number].elements
+            found[number][host] = first
+    return found
+
+
+def _chain(unit: WantedSlice, sender: int, sites: Sites, entries: Mapping[int, int]) -> Chain:
+    """The sender, the receivers on its host, and those on one host after the other, each from its entry round."""
+
+    def place(rank: int) -> tuple[bool, int, bool, int]:
+        host = sites.hosts[rank]
+        return host != sites.hosts[sender], host, rank < entries[host], rank
+
+    return sender, *sorted(unit.receivers, key=place)
 
 
 def crossings(tasks: Iterable[Task], hosts: Mapping[int, int]) -> int:
@@ -168,118 +270,65 @@ def least_crossings(given: Iterable[WantedSlice], hosts: Mapping[int, int]) -> i
     )
 
 
-def seconds(arranged: Iterable[tuple[WantedSlice, int]], hosts: Mapping[int, int]) -> float:
+def nic_time(tasks: Iterable[Task], sites: Sites) -> int:
     """
-    When the last unit has arrived (equation 1), an element taking a second to leave or to reach a host.
+    When the last task that crosses has arrived (equation 1), where a NIC takes an element in a unit of time.
 
-    A unit occupies its sender's sending side and its receivers' receiving side, each from when all of them are free.
+    A task occupies its NICs all at once, from when the tasks before it have left them.
     """
-    free: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for unit, sender in arranged:
-        taken = _taken(unit, sender, hosts)
-        end = max((free[side] for side in taken), default=0.0) + (unit.elements if taken else 0)
-        free.update(dict.fromkeys(taken, end))
-    return max(free.values(), default=0.0)
+    free: defaultdict[Port, int] = defaultdict(int)
+    for task in tasks:
+        ports = [port for port in sites.ports((task.sender, *task.receivers)) if port[0].startswith("nic")]
+        end = max((free[port] for port in ports), default=0) + task.elements
+        free.update(dict.fromkeys(ports, end))
+    return max(free.values(), default=0)
 
 
-def _taken(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[tuple[str, int]]:
-    """The sides of hosts that a unit occupies; none where it stays inside of one."""
-    into = {hosts[rank] for rank in unit.receivers} - {hosts[sender]}
-    return [("out", hosts[sender]), *(("in", host) for host in sorted(into))] if into else []
+def least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
+    """
+    The NIC bound: how many elements the busiest NIC has to send or to receive at least, in one part of time.
+
+    Each host that wants a slice and does not hold it takes one copy in; one copy of what crosses leaves its holders.
+    """
+    by_part: defaultdict[int, list[WantedSlice]] = defaultdict(list)
+    for unit in given:
+        by_part[unit.part].append(unit)
+    return max((_least_nic_time(each, sites) for each in by_part.values()), default=0.0)
 
 
-Arranged: TypeAlias = list[tuple[WantedSlice, int]]
-"""Units in order, each with its sender."""
+def _least_nic_time(given: Iterable[WantedSlice], sites: Sites) -> float:
+    sent: list[tuple[int, frozenset[int]]] = []
+    received: list[tuple[int, frozenset[int]]] = []
+    for unit in given:
+        by_host: defaultdict[int, set[int]] = defaultdict(set)
+        for rank in unit.receivers:
+            by_host[sites.hosts[rank]].add(sites.nic(rank))
+        into = by_host.keys() - {sites.hosts[rank] for rank in unit.holders}
+        received += ((unit.elements, frozenset(by_host[host])) for host in sorted(into))
+        if into:
+            sent.append((unit.elements, frozenset(map(sites.nic, unit.holders))))
+    return max(covering_load(sent), covering_load(received))
 
 
-def _naive(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
-    return [(unit, min(unit.holders)) for unit in given]
+def _broadcast(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:
+    return [Task(unit.part, unit.box, chain[0], chain[1:])]
 
 
-def _greedy(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
-    of_host: defaultdict[int, int] = defaultdict(int)
-    of_rank: defaultdict[int, int] = defaultdict(int)
-    found: Arranged = []
-    for unit in sorted(given, key=lambda unit: -unit.elements):
-        sender = min(unit.holders, key=lambda r: (of_host[hosts[r]], of_rank[r], r))
-        of_host[hosts[sender]] += unit.elements * bool(_taken(unit, sender, hosts))
-        of_rank[sender] += unit.elements
-        found.append((unit, sender))
-    return found
+def _send_recv(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:
+    return [Task(unit.part, unit.box, chain[0], (rank,)) for rank in unit.receivers]
 
 
-def _randomized(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
-    left: Arranged = _greedy(given, hosts, random)
-    found: Arranged = []
-    while left:
-        tries = [_disjoint(random.sample(left, len(left)), hosts) for _ in range(_TRIES)]
-        best = max(tries, key=_devices)
-        found += best
-        left = [pair for pair in left if pair not in best]
-    return found
-
-
-def _devices(pairs: Arranged) -> int:
-    """How many devices take part."""
-    return sum(len(unit.receivers) + 1 for unit, _ in pairs)
-
-
-def _disjoint(pairs: Iterable[tuple[WantedSlice, int]], hosts: Mapping[int, int]) -> Arranged:
-    """Those pairs that share no side of a host with one before them."""
-    busy = set[tuple[str, int]]()
-    found: Arranged = []
-    for unit, sender in pairs:
-        taken = _taken(unit, sender, hosts)
-        if busy.isdisjoint(taken):
-            busy.update(taken)
-            found.append((unit, sender))
-    return found
-
-
-def _dfs(given: Sequence[WantedSlice], hosts: Mapping[int, int], random: Random) -> Arranged:
-    """Begin with the best that the others find, and look for better ones."""
-    first = min((_greedy(given, hosts, random), _randomized(given, hosts, random)), key=lambda p: seconds(p, hosts))
-    best, least, steps = first, seconds(first, hosts), 0
-    pending: list[tuple[Arranged, tuple[WantedSlice, ...]]] = [([], tuple(given))]
-    while pending and steps < _STEPS:
-        steps += 1
-        done, left = pending.pop()
-        if not left:
-            if (time := seconds(done, hosts)) < least:
-                best, least = done, time
-            continue
-        for index, unit in enumerate(left):
-            for sender in _one_of_each_host(unit, hosts):
-                tried = [*done, (unit, sender)]
-                if seconds(tried, hosts) < least:
-                    pending.append((tried, (*left[:index], *left[index + 1 :])))
-    return best
-
-
-def _one_of_each_host(unit: WantedSlice, hosts: Mapping[int, int]) -> list[int]:
-    return list({hosts[rank]: rank for rank in reversed(unit.holders)}.values())
-
-
-def _broadcast(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
-    chain = sorted(unit.receivers, key=lambda rank: (hosts[rank] != hosts[sender], hosts[rank], rank))
-    return [Task(unit.part, unit.box, sender, tuple(chain))]
-
-
-def _send_recv(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
-    return [Task(unit.part, unit.box, sender, (rank,)) for rank in unit.receivers]
-
-
-def _local_allgather(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _local_allgather(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:
     by_host: dict[int, list[int]] = {}
     for rank in unit.receivers:
         by_host.setdefault(hosts[rank], []).append(rank)
     rings = (replace(unit, receivers=tuple(ranks)) for _, ranks in sorted(by_host.items()))
-    return [task for ring in rings for task in _passed_round(ring, sender)]
+    return [task for ring in rings for task in _passed_round(ring, chain[0])]
 
 
-def _global_allgather(unit: WantedSlice, sender: int, hosts: Mapping[int, int]) -> list[Task]:
+def _global_allgather(unit: WantedSlice, chain: Chain, hosts: Mapping[int, int]) -> list[Task]:
     ring = tuple(sorted(unit.receivers, key=lambda rank: (hosts[rank], rank)))
-    return _passed_round(replace(unit, receivers=ring), sender)
+    return _passed_round(replace(unit, receivers=ring), chain[0])
 
 
 def _passed_round(unit: WantedSlice, sender: int) -> list[Task]:
@@ -300,13 +349,7 @@ def _pieces(box: Box, count: int) -> list[Box]:
     return [(*box[:dim], pair, *box[dim + 1 :]) for pair in pairs]
 
 
-_ORDERS: dict[Order, Callable[[Sequence[WantedSlice], Mapping[int, int], Random], Arranged]] = {
-    "naive": _naive,
-    "greedy": _greedy,
-    "randomized": _randomized,
-    "dfs": _dfs,
-}
-_METHODS: dict[Method, Callable[[WantedSlice, int, Mapping[int, int]], list[Task]]] = {
+_METHODS: dict[Method, Callable[[WantedSlice, Chain, Mapping[int, int]], list[Task]]] = {
     "broadcast": _broadcast,
     "send_recv": _send_recv,
     "local_allgather": _local_allgather,

@@ -38,6 +38,18 @@ class Task:
         return math.prod(end - begin for begin, end in self.slice)
 
 
+_CHUNK_BYTES = 256 * 1024
+_MOST_CHUNKS = 100
+
+
+def chunk_count(task: Task, size: int) -> int:
+    """
+    In how many chunks a task's slice of `size` bytes travels: one to a single receiver; where it is handed on, chunks
+    of 256 KiB, or 100 larger ones (K of cross-mesh 3.1).
+    """
+    return max(1, min(_MOST_CHUNKS, math.ceil(size / _CHUNK_BYTES))) if len(task.receivers) > 1 else 1
+
+
 @dataclass(frozen=True)
 class Grid:
     """

@@ -10,10 +10,12 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.passes import ModulePass
 
 from ..dialects.mesh_ops import ClusterOp, MeshOp
-from ..dialects.pipe import TaskAttr, TransferOp
+from ..dialects.pipe import OrderAttr, TaskAttr, TransferOp
 from ..dialects.placed import parts_of, shape_of, sharding_of
 from ..dialects.staged import Stages, transfers
-from ..ir.transfer_plan import Method, Order, Placed, plan, units
+from ..ir.port_schedule import Order
+from ..ir.task_order import listed_by_slice
+from ..ir.transfer_plan import Method, Placed, Sites, plan, units
 from ..ir.unit_tasks import Grid, Task
 from .errors import fail
 from .step.step_view import step_functions
@@ -24,12 +26,19 @@ class PlanTransfersPass(ModulePass):
     """
     Say which rank sends which slice of a transfer to whom, in which order.
 
-    A rank's host is the one that the topology of the module's cluster has for it. Without one, it is the rank's row of
-    the module's own mesh, the one that no stage has, where that has several spatial axes; with one axis all ranks
-    share a host. A module without such a mesh has the rows of each stage's mesh as hosts.
+    Senders and order are chosen so that NICs, each of which sends one slice and receives one at a time, are busy until
+    the last slice has arrived: at best for as long as the busiest needs, which most transfers reach. What stays inside
+    of a host is arranged for its devices likewise. The plan depends on the step and the cluster alone, not on the
+    machine or its load.
+
+    A rank's host and NIC are those that the topology of the module's cluster has for it. Without one, the host is the
+    rank's row of the module's own mesh, the one that no stage has, where that has several spatial axes; with one axis
+    all ranks share a host. A module without such a mesh has the rows of each stage's mesh as hosts. Such a host has one
+    NIC.
 
     Requires: transfers with shardings (`search-strategy`).
-    Ensures: every transfer has tasks, part by part, that bring each receiver what it holds and nothing else.
+    Ensures: every transfer has tasks, part by part, that bring each receiver what it holds and nothing else, and, where
+    ranks that share a NIC have several in one part, the order of these.
 
     Before:
     ```mlir
@@ -54,7 +63,7 @@ class PlanTransfersPass(ModulePass):
         attributes {pipe.stages = ["stage0", "stage1"]} {
       %h = pipe.transfer "h" %x to @stage1 out_sharding = <@stage1, [{}, {}]>
         tasks = [#pipe.task<part 0, [0:4, 0:4], 0 to [2, 3]>, #pipe.task<part 0, [4:8, 0:4], 1 to [2, 3]>]
-        : tensor<8x4xf32>
+        order = <[0, 1]: [0, 1], [2, 3]: [0, 1]> : tensor<8x4xf32>
       func.return %h : tensor<8x4xf32>
     }
     ```
@@ -67,8 +76,8 @@ class PlanTransfersPass(ModulePass):
     method: Method = "broadcast"
     """How a slice travels: `broadcast` passes it on from receiver to receiver, one copy to each host."""
 
-    order: Order = "greedy"
-    """How senders and order are chosen: `greedy` by what hosts have to send."""
+    order: Order = "best"
+    """How senders and order are chosen: `best` of all, `exact` by CP-SAT, or one of the heuristics by its name."""
 
     per_host: int | None = None
     """How many consecutive ranks of the job share a host; by default as the meshes say."""
@@ -80,39 +89,45 @@ class PlanTransfersPass(ModulePass):
         clusters = {each.mesh.data: each for each in op.ops if isinstance(each, ClusterOp)}
         for func in step_functions(op):
             stages = Stages(func)
-            hosts = self._hosts(meshes, stages.names, clusters)
+            sites = self._sites(meshes, stages.names, clusters)
             for transfer in transfers(func):
                 if (source := stages.mesh_of(transfer.operand)) is None:
                     fail(transfer, "has an operand without a mesh; run search-strategy before plan-transfers")
-                tasks = self._tasks(transfer, source, grids, hosts)
+                in_turn = self._tasks(transfer, source, grids, sites)
+                tasks, order = listed_by_slice(in_turn, sites.nic)
                 transfer.tasks = ArrayAttr([TaskAttr(task) for task in tasks])
+                transfer.order = OrderAttr(order) if order is not None else None
 
-    def _hosts(
+    def _sites(
         self, meshes: Mapping[str, MeshOp], stages: Sequence[str], clusters: Mapping[str, ClusterOp]
-    ) -> dict[int, int]:
-        """The host of every rank."""
+    ) -> Sites:
+        """Where every rank sits."""
         ranks = {rank for each in meshes.values() for rank in each.ranks}
         if self.per_host is not None:
-            return {rank: rank // self.per_host for rank in ranks}
+            return Sites({rank: rank // self.per_host for rank in ranks})
         own = [each for name, each in meshes.items() if name not in stages and ranks <= set(each.ranks)]
         described = clusters[own[0].sym_name.data] if own and own[0].sym_name.data in clusters else None
         if described is not None and described.topology is not None:
-            seats = described.topology.data
-            return {rank: seats.seat(place).host for place, rank in enumerate(own[0].ranks)}
+            seats = {rank: described.topology.data.seat(place) for place, rank in enumerate(own[0].ranks)}
+            names = {nic: number for number, nic in enumerate(dict.fromkeys((s.host, s.nic) for s in seats.values()))}
+            return Sites(
+                {rank: seat.host for rank, seat in seats.items()},
+                {rank: names[seat.host, seat.nic] for rank, seat in seats.items()},
+            )
         hosts: dict[int, int] = {}
         for each in own[:1] or meshes.values():
             first = max(hosts.values(), default=-1) + 1
             rows = each.mesh.spatial[0].size if len(each.mesh.spatial) > 1 else 1
             row = len(each.ranks) // rows
             hosts |= {rank: first + index // row for index, rank in enumerate(each.ranks)}
-        return hosts
+        return Sites(hosts)
 
-    def _tasks(self, op: TransferOp, source: str, grids: Mapping[str, Grid], hosts: Mapping[int, int]) -> list[Task]:
+    def _tasks(self, op: TransferOp, source: str, grids: Mapping[str, Grid], sites: Sites) -> list[Task]:
         if op.out_sharding is None:
             fail(op, "has no sharding; run search-strategy before plan-transfers")
         here = Placed(grids[source], sharding_of(op.operand))
         there = Placed(grids[op.mesh.data], op.out_sharding.sharding)
         try:
-            return plan(units(shape_of(op.operand), here, there, parts_of(op)), hosts, self.method, self.order)
+            return plan(units(shape_of(op.operand), here, there, parts_of(op)), sites, self.method, self.order)
         except ValueError as error:
             fail(op, f"from @{source} to @{op.mesh.data}: {error}")

@@ -91,7 +91,7 @@ def strip_function(func: FuncOp) -> None:
                 _inline(op)
         for op in list(block.ops):
             if isinstance(op, TransferOp):
-                op.tasks = None
+                op.tasks = op.order = None
             elif isinstance(op, ReshardingOp):
                 Rewriter.replace_op(op, [], [op.operand])
             elif isinstance(op, WaitOp):

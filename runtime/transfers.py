@@ -14,7 +14,6 @@ holds up all that comes after it on its communicator, so each pair of ranks has 
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,12 +27,8 @@ import torch.distributed as dist
 
 from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, parse_sharding
-from ..ir.unit_tasks import Grid, Task
+from ..ir.unit_tasks import Grid, Task, chunk_count
 from .groups import TIMEOUT
-
-_CHUNK_BYTES = 256 * 1024
-_MOST_CHUNKS = 32
-"""A forwarded slice travels in chunks of about this many bytes, and in at most this many chunks."""
 
 _Slices = tuple[slice, ...]
 
@@ -74,7 +69,7 @@ class Transfer:
         dtype: torch's name of it, such as ``float32``.
         source: who has it.
         target: who wants it.
-        tasks: who sends what to whom.
+        tasks: who sends what to whom, in the order in which ranks begin them.
     """
 
     label: str
@@ -154,9 +149,7 @@ class _Hop:
     def __init__(self, task: Task, tag: int, block: torch.Tensor, lines: Lines) -> None:
         chain, me = (task.sender, *task.receivers), lines.rank
         at = chain.index(me)
-        handed_on = len(task.receivers) > 1
-        chunks = min(_MOST_CHUNKS, math.ceil(block.nbytes / _CHUNK_BYTES)) if handed_on else 1
-        self._chunks, self._tag = block.view(-1).tensor_split(chunks), tag
+        self._chunks, self._tag = block.view(-1).tensor_split(chunk_count(task, block.nbytes)), tag
         self._after = lines.end(me, chain[at + 1]) if at + 1 < len(chain) else None
         before = lines.end(chain[at - 1], me) if at else None
         self.forwards = before is not None and self._after is not None

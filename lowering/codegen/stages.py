@@ -95,7 +95,7 @@ def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
     for op in func.body.block.ops:
         if not isinstance(op, TransferOp):
             continue
-        if op.tasks is None:
+        if (tasks := op.tasks_in_turn) is None:
             raise EmitError(op, "does not say who sends what to whom; run plan-transfers")
         entries: dict[str, Doc] = {
             "label": literal(op.label.data),
@@ -103,7 +103,7 @@ def _transfers(stages: Sequence[StageOps]) -> Iterator[Doc]:
             "dtype": literal(dtype_of(op.operand)),
             "source": holders(op.operand),
             "target": holders(op.result),
-            "tasks": tuple_of((_task(task.data) for task in op.tasks), fill=True),
+            "tasks": tuple_of(map(_task, tasks), fill=True),
         }
         yield call("rt.Transfer", map(keyword, entries, entries.values()))
 

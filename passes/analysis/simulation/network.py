@@ -4,7 +4,8 @@ What ranks send one another, in which queues it waits, and how it shares the por
 Collectives over the same axes between the same ranks go one after the other, and so do transfers from one stage to
 another. What goes at once through one port shares its bandwidth: all proceed at one rate until a port is full, then
 the others faster (max-min fairness). A collective in all of its groups at once fills its busiest port just so: what
-its groups take from one another is in its cost already. While latency passes no port is used.
+its groups take from one another is in its cost already. While latency passes no port is used. The tasks of one transfer
+take turns at its ports (`transfer_time.py`), and fill them for a part of the time that it takes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from xdsl.ir import Operation
 
@@ -19,7 +21,9 @@ from ....dialects.compute import element_bytes, value_bytes
 from ....dialects.pipe import TransferOp
 from ....dialects.staged import Stages
 from ....ir.mesh import AxisKind
+from ....ir.unit_tasks import Task
 from .places import Division, Place
+from .transfer_time import task_seconds
 
 TRANSFER = "transfer"
 """The kind of traffic between stages; that within one is a kind of collective."""
@@ -98,7 +102,8 @@ def _crossing(traffic: Traffic, between: dict[tuple[Division, ...], Channel]) ->
     name = f"stage {source.place.stage} to {target.place.stage}"
     channel = between.setdefault(traffic.ends, Channel(name, members))
     times = _port_seconds(source.place, traffic.edges)
-    most = max(times.values(), default=0.0) or 1.0
+    # Ports that wait for their turn are busy for a part of the time.
+    most = max(traffic.seconds - traffic.latency, *times.values(), 0.0) or 1.0
     flow = Flow(channel, {port: seconds / most for port, seconds in times.items()})
     return dict.fromkeys(members, flow)
 
@@ -187,26 +192,26 @@ def transfer_traffic(op: TransferOp, known: Stages, divisions: Sequence[Division
     """What a transfer sends for one part of the loop; where that differs, for the part that takes longest."""
     by_stage = {division.place.stage: division for division in divisions}
     source, target = by_stage[known.of_value(op.operand)], by_stage[known.of_value(op.result)]
-    place = source.place
-    whole = [(source.place.ranks[0], target.place.ranks[0], value_bytes(op.operand) / _parts(place))]
-    by_part = _edges_by_part(op) or {0: whole}
-    edges = max(by_part.values(), key=lambda each: max(_port_seconds(place, each).values()))
+    place, unit = source.place, element_bytes(op.operand)
+    by_part: defaultdict[int, list[Task]] = defaultdict(list)
+    for task in op.tasks_in_turn or ():
+        by_part[task.part].append(task)
+    if by_part:
+        timed = [(task_seconds(tasks, unit, place.routes), tasks) for tasks in by_part.values()]
+        seconds, tasks = max(timed, key=lambda pair: pair[0])
+        edges = [(a, b, float(task.elements * unit)) for task in tasks for a, b in pairwise(_chain(task))]
+    else:
+        edges = [(place.ranks[0], target.place.ranks[0], value_bytes(op.operand) / _parts(place))]
+        seconds = max(_port_seconds(place, edges).values()) + place.routes.between(*edges[0][:2]).latency
     latency = max(place.routes.between(sender, receiver).latency for sender, receiver, _ in edges)
     sent: defaultdict[int, float] = defaultdict(float)
     for sender, _, size in edges:
         sent[sender] += size
-    seconds = latency + max(_port_seconds(place, edges).values())
     return Traffic(op, TRANSFER, (source, target), (), seconds, latency, max(sent.values()), tuple(edges))
 
 
-def _edges_by_part(op: TransferOp) -> dict[int, list[tuple[int, int, float]]]:
-    """By part, who sends how many bytes to whom: a slice is handed on from receiver to receiver."""
-    found: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)
-    for task in (each.data for each in op.tasks or ()):
-        size = float(task.elements * element_bytes(op.operand))
-        for sender, receiver in zip((task.sender, *task.receivers), task.receivers, strict=False):
-            found[task.part].append((sender, receiver, size))
-    return found
+def _chain(task: Task) -> tuple[int, ...]:
+    return task.sender, *task.receivers
 
 
 def _parts(place: Place) -> int:

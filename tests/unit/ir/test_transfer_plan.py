@@ -1,8 +1,8 @@
 """Plans of transfers: bit-exact delivery, and one copy for each receiving host."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -10,25 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.port_schedule import Order
 from shardwright.ir.sharding import DimSharding, Sharding
+from shardwright.ir.task_order import in_turn, listed_by_slice
 from shardwright.ir.transfer_plan import (
     Method,
-    Order,
     Placed,
+    Sites,
     WantedSlice,
     crossings,
     least_crossings,
+    least_nic_time,
+    nic_time,
     plan,
-    seconds,
     units,
 )
-from shardwright.ir.unit_tasks import Grid
+from shardwright.ir.unit_tasks import Grid, Task
 from shardwright.lowering.interpreter.local_values import assemble, split
 from shardwright.lowering.interpreter.transfers import deliver
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "cross_mesh_cases.json").read_text())["cases"]
 METHODS: tuple[Method, ...] = ("broadcast", "send_recv", "local_allgather", "global_allgather")
-ORDERS: tuple[Order, ...] = ("naive", "greedy", "randomized", "dfs")
+ORDERS: tuple[Order, ...] = ("best", "exact", "naive", "greedy", "dispatch", "randomized", "dfs")
 
 
 def placed(mesh: Mesh, sharding: Sharding, first: int = 0) -> Placed:
@@ -49,11 +52,11 @@ def hosts_of(mesh: Mesh, first_rank: int, first_host: int) -> dict[int, int]:
     return {first_rank + i: first_host + i // row for i in range(mesh.device_count)}
 
 
-def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: list[object]) -> bool:
+def is_delivered(shape: tuple[int, ...], source: Placed, target: Placed, tasks: Sequence[Task]) -> bool:
     """Whether the tasks bring every receiver its part, bit by bit."""
     value = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     sent = split(value, source.sharding, source.grid.mesh)
-    arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)  # pyright: ignore[reportArgumentType]
+    arrived = deliver(tasks, sent, source.grid, target.sharding, target.grid)
     return torch.equal(assemble(arrived, check=True), value)
 
 
@@ -67,8 +70,8 @@ def test_cases_of_the_paper(name: str, method: Method):
     hosts = hosts_of(source.grid.mesh, 0, 0) | hosts_of(target.grid.mesh, ranks, 100)
     shape = tuple(case["shape"])
     found = units(shape, source, target)
-    tasks = plan(found, hosts, method)
-    assert is_delivered(shape, source, target, list(tasks))
+    tasks = plan(found, Sites(hosts), method)
+    assert is_delivered(shape, source, target, tasks)
     crossing, least = crossings(tasks, hosts), least_crossings(found, hosts)
     if method in ("broadcast", "local_allgather"):
         assert crossing == least
@@ -77,6 +80,7 @@ def test_cases_of_the_paper(name: str, method: Method):
         receivers = {hosts[rank] for rank in target.grid.ranks}
         into = [sum(u.elements for u in found if host in {hosts[r] for r in u.receivers}) for host in receivers]
         assert crossing == sum(into)
+        assert nic_time(tasks, Sites(hosts)) == least_nic_time(found, Sites(hosts))
 
 
 def even_or_not(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> Sharding:
@@ -106,8 +110,21 @@ def test_uneven_and_empty_parts(data: st.DataObject, one: Mesh, other: Mesh, met
     near = data.draw(st.booleans())
     hosts = hosts_of(one, 0, 0) | hosts_of(other, ranks, 0 if near else 10)
     found = units(shape, source, target)
-    tasks = plan(found, hosts, method, order)
-    assert is_delivered(shape, source, target, list(tasks))
+    several = data.draw(st.booleans())
+    sites = Sites(hosts, {rank: rank // 2 + 50 * host for rank, host in hosts.items()} if several else None)
+    tasks = plan(found, sites, method, order)
+    assert is_delivered(shape, source, target, tasks)
+    assert nic_time(tasks, sites) >= least_nic_time(found, sites)
+    by_slice, lists = listed_by_slice(tasks, sites.nic)
+    assert sorted(map(str, by_slice)) == sorted(map(str, tasks))
+    again = in_turn(by_slice, lists)
+    for rank in hosts:
+        mine = [[task for task in each if rank in (task.sender, *task.receivers)] for each in (tasks, again)]
+        assert mine[0] == mine[1]
+    if lists is not None:
+        lists.verify(by_slice)
+    if sites.nics is None:
+        assert nic_time(again, sites) == nic_time(tasks, sites)
     assert all(task.sender not in task.receivers for task in tasks)
     if method == "broadcast" and order != "naive":
         assert crossings(tasks, hosts) == least_crossings(found, hosts)
@@ -117,8 +134,8 @@ def test_what_hosts_hold_does_not_cross():
     source, target = placed(Mesh.of(gpu=4), Sharding.of([[]])), placed(Mesh.of(gpu=4), Sharding.of([[]]), 4)
     hosts = dict(zip(range(8), (0, 0, 1, 1, 0, 1, 1, 2), strict=True))
     found = units((5,), source, target)
-    tasks = plan(found, hosts)
-    assert is_delivered((5,), source, target, list(tasks))
+    tasks = plan(found, Sites(hosts))
+    assert is_delivered((5,), source, target, tasks)
     assert crossings(tasks, hosts) == least_crossings(found, hosts) == 5
 
 
@@ -129,7 +146,7 @@ def test_parts_of_time_are_sent_apart():
     found = units((4, 4), source, target)
     assert sorted({unit.part for unit in found}) == [0, 1]
     assert [unit.box for unit in found if unit.part == 1] == [((2, 4), (0, 2)), ((2, 4), (2, 4))]
-    assert is_delivered((4, 4), source, target, list(plan(found, dict.fromkeys(range(4), 0))))
+    assert is_delivered((4, 4), source, target, plan(found, Sites(dict.fromkeys(range(4), 0))))
 
 
 def test_what_is_there_once_is_sent_once():
@@ -137,33 +154,45 @@ def test_what_is_there_once_is_sent_once():
     source, target = placed(mesh, Sharding.of([["gpu"]])), placed(mesh, Sharding.of([[]]), 2)
     found = units((4,), source, target)
     assert [unit.part for unit in found] == [0, 0]
-    assert is_delivered((4,), source, target, list(plan(found, dict.fromkeys(range(4), 0))))
+    assert is_delivered((4,), source, target, plan(found, Sites(dict.fromkeys(range(4), 0))))
 
 
 def test_senders_share_the_load_of_their_hosts():
     boxes = [((i, i + 1),) for i in range(8)]
     given_units = [WantedSlice(0, box, (0, 1, 2, 3), (8 + i % 4,)) for i, box in enumerate(boxes)]
     hosts = {0: 0, 1: 0, 2: 1, 3: 1, 8: 10, 9: 10, 10: 11, 11: 11}
-    tasks = plan(given_units, hosts)
+    tasks = plan(given_units, Sites(hosts))
     assert sorted(task.sender for task in tasks) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert {task.sender for task in plan(given_units, hosts, order="naive")} == {0}
+    assert {task.sender for task in plan(given_units, Sites(hosts), order="naive")} == {0}
 
 
-def test_search_orders_are_no_slower_than_greedy():
-    random = Random(0)
-    for _ in range(10):
-        given_units = [
-            WantedSlice(0, ((0, random.randint(1, 5)),), tuple(random.sample(range(4), 2)), (8 + random.randrange(4),))
-            for _ in range(6)
-        ]
-        hosts = {rank: rank for rank in (*range(4), *range(8, 12))}
+def test_hosts_take_slices_in_by_all_their_nics():
+    hosts = {rank: rank // 4 for rank in range(8)}
+    given_units = [WantedSlice(0, ((i, i + 1),), (i,), (4, 5, 6, 7)) for i in range(4)]
+    for nics, time in (({rank: rank for rank in range(8)}, 1), ({rank: rank // 2 for rank in range(8)}, 2), (None, 4)):
+        sites = Sites(hosts, nics)
+        tasks = plan(given_units, sites)
+        assert nic_time(tasks, sites) == least_nic_time(given_units, sites) == time
+    entries = [task.receivers[0] for task in plan(given_units, Sites(hosts, {rank: rank for rank in range(8)}))]
+    assert sorted(entries) == [4, 5, 6, 7]
 
-        def time(order: Order, given_units: list[WantedSlice] = given_units, hosts: dict[int, int] = hosts) -> float:
-            tasks = plan(given_units, hosts, order=order)
-            pairs = [(WantedSlice(0, t.slice, (), t.receivers), t.sender) for t in tasks]
-            return seconds(pairs, hosts)
 
-        assert time("dfs") <= min(time("greedy"), time("randomized"), time("naive"))
+def test_units_are_cut_where_senders_cannot_share_them_whole():
+    sites = Sites({0: 0, 1: 1, 2: 2, 3: 3, 4: 4})
+    given_units = [WantedSlice(0, ((10 * i, 10 * i + 10), (0, 3)), (0, 1), (2 + i,)) for i in range(3)]
+    assert least_nic_time(given_units, sites) == 45
+    tasks = plan(given_units, sites)
+    assert nic_time(tasks, sites) == 45
+    assert sorted(task.slice for task in tasks) == [((a, a + 5), (0, 3)) for a in range(0, 30, 5)]
+    assert nic_time(plan(given_units, sites, order="dfs"), sites) == 60
+
+
+def test_devices_of_a_host_take_turns():
+    given_units = [WantedSlice(0, ((4 * i + j, 4 * i + j + 1),), (i,), (4 + j,)) for i in range(4) for j in range(4)]
+    tasks = plan(given_units, Sites(dict.fromkeys(range(8), 0)))
+    own_hosts = Sites({rank: rank for rank in range(8)})
+    assert nic_time(tasks, own_hosts) == 4
+    assert nic_time(plan(given_units, own_hosts, order="naive"), own_hosts) == 7
 
 
 @pytest.mark.parametrize(

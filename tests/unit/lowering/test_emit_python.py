@@ -115,3 +115,18 @@ def test_temporal_axis_is_refused() -> None:
     head = HEAD.replace('"dp"=2', '"dp"=2 temporal')
     body = SUM + '  %loss = spmd.all_reduce [{"dp"}] %sum out_sharding = <@mesh, []> : tensor<f32>'
     assert "split over time" in refused(body, head=head)
+
+
+def test_tasks_of_a_transfer_are_in_their_order() -> None:
+    path = GOLDEN / "stages.mlir"
+    at = '%g.at0 = pipe.transfer "g" %g to @stage0 out_sharding = <@stage0, [{"micro"}, {}]>'
+    before, found, after = path.read_text().partition(at)
+    tasks, closing, rest = after.partition("]>]")
+    order = " order = <[0]: [1, 3, 0, 2], [1]: [0, 2], [2]: [1, 3]>"
+    module = parse(before + found + tasks + closing + order + rest, context(), str(path))
+    module.verify()
+    text = emit(module, "stages")
+    begins = ["rt.Task(0, ((1, 2), (0, 3)), 2", "rt.Task(1, ((3, 4), (0, 3)), 2", "rt.Task(0, ((0, 1), (0, 3)), 1"]
+    places = [text.index(each) for each in begins]
+    assert places == sorted(places)
+    check_numbers(module, text)

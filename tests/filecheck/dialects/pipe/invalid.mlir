@@ -45,6 +45,83 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{has Task(part=0, slice=((0, 2),), sender=0, receivers=(2, 3)) twice}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [0:2], 0 to [2, 3]>]
+    order = <[0]: [0, 1], [2, 3]: [0, 1]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order ranks [2, 3] lack task 1}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
+    order = <[0, 1]: [0, 1], [2, 3]: [0]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order ranks [2, 3] have task 0 twice}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
+    order = <[0, 1]: [0, 1], [2, 3]: [0, 1, 0]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order ranks [0] have task 1, in which none of them takes part}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
+    order = <[0]: [0, 1], [1]: [1], [2, 3]: [0, 1]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order ranks [0] have task 0, in which none of them takes part}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]>
+    order = <[0]: [0]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order rank 3 takes part in task 0 and is in no list}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
+    order = <[0, 1]: [0, 1], [2]: [0, 1]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
+spmd.mesh @a = <["gpu"=2]>
+spmd.mesh @b = <["gpu"=2]> on [2, 3]
+func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@a, [{"gpu"}]>}) -> tensor<4xf32> {
+  // expected-error@+1 {{in its order ranks [3] do task 1 before task 0 and ranks [2] do task 0 before task 1: each would wait for the other}}
+  %y = pipe.transfer "h" %x to @b out_sharding = <@b, [{}]> tasks = [#pipe.task<part 0, [0:2], 0 to [2, 3]>, #pipe.task<part 0, [2:4], 1 to [2, 3]>]
+    order = <[0]: [0], [1]: [1], [2]: [0, 1], [3]: [1, 0]> : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
 func.func @f(%x: tensor<4xf32>) -> tensor<8xf32> {
   // expected-error@+1 {{'pipe.fragment' "loop" has other results than its 'pipe.yield' hands on}}
   %y = pipe.fragment "loop" over "micro" -> tensor<8xf32> {
