@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -101,6 +103,7 @@ class Job:
 
 def run(settings: Settings, stage: Stage) -> None:
     """Go through the cases of a stage that its journal lacks, as one rank."""
+    faulthandler.register(signal.SIGUSR1)
     journal = journal_of(settings.out, stage.name)
     if settings.cpu or not torch.cuda.is_available():
         torch.set_num_threads(1)

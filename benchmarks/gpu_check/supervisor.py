@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +34,13 @@ GRACE = 20.0
 
 MOST_RESTARTS = 6
 _LOOK = 0.1
+"""Seconds between two looks at a process."""
+
+_WRITES = 3.0
+"""Seconds for which a rank that is ended lives on, so that all that are late write where they are: one that misses
+another ends at once."""
+
+_ORPHANED = "was ended, for another rank had failed"
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 2000
 
 
@@ -53,9 +61,11 @@ class Ended:
     tail: str
 
     @property
-    def is_cause(self) -> bool:
-        """Whether it failed by itself."""
-        return self.code != 0 and not self.reason
+    def order(self) -> int:
+        """How far it is from the cause: it was late, a signal killed it, it said something, it only missed another."""
+        if self.reason:
+            return 3 if self.reason == _ORPHANED else 0
+        return 1 if self.code < 0 else 2 if self.tail else 3
 
     def __str__(self) -> str:
         how = f"was killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"ended with code {self.code}"
@@ -65,11 +75,10 @@ class Ended:
 
 
 def cause(ended: Sequence[Ended]) -> str:
-    """What to say of a launch that failed: of ranks that a signal killed, else of those whose logs say something."""
-    failed = [each for each in ended if each.is_cause] or [each for each in ended if each.code != 0]
-    killed = [each for each in failed if each.code < 0]
-    chosen = killed or [each for each in failed if each.tail] or failed
-    return "\n".join(map(str, chosen[:2]))
+    """What to say of a launch that failed: of the first two of those ranks that are the nearest to the cause."""
+    failed = [each for each in ended if each.code != 0]
+    nearest = min(each.order for each in failed)
+    return "\n".join(str(each) for each in [each for each in failed if each.order == nearest][:2])
 
 
 class Supervisor:
@@ -166,7 +175,7 @@ class Supervisor:
             if another is None and self._store.check([failed]):
                 another = now
             if another is not None and now - another > GRACE:
-                return _end(process, "was ended, for another rank had failed")
+                return _end(process, _ORPHANED)
             if now > deadline:
                 self._store.set(failed, "1")
                 return _end(process, f"was ended after {self._settings.timeout:g} s (--timeout)")
@@ -192,6 +201,10 @@ def _tool(stage: Stage) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes], reason: str) -> str:
+    """End a process that first writes to its log where it is."""
+    process.send_signal(signal.SIGUSR1)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_WRITES)
     process.kill()
     process.wait()
     return reason

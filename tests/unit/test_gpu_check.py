@@ -115,6 +115,8 @@ def test_a_killed_rank_is_named_before_those_that_miss_it():
     assert cause([missing, killed, ended]) == "rank 1 was killed by SIGKILL"
     assert cause([missing, Ended(3, 1, "", "")]).startswith("rank 0 ended with code 1:\nlost the connection")
     assert cause([ended]) == "rank 2 was ended, for another rank had failed"
+    late = Ended(2, -9, "was ended after 60 s (--timeout)", 'File "ours.py", line 3')
+    assert cause([missing, killed, late]) == 'rank 2 was ended after 60 s (--timeout):\nFile "ours.py", line 3'
 
 
 def test_the_command_line_chooses_stages(capsys: pytest.CaptureFixture[str]):
