@@ -62,6 +62,7 @@ class Environment:
                 "backend": backend_of(job.device),
                 "hosts (with ranks)": listed,
                 "cores of the first": cores,
+                "its load before": f"{os.getloadavg()[1]:.1f}",
                 "platform": platform.platform(),
             },
         )

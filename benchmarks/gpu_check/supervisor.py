@@ -213,7 +213,9 @@ def _end(process: subprocess.Popen[bytes], reason: str) -> str:
 def _environment(stage: Stage, settings: Settings, address: str, port: str) -> Mapping[str, str]:
     """Of a rank: the place of its supervisor in the job, and a store of its own."""
     made = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": port, "PYTHONUNBUFFERED": "1", **stage.environment}
-    made.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    # torchrun's store and its file of errors are for supervisors: an error of a rank is a row of the report.
+    for name in ("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"):
+        made.pop(name, None)
     folder = str(Path(__file__).resolve().parents[1])
     made["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     if settings.cpu:
