@@ -147,7 +147,7 @@ class Equality:
         if self._job.rank != 0:
             return Row(case, "measured")
         eager = _eager_errors(given, self._job.device) if each.mixed else {}
-        return _row(case, given, worst, eager, TOLERANCES[self._job.device.type][each.dtype])
+        return judged(case, given, worst, eager, TOLERANCES[self._job.device.type][each.dtype])
 
 
 def _plain_run(case: CheckCase, device: torch.device) -> EagerRun:
@@ -165,14 +165,22 @@ def _eager_errors(case: CheckCase, device: torch.device) -> dict[str, Worst]:
     return worst
 
 
-def _row(
+def judged(
     case: str, given: CheckCase, worst: Mapping[str, Worst], eager: Mapping[str, Worst], tolerance: float
 ) -> Row:
-    """The verdict, with the errors by kind of value."""
+    """
+    The verdict on a case.
+
+    Args:
+        worst: by kind of value the largest error.
+        eager: the same of one device in mixed precision, from which limits follow; empty where the tolerance is one.
+    """
     compared = result_of(given, dict(worst), tolerance).errors
     limits = {each.kind: max(MARGIN * eager[each.kind].error, FLOOR) if eager else tolerance for each in compared}
     wrong = [each for each in compared if not each.error <= limits[each.kind]]
     errors = {each.kind: each.error for each in compared}
+    if missing := {"loss", "gradient"} - errors.keys():
+        return Row(case, "failed", {}, f"not compared: {', '.join(sorted(missing))}")
     figures = {
         "steps": given.steps,
         "dtype": "bfloat16" if eager else str(given.dtype).removeprefix("torch."),
@@ -181,8 +189,6 @@ def _row(
         "largest other error": max((e for kind, e in errors.items() if kind not in ("loss", "gradient")), default=0.0),
         "tolerance": max(limits.values()),
     }
-    if not {"loss", "gradient"} <= limits.keys():
-        return Row(case, "failed", figures, "neither loss nor gradients were compared")
     said = (f"{w.kind} of {w.name} is off by {w.error:.2g} in step {w.step}, above {limits[w.kind]:.2g}" for w in wrong)
     return Row(case, "failed" if wrong else "passed", figures, "; ".join(said))
 

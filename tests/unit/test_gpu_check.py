@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_check.equality import EVERY, QUICK, listed
+from gpu_check.equality import EVERY, MARGIN, QUICK, judged, listed
 from gpu_check.journal import Journal
 from gpu_check.programs import FAMILIES, forms
 from gpu_check.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, markdown, page, read_status, write
@@ -20,6 +20,10 @@ from gpu_check.results import Row, StageResult, Verdict, exit_status, verdict_of
 from gpu_check.settings import Settings, parse
 from gpu_check.stages import STAGES
 from gpu_check.supervisor import Ended, cause
+
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.comparison import Worst
+from shardwright.ir.mesh import Mesh
 
 ROOT = Path(__file__).parents[2]
 FOUND = (
@@ -135,12 +139,32 @@ def test_the_command_line_chooses_stages(capsys: pytest.CaptureFixture[str]):
         assert message in capsys.readouterr().err
 
 
+def errors(**by_kind: float) -> dict[str, Worst]:
+    return {kind: Worst(kind, error, "h.0.weight", 2) for kind, error in by_kind.items()}
+
+
+@pytest.mark.parametrize(
+    ("found", "eager", "note"),
+    [
+        (errors(loss=1e-7, gradient=9e-6), {}, ""),
+        (errors(loss=1e-7, gradient=2e-5), {}, "gradient of h.0.weight is off by 2e-05 in step 2, above 1e-05"),
+        (errors(loss=float("nan"), gradient=0.0), {}, "loss of h.0.weight is off by nan in step 2, above 1e-05"),
+        (errors(loss=1e-3, gradient=0.02 * MARGIN), errors(loss=1e-5, gradient=0.02), ""),
+        (errors(loss=1e-3, gradient=0.1), errors(loss=1e-5, gradient=0.02), "gradient of h.0.weight is off by 0.1"),
+        (errors(loss=1e-7), {}, "not compared: gradient"),
+    ],
+)
+def test_what_is_off_by_more_than_its_limit_fails(found: dict[str, Worst], eager: dict[str, Worst], note: str):
+    case = CheckCase("gpt2-tiny", Mesh.of(gpu=2), "dp", optimizer="sgd")
+    row = judged("case", case, found, eager, 1e-5)
+    assert row.verdict == ("failed" if note else "passed")
+    assert row.note.startswith(note)
+
+
 class _Ranks:
     """As a `Job`, for what asks only for the number of ranks."""
 
     def __init__(self, world: int, *, has_grid: bool) -> None:
-        from shardwright.ir.mesh import Mesh
-
         self.world = world
         self.mesh = lambda: Mesh.of(gpu=world)
         self.grid = lambda: Mesh.of(node=2, gpu=world // 2) if has_grid else None
