@@ -18,10 +18,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types filecheck unit bench docs clean
+.PHONY: help setup demo test lint types filecheck unit bench gpu-check docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make the virtual environment and install the package with its tools into it
 
@@ -50,6 +50,9 @@ filecheck: setup ## The IR tests: one small file per behaviour, run by lit
 # (a launch of several processes, above all) is made once.
 unit: setup ## The Python tests, those on several processes included
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations 15 tests
+
+gpu-check: setup ## The check on the GPUs of this machine, on CPUs where it has none; options in GPU_CHECK_ARGS
+	PYTHONPATH=benchmarks $(BIN)/python -m gpu_check $(GPU_CHECK_ARGS)
 
 bench: setup ## The measurements; each writes its table and plot
 	set -e; for script in benchmarks/[!_]*.py benchmarks/papers/[!_]*.py; do $(BIN)/python $$script; done

@@ -146,9 +146,11 @@ class TrainingStep:
             )
         return model
 
-    def compute(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The scalar loss of `model` on `batch` and the metrics, in eager PyTorch."""
-        return compute_step(model, self.loss, batch, self.metrics, self.precision)
+    def compute(
+        self, model: nn.Module, batch: Batch, device_type: str = "cpu"
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The scalar loss of `model` on `batch` and the metrics, in eager PyTorch on a type of device."""
+        return compute_step(model, self.loss, batch, self.metrics, self.precision, device_type)
 
     def compute_loss(self, model: nn.Module, batch: Batch | None = None) -> torch.Tensor:
         """The scalar loss of `model` on `batch` (the example batch by default), in eager PyTorch."""

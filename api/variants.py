@@ -103,11 +103,11 @@ class Connections:
     handles: Handles = field(default_factory=dict[tuple[int, ...], Any])
     lines: Lines | None = None
 
-    def connect(self, stages: Sequence[Stage]) -> Any:
-        """The communicator of a program; every rank must call this."""
+    def connect(self, stages: Sequence[Stage], *, checked: bool = False) -> Any:
+        """The communicator of a program, `checked` or not; every rank must call this."""
         if len(stages) > 1 and self.lines is None:
             self.lines = Lines()
-        return connect(stages, self.device, lines=self.lines, handles=self.handles)
+        return connect(stages, self.device, lines=self.lines, handles=self.handles, checked=checked)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from _peak_memory import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
 from _report import RESULTS, publish
@@ -28,7 +29,6 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.resnet import ResNetConfig, resnet_step
 from shardwright.runtime import Executor, Stage, run_ranks
-from shardwright.runtime.memory_meter import MemoryMeter
 from shardwright.runtime.stages import connect
 
 MIB = 2**20
@@ -107,26 +107,7 @@ def _peak(step: TrainingStep, text: str) -> tuple[int, str]:
     batch = {str(i): item for i, item in enumerate(step.batch)} if isinstance(step.batch, tuple) else dict(step.batch)
     for _ in range(2):
         executor.step(batch)
-    kept = [executor.local(value) for value in executor.plan.inputs if value.role in KEPT]
-    meter = MemoryMeter([*kept, *_own_rows(executor, batch)], _tensors(batch))
-    with meter:
-        executor.step(batch)
-    return meter.peak, meter.peak_op
-
-
-KEPT = ("param", "buffer", "state", "step_count", "constant")
-"""The roles of what a rank keeps between steps."""
-
-
-def _tensors(batch: dict[str, Any]) -> list[torch.Tensor]:
-    return [item for item in batch.values() if isinstance(item, torch.Tensor)]
-
-
-def _own_rows(executor: Executor, batch: dict[str, Any]) -> list[torch.Tensor]:
-    """Memory as large as what a rank needs of the batch, where it only looks at it: data loaders give each its own."""
-    lent = {tensor.untyped_storage().data_ptr() for tensor in _tensors(batch)}
-    parts = [executor._batch_part(value, batch) for value in executor.plan.inputs if value.role == "batch"]
-    return [part.clone() for part in parts if part.untyped_storage().data_ptr() in lent]
+    return peak_by_tensors(executor, batch)
 
 
 def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:

@@ -11,20 +11,10 @@ makes a whole step out of the noise of a gradient that should be zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from ...lowering.capture.calling import Batch
 from .cases import SEED, CheckCase, CheckResult, imported, plan_case, result_of
-from .comparison import StepValues, Worst, largest, measure
+from .comparison import Worst, largest, measure
 from .reference import EagerRun
-
-
-class TrainingRun(Protocol):
-    """Something that trains: on one device, on ranks or interpreted."""
-
-    def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
-        """Train one step, its learning rates multiplied by a factor, and return full results."""
-        ...
 
 
 def check_interpreted(case: CheckCase, tolerance: float | None = None) -> CheckResult:

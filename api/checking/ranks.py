@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -22,7 +22,7 @@ from ...runtime.stages import Stage, connect
 from ...runtime.transfers import Lines
 from .cases import SEED, CheckCase, capture_key, compile_case, imported
 from .comparison import Place, Worst, assemble, largest, measure
-from .reference import EagerRun
+from .reference import EagerRun, TrainingRun
 
 PACKAGE = __name__.split(".", maxsplit=1)[0]
 COMPARED = {
@@ -47,7 +47,7 @@ def check_all(cases: Sequence[CheckCase]) -> list[str | dict[str, Worst]]:
             results.append(program)
             continue
         try:
-            results.append(_compared(case, Executor(program, next(connected))))
+            results.append(compare_case(case, Executor(program, next(connected))))
         except Exception as error:
             raise RuntimeError(f"while running {case}: {error}") from error
     return results
@@ -59,14 +59,15 @@ def _programs(cases: Sequence[CheckCase]) -> list[tuple[bool, str]]:
     mine: dict[int, tuple[bool, str]] = {}
     for index, case in enumerate(cases):
         if captures.index(capture_key(case)) % dist.get_world_size() == dist.get_rank():
-            mine[index] = _program(case)
+            mine[index] = program_of(case)
     shares: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shares, mine)
     everything = {index: program for share in shares for index, program in share.items()}
     return [everything[index] for index in range(len(cases))]
 
 
-def _program(case: CheckCase) -> tuple[bool, str]:
+def program_of(case: CheckCase) -> tuple[bool, str]:
+    """The program of a case; or False, and why there is none."""
     try:
         return True, compile_case(case, imported(case)).program
     except Exception as error:
@@ -91,11 +92,22 @@ def _communicators(programs: Sequence[Sequence[Stage]]) -> Iterator[Communicator
         yield connect(program, lines=lines) if len(program) > 1 else shared[program[0].plan.mesh]
 
 
-def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
-    """On rank 0 the largest errors of a case; nothing on the others."""
-    step, me = case.training_step(), dist.get_rank()
+def compare_case(
+    case: CheckCase, executor: Executor, reference: Callable[[], TrainingRun] | None = None
+) -> dict[str, Worst]:
+    """
+    Train a case on the ranks of this job; every rank must call this.
+
+    Args:
+        executor: of the case's program.
+        reference: what makes the run on one device; None is eager PyTorch on the device of rank 0.
+
+    Returns:
+        On rank 0 the largest error of every kind of value; nothing on the others.
+    """
+    step, me, device = case.training_step(), dist.get_rank(), executor.comm.device
     executor.initialize(step.model, SEED)
-    reference = EagerRun(step, case.dtype, SEED) if me == 0 else None
+    expected_by = (reference() if reference else EagerRun(step, case.dtype, SEED, device)) if me == 0 else None
     mine = _compared_values(executor.plan)
     places = _places(executor.plans)
     worst: dict[str, Worst] = {}
@@ -105,9 +117,10 @@ def _compared(case: CheckCase, executor: Executor) -> dict[str, Worst]:
         held = {key: _local(executor, value, loss) for key, value in mine.items()}
         packed: list[Any] | None = [None] * dist.get_world_size() if me == 0 else None
         dist.gather_object(_pack(held), packed)
-        if reference is not None and packed is not None:
+        if expected_by is not None and packed is not None:
             by_rank = [_unpack(each) for each in packed]
-            expected = reference.step(batch, case.factor(number))
+            made = expected_by.step(batch, case.factor(number))
+            expected = {key: value.cpu() for key, value in made.items()}
             found = {
                 key: assemble(expected[key], [(place, by_rank[rank][key]) for rank, place in where])
                 for key, where in places.items()
@@ -123,12 +136,12 @@ _Packed: TypeAlias = dict[torch.dtype, tuple[torch.Tensor, list[tuple[_Key, torc
 
 
 def _pack(tensors: Mapping[_Key, torch.Tensor]) -> _Packed:
-    """One tensor for each dtype: pickling takes as long for one of few elements as for one of many."""
+    """One tensor for each dtype, on the host: pickling takes as long for one of few elements as for one of many."""
     by_dtype: dict[torch.dtype, dict[_Key, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         by_dtype.setdefault(tensor.dtype, {})[key] = tensor
     return {
-        dtype: (torch.cat([each.flatten() for each in some.values()]), [(key, some[key].shape) for key in some])
+        dtype: (torch.cat([each.flatten() for each in some.values()]).cpu(), [(key, some[key].shape) for key in some])
         for dtype, some in by_dtype.items()
     }
 

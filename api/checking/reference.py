@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -31,21 +31,33 @@ _FIRST_SEED = 2
 switches a part of the gradient on or off, and float32 runs differ by a tenth."""
 
 
+class TrainingRun(Protocol):
+    """Something that trains: on one device, on ranks or interpreted."""
+
+    def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
+        """Train one step, its learning rates multiplied by a factor, and return full results."""
+        ...
+
+
 class EagerRun:
     """
     A run of a training step on one device, from the weights that `seed` gives, with its random numbers.
 
     Args:
         dtype: what every floating-point parameter and buffer becomes; None keeps each.
+        device: where it computes; weights are drawn on the CPU for each.
     """
 
-    def __init__(self, step: TrainingStep, dtype: torch.dtype | None, seed: int) -> None:
+    def __init__(
+        self, step: TrainingStep, dtype: torch.dtype | None, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
         torch.manual_seed(seed)
         model = copy.deepcopy(step.model) if isinstance(step.model, nn.Module) else step.build_model()
-        self.model = model.to(dtype) if dtype is not None else model
+        self._device = torch.device(device)
+        self.model = model.to(self._device, dtype)
         self._step, self._seed, self._steps = step, seed, 0
         self._optimizer = build_optimizer(step.optimizer, dict(self.model.named_parameters()))
-        self._scaler = _scaler(step)
+        self._scaler = _scaler(step, self._device)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:
@@ -56,7 +68,7 @@ class EagerRun:
         buffers = self.model.named_buffers() if self._step.skip_non_finite else ()
         before = {name: buffer.clone() for name, buffer in buffers}
         with counter_random(self._seed, self._steps):
-            loss, measured = self._step.compute(self.model, batch)
+            loss, measured = self._step.compute(self.model, _moved(batch, self._device), self._device.type)
         self._steps += 1
         self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._optimizer)
@@ -99,10 +111,17 @@ class EagerRun:
         return {NORM: norm}
 
 
-def _scaler(step: TrainingStep) -> torch.amp.GradScaler:
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    items = {
+        name: item.to(device) if isinstance(item, torch.Tensor) else item for name, item in batch_items(batch).items()
+    }
+    return items if isinstance(batch, dict) else type(batch)(items.values())
+
+
+def _scaler(step: TrainingStep, device: torch.device) -> torch.amp.GradScaler:
     """What scales the loss of a step, if anything does."""
     settings = asdict(step.loss_scaling or LossScaling())
-    return torch.amp.GradScaler("cpu", **settings, enabled=step.precision == "fp16-mixed")
+    return torch.amp.GradScaler(device.type, **settings, enabled=step.precision == "fp16-mixed")
 
 
 def with_optimizer(step: TrainingStep, name: str | None) -> TrainingStep:

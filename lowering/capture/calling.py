@@ -76,6 +76,7 @@ def compute_step(
     batch: Batch,
     metrics: Callable[..., Any] | None,
     precision: Precision | None = None,
+    device_type: str = "cpu",
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """
     Run the model and return its scalar loss, and the metrics of what it gave, which no gradient goes through.
@@ -84,11 +85,12 @@ def compute_step(
         metrics: a function of the model's result and of the labels, or of the batch where the model computes its loss.
         precision: ``bf16-mixed`` or ``fp16-mixed`` runs model and loss under ``torch.autocast`` to bfloat16 or float16;
             None as the tensors are.
+        device_type: of the tensors, which says whose table of ops `precision` follows; steps are captured on the CPU.
 
     Raises:
         CallError: the loss is not one floating-point number, or the metrics are no tensors by name.
     """
-    with _autocast(precision):
+    with _autocast(precision, device_type):
         return _computed(model, loss, batch, metrics)
 
 
@@ -110,7 +112,7 @@ def without_labels(batch: Batch, example: Batch) -> Batch:
     return tuple(batch[: len(example) - 1])
 
 
-def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
+def _autocast(precision: Precision | None, device_type: str = "cpu") -> AbstractContextManager[Any]:
     """
     Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.
 
@@ -120,7 +122,7 @@ def _autocast(precision: Precision | None) -> AbstractContextManager[Any]:
         return nullcontext()
     if precision not in PRECISIONS:
         raise CallError(f"precision is {precision!r}; expected one of {', '.join(map(repr, PRECISIONS))}, or None")
-    return torch.autocast("cpu", PRECISIONS[precision], cache_enabled=False)
+    return torch.autocast(device_type, PRECISIONS[precision], cache_enabled=False)
 
 
 def _computed(

@@ -1,0 +1,48 @@
+"""The most memory that a rank holds in a step: by the tensors of a CPU, by the allocator of a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.memory_meter import MemoryMeter
+
+KEPT = ("param", "buffer", "state", "step_count", "constant")
+"""The roles of what a rank keeps between steps."""
+
+
+def peak_by_tensors(executor: Executor, batch: dict[str, Any]) -> tuple[int, str]:
+    """The peak of a step in bytes, and the operation that made it, by the tensors that there are."""
+    kept = [executor.local(value) for value in executor.plan.inputs if value.role in KEPT]
+    meter = MemoryMeter([*kept, *_own_rows(executor, batch)], _tensors(batch))
+    with meter:
+        executor.step(batch)
+    return meter.peak, meter.peak_op
+
+
+def peak_by_allocator(executor: Executor, batch: dict[str, Any], before: int) -> int:
+    """
+    The peak of a step in bytes, by torch's allocator for CUDA.
+
+    Args:
+        before: the bytes that were allocated before the executor was made.
+    """
+    device = executor.comm.device
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    executor.step(batch)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _tensors(batch: dict[str, Any]) -> list[torch.Tensor]:
+    return [item for item in batch.values() if isinstance(item, torch.Tensor)]
+
+
+def _own_rows(executor: Executor, batch: dict[str, Any]) -> list[torch.Tensor]:
+    """Memory as large as what a rank needs of the batch, where it only looks at it: data loaders give each its own."""
+    lent = {tensor.untyped_storage().data_ptr() for tensor in _tensors(batch)}
+    parts = [executor._batch_part(value, batch) for value in executor.plan.inputs if value.role == "batch"]
+    return [part.clone() for part in parts if part.untyped_storage().data_ptr() in lent]

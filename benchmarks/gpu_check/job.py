@@ -1,0 +1,171 @@
+"""What each process of a stage does: join the others, and go through the cases of the stage with them."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from shardwright.ir.mesh import Mesh
+from shardwright.runtime.ending import fail, stay_on_loopback, watch_job
+from shardwright.runtime.faults import FaultBounds
+from shardwright.runtime.launch import process_group
+from shardwright.runtime.lifetime import die_with_parent
+from shardwright.runtime.profile.clock import Clock
+
+from .journal import journal_of
+from .settings import Settings
+from .stages import Stage
+
+if TYPE_CHECKING:
+    from shardwright.api.variants import Connections
+
+NAME = "gpu-check"
+BOUNDS = FaultBounds(silent=180.0, slow=0.0)
+"""Rank 0 computes references, and ranks plan, while others wait."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """
+    The ranks of a stage, as one of them.
+
+    Args:
+        device: of this rank.
+        clock: what ranks agree by; its methods are called by all of them in the same order.
+    """
+
+    settings: Settings
+    device: torch.device
+    clock: Clock
+
+    @cached_property
+    def connections(self) -> Connections:
+        """Of the programs that run one after the other: they share communicators of NCCL."""
+        from shardwright.api.variants import Connections
+
+        return Connections(self.device)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self.clock.rank
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return self.clock.world
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether ranks compute on GPUs."""
+        return self.device.type == "cuda"
+
+    def mesh(self) -> Mesh:
+        """One axis of all ranks."""
+        return Mesh.of(gpu=self.world)
+
+    def grid(self) -> Mesh | None:
+        """Two axes, hosts by ranks of each or 2 by the rest; None where the number of ranks has no such division."""
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        outer = self.world // local if self.world > local > 1 and self.world % local == 0 else 2
+        return Mesh.of(node=outer, gpu=self.world // outer) if self.world > 3 and self.world % outer == 0 else None
+
+    def divide(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        """What the tasks return, each of them done by one rank; all ranks get all results, pickled."""
+        mine = {at: task() for at, task in enumerate(tasks) if at % self.world == self.rank}
+        found = {at: result for share in self.clock.everyone(mine) for at, result in share.items()}
+        return [found[at] for at in range(len(tasks))]
+
+    def settle(self) -> None:
+        """Wait until the device has done what was queued."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def file(self, *parts: str) -> Path:
+        """A file of the report's folder, whose folder is made."""
+        path = self.settings.out.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def run(settings: Settings, stage: Stage) -> None:
+    """Go through the cases of a stage that its journal lacks, as one rank."""
+    faulthandler.register(signal.SIGUSR1)
+    journal = journal_of(settings.out, stage.name)
+    if settings.cpu or not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    with _joined(settings) as device, _traced():
+        job = Job(settings, device, Clock(device))
+        work = stage.load()(job)
+        done = [row.case for row in journal.rows()] if job.rank == 0 else []
+        done = job.clock.everyone(done)[0]
+        left = [case for case in work.cases if case not in done]
+        work.prepare(left)
+        for case in left:
+            if job.rank == 0:
+                journal.begin(case)
+            row = work.run(case)
+            if job.rank == 0:
+                journal.add(row)
+        job.clock.wait_for_all()
+
+
+@contextmanager
+def _traced() -> Generator[None, None, None]:
+    """Write the traceback of an error to the log of this rank, of which the job's message has the first line."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        raise
+
+
+@contextmanager
+def _joined(settings: Settings) -> Generator[torch.device, None, None]:
+    """The process group of the job, and the device of this rank."""
+    if settings.share_gpu == 1:
+        with process_group(NAME, BOUNDS) as device:
+            yield device
+        return
+    with _sharing(settings.share_gpu) as device:
+        yield device
+
+
+@contextmanager
+def _sharing(ranks_each: int) -> Generator[torch.device, None, None]:
+    """The same where several ranks share a GPU, which no job of the library does."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("--share-gpu: this node has no GPU that torch can use")
+    die_with_parent()
+    stay_on_loopback()
+    index = int(os.environ["LOCAL_RANK"]) // ranks_each
+    if index >= torch.cuda.device_count():
+        raise RuntimeError(f"--share-gpu {ranks_each}: there is no GPU {index}, there are {torch.cuda.device_count()}")
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=BOUNDS.start)))
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=world, timeout=BOUNDS.timeout)
+    watch = watch_job(NAME, BOUNDS)
+    try:
+        yield device
+    except BaseException as error:
+        if watch is None:
+            raise
+        fail(watch, error)
+        watch.end()
+    if watch is not None:
+        watch.close()
+    dist.destroy_process_group()

@@ -1,0 +1,117 @@
+"""Predicted against measured steps: by what was fitted to the profile, and by the plans' own ops, timed one by one."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from _figures_of_fit import relative_errors
+from _prediction_study import load_module, predicted_stages
+
+from shardwright.ir.cluster import Cluster
+from shardwright.passes.analysis.simulation.timeline import longest
+from shardwright.runtime.profile.journal import ProfileError
+from shardwright.runtime.profile.output import Output
+from shardwright.runtime.profile.session import ProfileRequest, profile_rank
+
+from .job import Job
+from .plans import MeasuredPlan, PlanCase, known_cases, make_plans
+from .profiling import measured_cluster
+from .programs import executor, on_device
+from .results import Figure, Row
+from .sizes import sized_step
+from .timing import seconds_in_turn
+
+STAGE = "prediction"
+_KINDS = ("dp", "zero3", "tp", "searched", "micro-batches", "2 stages, 1f1b")
+PLANS = (
+    *(PlanCase("gpt2", kind) for kind in _KINDS),
+    PlanCase("mlp", "dp"),
+    PlanCase("mlp", "searched"),
+    PlanCase("gpt2 bf16", "dp"),
+    PlanCase("gpt2 bf16", "zero3"),
+)
+QUICK = (PlanCase("gpt2", "dp"), PlanCase("gpt2", "zero3"))
+CHOICE = "which plan of gpt2 is the fastest"
+
+OP_SECONDS, QUICK_OP_SECONDS = 20.0, 6.0
+ROUNDS, QUICK_ROUNDS = 15, 5
+
+
+class Prediction:
+    """Plans for the measured cluster, times the ops of all plans, then the steps of each."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        given = QUICK if job.settings.quick else PLANS
+        # Processors compute in bfloat16 a hundred times as slowly.
+        self._by_name = known_cases(job, [each for each in given if job.is_cuda or "bf16" not in each.step])
+        self.cases: Sequence[str] = [*self._by_name, CHOICE]
+        self._plans: dict[str, MeasuredPlan] = {}
+        self._table: Cluster | None = None
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def prepare(self, cases: Sequence[str]) -> None:
+        """Plan, and time the plans' ops."""
+        mine = [case for case in cases if case in self._by_name]
+        known = measured_cluster(self._job)
+        plans = make_plans(self._job, STAGE, [self._by_name[case] for case in mine], known)
+        self._plans = dict(zip(mine, plans, strict=True))
+        self._table = self._timed(known, [plan for plan in plans if plan.program])
+
+    def _timed(self, known: Cluster, plans: Sequence[MeasuredPlan]) -> Cluster | None:
+        """The cluster with the measured times of the plans' ops; None where they cannot be had."""
+        samples = tuple({sample.work.key: sample for plan in plans for sample in plan.samples}.values())
+        rehearsals = tuple(plan.rehearsal for plan in plans if plan.rehearsal is not None)
+        seconds = QUICK_OP_SECONDS if self._job.settings.quick else OP_SECONDS
+        request = ProfileRequest(self._job.mesh(), samples, seconds, network=False, rehearsals=rehearsals)
+        journal = profile_rank(request, self._job.device)
+        try:
+            return Output(known.name, samples, known).profile(journal).cluster
+        except ProfileError:
+            return None
+
+    def run(self, case: str) -> Row:
+        """Measure the steps of a plan; at the end, say whether the one that is predicted to be the fastest is."""
+        if case == CHOICE:
+            return self._choice()
+        plan, job = self._plans[case], self._job
+        if plan.report is None:
+            return Row(case, "skipped", {}, f"no plan: {plan.refusal}")
+        step = sized_step(job, self._by_name[case].step)
+        made, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
+        rounds = QUICK_ROUNDS if job.settings.quick else ROUNDS
+        seconds = [each for (each,) in seconds_in_turn(job, [partial(made.step, batch)], rounds)]
+        del made
+        gc.collect()
+        measured, fitted = statistics.median(seconds), float(plan.report["predicted_step_s"])
+        figures: dict[str, Figure] = {"measured ms": 1e3 * measured, "predicted ms, by fit": 1e3 * fitted}
+        figures["error by fit, %"] = 100 * relative_errors([fitted], [measured])[0]
+        if job.rank == 0 and self._table is not None:
+            by_table = self._predicted(case, self._table)
+            figures["predicted ms, by timed ops"] = 1e3 * by_table
+            figures["error by timed ops, %"] = 100 * relative_errors([by_table], [measured])[0]
+            self._found[case] = (by_table, measured)
+        return Row(case, "measured", figures)
+
+    def _predicted(self, case: str, cluster: Cluster) -> float:
+        """The step of a plan by the measured times of its ops."""
+        module = load_module(self._job.settings.out / "programs" / STAGE / case / "step.mlir")
+        return longest(predicted_stages(module, replace(cluster), "table"))["step"]
+
+    def _choice(self) -> Row:
+        found = {case: both for case, both in self._found.items() if self._by_name[case].step == "gpt2"}
+        if len(found) < 2:
+            return Row(CHOICE, "skipped", {}, "fewer than two plans were both predicted and measured")
+        predicted, fastest = (min(found, key=lambda case: found[case][at]) for at in (0, 1))
+        slower = found[predicted][1] / found[fastest][1] - 1.0
+        said = f"predicted to be the fastest: {predicted}; measured: {fastest}"
+        return Row(CHOICE, "measured", {"slower than the fastest by, %": 100 * slower}, said)
+
+
+def make(job: Job) -> Prediction:
+    """The work of the stage `prediction`."""
+    return Prediction(job)

@@ -1,0 +1,119 @@
+"""The kinds of plans that the stages of the check run, for any number of ranks, and the programs of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.mesh import Mesh
+from shardwright.lowering.capture.calling import Batch, batch_items
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.models.registry import MODELS
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.stages import Stage
+
+from .job import Job
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from split_cluster import hosts_cluster, split_cluster
+
+__all__ = ["FAMILIES", "Form", "forms", "hosts_cluster", "split_cluster"]
+
+TINY = "-tiny"
+FAMILIES = tuple(name.removesuffix(TINY) for name in MODELS if name.endswith(TINY))
+"""Every family of shipped models, by the name of its smallest one without `TINY`."""
+
+_FRONT = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
+_SHARDED = "insert-resharding,select-collectives,"
+_END = ",check-order,reuse-buffers,check-memory,insert-frees"
+_TP = "search-strategy{algorithm=fixed pins=tp},"
+
+DUPLEX = f"{_FRONT}{_TP}split-batch{{parts=2}},{_SHARDED}duplex,overlap{_END}"
+PARTS = f"{_FRONT}search-strategy,split-batch{{parts=2}},{_SHARDED}accumulate,overlap{_END}"
+HYBRID = '[[pin]]\npreset = "dp"\naxes = ["node"]\n[[pin]]\npreset = "tp"\naxes = ["gpu"]\n'
+"""Data-parallel over the first axis of a grid, tensor-parallel over the second."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """
+    A kind of plan.
+
+    Args:
+        pins, pipeline, ratios: as `PlanOptions` has them.
+        keep: the part of activations that is kept for backward; None keeps all.
+    """
+
+    mesh: Mesh
+    pins: str | None = None
+    pipeline: str | None = None
+    ratios: str = "auto"
+    keep: float | None = None
+
+
+def forms(job: Job) -> dict[str, Form]:
+    """The kinds that the ranks of a job can run, by name."""
+    line, grid = job.mesh(), job.grid()
+    found = {
+        "dp": Form(line, "dp"),
+        "zero3": Form(line, "zero3"),
+        "tp": Form(line, "tp"),
+        "searched": Form(line),
+        "micro-batches": Form(line, pipeline=PARTS),
+        "recompute": Form(line, "dp", keep=0.0),
+        "duplex": Form(line, pipeline=DUPLEX),
+    }
+    if job.world > 1:
+        found["uneven"] = Form(line, ratios=_shares(job.world))
+        found["uneven dp"] = Form(line, "dp", ratios=_shares(job.world))
+        for schedule in ("1f1b", "eager-1f1b", "gpipe"):
+            found[f"2 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 2), schedule))
+    if job.world > 3:
+        for schedule in ("1f1b", "gpipe"):
+            found[f"4 stages, {schedule}"] = Form(line, pipeline=stages(_divided(job.world, 4), schedule))
+    if grid is not None:
+        found |= {"grid, searched": Form(grid), "grid, dp x tp": Form(grid, HYBRID)}
+    return found
+
+
+def stages(ranks: Sequence[int], schedule: str) -> str:
+    """The passes of a pipeline of stages of so many ranks, with four micro-batches."""
+    given = f'partition-stages{{stages={len(ranks)} ranks="{",".join(map(str, ranks))}"}}'
+    ending = f"schedule-pipeline{{schedule={schedule}}},plan-transfers"
+    return f"{_FRONT}{given},search-strategy,split-batch{{parts=4}},{_SHARDED}overlap,{ending}{_END}"
+
+
+def _divided(ranks: int, parts: int) -> list[int]:
+    """About equal numbers of ranks, the larger ones last."""
+    return [(part + 1) * ranks // parts - part * ranks // parts for part in range(parts)]
+
+
+def _shares(ranks: int) -> str:
+    """Shares that fall from rank to rank, in hundredths."""
+    whole = ranks * (ranks + 1) // 2
+    shares = [100 * (ranks - rank) // whole for rank in range(1, ranks)]
+    return ",".join(str(share / 100) for share in (100 - sum(shares), *shares))
+
+
+def tiny_step(family: str, ranks: int) -> TrainingStep:
+    """The smallest step of a family, with one row of the batch for each rank and at least eight."""
+    return MODELS[f"{family}{TINY}"](batch=max(8, ranks))  # pyright: ignore[reportCallIssue]
+
+
+def executor(job: Job, program: str, step: TrainingStep, name: str, *, checked: bool = False) -> Executor:
+    """This rank's run of a program, with the weights of seed 0."""
+    loaded = [Stage(*each) for each in load_text(program, f"{name}.py")]
+    made = Executor(loaded, job.connections.connect(loaded, checked=checked))
+    made.initialize(step.model, 0)
+    return made
+
+
+def on_device(job: Job, batch: Batch) -> dict[str, object]:
+    """The items of a batch in the memory of this rank's device, where timed steps take them from."""
+    items = batch_items(batch)
+    return {name: item.to(job.device) if isinstance(item, torch.Tensor) else item for name, item in items.items()}

@@ -1,0 +1,123 @@
+"""Step times beside those of torch's own parallelism: the same model, batch and precision, step by step in turn."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from _report import interval
+
+from shardwright.api.training_step import TrainingStep
+
+from .job import Job
+from .peers import PEERS, Side, mean_loss
+from .plans import MeasuredPlan, PlanCase, make_plans
+from .profiling import measured_cluster
+from .programs import executor, on_device
+from .results import Figure, Row
+from .sizes import sized_step
+from .timing import seconds_in_turn
+
+ROUNDS, QUICK_ROUNDS = 40, 12
+SAME_LOSS = {None: 1e-4, "bf16-mixed": 3e-2}
+"""By precision, how far the losses of the first step may be apart, relative: or the sides do not train the same."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    One of our plans beside a peer.
+
+    Args:
+        step: of `sizes`.
+        form: of our plan.
+        peer: of `PEERS`.
+        compiled: whether the peer runs under `torch.compile`; our program runs op by op.
+    """
+
+    step: str
+    form: str
+    peer: str
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.form} / {self.peer}{', compiled' if self.compiled else ''}"
+
+    @property
+    def plan(self) -> PlanCase:
+        """Our plan."""
+        return PlanCase(self.step, self.form)
+
+
+_PAIRS = (("dp", "DDP"), ("zero3", "FSDP2"), ("tp", "torch tensor parallel"), ("searched", "DDP"))
+FLOAT32 = tuple(Comparison("gpt2", *pair) for pair in _PAIRS)
+COMPILED = tuple(Comparison("gpt2", *pair, compiled=True) for pair in _PAIRS[:2])
+MIXED = tuple(Comparison("gpt2 bf16", *pair, compiled) for pair in _PAIRS for compiled in (False, True))
+
+
+class Ratios:
+    """Runs ours, the peer and a second copy of the peer in turn."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        given = FLOAT32[:2] if job.settings.quick else (*FLOAT32, *COMPILED, *(MIXED if job.is_cuda else ()))
+        self._by_name = {str(each): each for each in given}
+        self.cases: Sequence[str] = list(self._by_name)
+        self._plans: dict[PlanCase, MeasuredPlan] = {}
+
+    def prepare(self, cases: Sequence[str]) -> None:
+        """Plan for the measured cluster."""
+        plans = list(dict.fromkeys(self._by_name[case].plan for case in cases))
+        made = make_plans(self._job, "ratios", plans, measured_cluster(self._job)) if plans else []
+        self._plans = dict(zip(plans, made, strict=True))
+
+    def run(self, case: str) -> Row:
+        """Time the three sides of one comparison."""
+        each, job = self._by_name[case], self._job
+        plan, step = self._plans[each.plan], sized_step(job, each.step)
+        if not plan.program:
+            return Row(case, "skipped", {}, f"no plan: {plan.refusal}")
+        try:
+            peers = [PEERS[each.peer](job, step, compiled=each.compiled) for _ in range(2)]
+            # What compilers cannot compile shows in the first step.
+            first, _ = (mean_loss(job, side()) for side in peers)
+        except Exception as error:
+            return Row(case, "skipped", {}, f"{each.peer}: {type(error).__name__}: {str(error).splitlines()[0]}")
+        ours = _ours(job, plan, step, case)
+        difference = abs(ours().item() - first) / abs(first)
+        rows = seconds_in_turn(job, [ours, *peers], QUICK_ROUNDS if job.settings.quick else ROUNDS)
+        del ours, peers
+        gc.collect()
+        return _row(case, rows, difference, SAME_LOSS[step.precision])
+
+
+def _ours(job: Job, plan: MeasuredPlan, step: TrainingStep, case: str) -> Side:
+    made, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
+    return partial(made.step, batch)
+
+
+def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: float) -> Row:
+    """The medians of the paired ratios, with their intervals; failed where the sides do not train the same."""
+    ratios, control = [ours / peer for ours, peer, _ in rows], [again / peer for _, peer, again in rows]
+    (low, high), (control_low, control_high) = interval(ratios), interval(control)
+    figures: dict[str, Figure] = {
+        "ours ms": 1e3 * statistics.median(ours for ours, _, _ in rows),
+        "peer ms": 1e3 * statistics.median(peer for _, peer, _ in rows),
+        "ours / peer": statistics.median(ratios),
+        "95 %": f"{low:.3f} to {high:.3f}",
+        "peer / itself": statistics.median(control),
+        "95 % of that": f"{control_low:.3f} to {control_high:.3f}",
+        "rounds": len(rows),
+        "first losses differ by": difference,
+    }
+    if difference > same:
+        return Row(case, "failed", figures, f"the first losses differ by {difference:.2g}, above {same:g}")
+    return Row(case, "measured", figures)
+
+
+def make(job: Job) -> Ratios:
+    """The work of the stage `ratios`."""
+    return Ratios(job)

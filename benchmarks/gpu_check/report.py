@@ -1,0 +1,143 @@
+"""The report: JSON, and Markdown and a page of HTML that say the same."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .results import Figure, Row, StageResult, exit_status
+
+JSON_NAME, MARKDOWN_NAME, HTML_NAME = "report.json", "report.md", "report.html"
+_TITLE = "Check on GPUs"
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24 }
+table { border-collapse: collapse; margin: .6rem 0 1.4rem; font-size: 13px }
+th, td { border: 1px solid #d0d7de; padding: .25rem .55rem; text-align: left; vertical-align: top }
+th { background: #f3f5f7 } td.number { text-align: right; font-variant-numeric: tabular-nums }
+.passed { color: #116329 } .failed { color: #b3261e; font-weight: 600 } .skipped { color: #6e7781 }
+pre { background: #f6f8fa; padding: .6rem; overflow-x: auto; white-space: pre-wrap; margin: 0 }
+"""
+
+
+def write(folder: Path, results: Sequence[StageResult], *, complete: bool) -> None:
+    """
+    Write the three files into `folder`.
+
+    Args:
+        complete: whether no stage is left to run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {
+        "complete": complete,
+        "exit_status": exit_status(results),
+        "stages": [result.as_dict() for result in results],
+    }
+    (folder / JSON_NAME).write_text(json.dumps(found, indent=2) + "\n")
+    (folder / MARKDOWN_NAME).write_text(markdown(results, complete=complete))
+    (folder / HTML_NAME).write_text(page(results, complete=complete))
+
+
+def read_status(folder: Path) -> int:
+    """The exit status that the report says; 1 where it is missing or does not have all stages."""
+    try:
+        found: Mapping[str, Any] = json.loads((folder / JSON_NAME).read_text())
+    except (OSError, ValueError):
+        return 1
+    return int(found["exit_status"]) if found["complete"] else 1
+
+
+def headline(results: Sequence[StageResult], *, complete: bool) -> str:
+    """What a reader should know first."""
+    failed = [result.name for result in results if result.verdict == "failed"]
+    seconds = sum(result.seconds for result in results)
+    verdict = f"FAILED: {', '.join(failed)}" if failed else "passed" if complete else "not complete"
+    return f"{verdict} ({len(results)} stages in {seconds / 60:.1f} minutes)"
+
+
+def figure_text(figure: Figure) -> str:
+    """A figure as a reader wants it: four digits, no more."""
+    return f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The names of the figures of rows, in the order in which they first come."""
+    return list(dict.fromkeys(name for row in rows for name in row.figures))
+
+
+def markdown(results: Sequence[StageResult], *, complete: bool) -> str:
+    """The report as Markdown."""
+    lines = [f"# {_TITLE}: {headline(results, complete=complete)}", "", "| stage | verdict | seconds | cases |"]
+    lines.append("|---|---|---|---|")
+    lines += [f"| {r.name}: {r.title} | {r.verdict} | {r.seconds:.0f} | {_cases(r)} |" for r in results]
+    for result in results:
+        lines += ["", f"## {result.title}", "", f"`{result.name}`: **{result.verdict}** in {result.seconds:.0f} s"]
+        if result.reason:
+            lines += ["", "```", result.reason, "```"]
+        lines += ["", *_markdown_rows(result.rows)] if result.rows else []
+    return "\n".join(lines) + "\n"
+
+
+def _cases(result: StageResult) -> str:
+    counts = [(result.count(verdict), verdict) for verdict in ("passed", "failed", "measured", "skipped")]
+    return ", ".join(f"{count} {verdict}" for count, verdict in counts if count) or _first_line(result.reason)
+
+
+def _markdown_rows(rows: Sequence[Row]) -> Iterator[str]:
+    names = columns(rows)
+    yield f"| case | verdict | {' | '.join([*names, 'note'])} |"
+    yield "|---" * (len(names) + 3) + "|"
+    for row in rows:
+        figures = [figure_text(row.figures[name]) if name in row.figures else "" for name in names]
+        yield f"| {' | '.join(map(_cell, (row.case, row.verdict, *figures, _first_line(row.note))))} |"
+    for row in (row for row in rows if "\n" in row.note):
+        yield from ("", f"`{row.case}`:", "", "```", row.note, "```")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def page(results: Sequence[StageResult], *, complete: bool) -> str:
+    """The report as one page of HTML that needs no other file."""
+    title = f"{_TITLE}: {headline(results, complete=complete)}"
+    head = "<tr><th>stage</th><th>verdict</th><th>seconds</th><th>cases</th></tr>"
+    rows = (
+        f'<tr><td><a href="#{r.name}">{r.name}</a>: {html.escape(r.title)}</td>{_verdict(r.verdict)}'
+        f'<td class="number">{r.seconds:.0f}</td><td>{html.escape(_cases(r))}</td></tr>'
+        for r in results
+    )
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<table>{head}{''.join(rows)}</table>", *map(_section, results)]
+    start = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+    return f"{start}<style>{_STYLE}</style><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _section(result: StageResult) -> str:
+    head = f'<h2 id="{result.name}">{html.escape(result.title)}</h2>'
+    reason = f"<pre>{html.escape(result.reason)}</pre>" if result.reason else ""
+    if not result.rows:
+        return head + reason
+    names = columns(result.rows)
+    titles = "".join(f"<th>{html.escape(name)}</th>" for name in ("case", "verdict", *names, "note"))
+    return f"{head}{reason}<table><tr>{titles}</tr>{''.join(_row(row, names) for row in result.rows)}</table>"
+
+
+def _row(row: Row, names: Sequence[str]) -> str:
+    figures = "".join(_figure(row.figures.get(name, "")) for name in names)
+    note = f"<pre>{html.escape(row.note)}</pre>" if "\n" in row.note else html.escape(row.note)
+    return f"<tr><td>{html.escape(row.case)}</td>{_verdict(row.verdict)}{figures}<td>{note}</td></tr>"
+
+
+def _figure(figure: Figure) -> str:
+    return f'<td{"" if isinstance(figure, str) else " class=number"}>{html.escape(figure_text(figure))}</td>'
+
+
+def _verdict(verdict: str) -> str:
+    return f'<td class="{verdict}">{verdict}</td>'

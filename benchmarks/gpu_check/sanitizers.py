@@ -1,0 +1,129 @@
+"""Programs under checks that are too slow for a job: of the order of collectives, of streams and of memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.checking.ranks import program_of
+from shardwright.lowering.capture.calling import batch_items
+from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.sequence import SequenceError
+
+from .job import Job
+from .programs import Form, executor, forms, split_cluster, tiny_step
+from .results import Figure, Row
+
+_KINDS = ("dp", "zero3", "tp", "searched", "uneven", "recompute", "duplex", "grid, searched")
+_STAGES = ("2 stages, 1f1b", "2 stages, gpipe", "4 stages, 1f1b")
+PLANS = (*(("gpt2", kind) for kind in (*_KINDS, *_STAGES)), ("vgg13", "zero3"), ("mixtral", "searched"))
+QUICK = (("gpt2", "zero3"), ("gpt2", "2 stages, 1f1b"))
+FEW = (("mlp", "dp"), ("gpt2", "searched"))
+"""Families with kinds of plans: all, those of a quick run, and those that are run a hundred times more slowly."""
+
+
+@dataclass
+class Programs:
+    """
+    Runs programs for some steps; the losses have to be finite.
+
+    Args:
+        plans: families with kinds of plans, of which those are run that the job has ranks for.
+        steps: of each.
+        checked: whether every collective is compared over its ranks before it starts.
+        planted: the name of a case that plants a fault, and what runs it.
+    """
+
+    job: Job
+    plans: Sequence[tuple[str, str]]
+    steps: int
+    checked: bool = False
+    planted: tuple[str, Callable[[Job, str], Row]] | None = None
+
+    def __post_init__(self) -> None:
+        kinds = forms(self.job)
+        self._by_name = {f"{family}, {kind}": (family, kinds[kind]) for family, kind in self.plans if kind in kinds}
+        self.cases: Sequence[str] = [*([self.planted[0]] if self.planted else []), *self._by_name]
+        self._programs: dict[str, tuple[bool, str]] = {}
+
+    def prepare(self, cases: Sequence[str]) -> None:
+        """Plan."""
+        mine = [case for case in cases if case in self._by_name]
+        found = self.job.divide([partial(self._program, *self._by_name[case]) for case in mine])
+        self._programs = dict(zip(mine, found, strict=True))
+
+    def _program(self, family: str, form: Form) -> tuple[bool, str]:
+        step = partial(tiny_step, family, self.job.world)
+        given = {"pipeline": form.pipeline, "ratios": form.ratios, "keep_activations": form.keep}
+        return program_of(CheckCase(step, form.mesh, form.pins, cluster=split_cluster(form.mesh), **given))
+
+    def run(self, case: str) -> Row:
+        """Plant the fault, or train for some steps."""
+        if self.planted is not None and case == self.planted[0]:
+            return self.planted[1](self.job, case)
+        is_planned, text = self._programs[case]
+        if not is_planned:
+            return Row(case, "failed", {}, f"no plan: {text}")
+        step = tiny_step(self._by_name[case][0], self.job.world)
+        made = executor(self.job, text, step, case, checked=self.checked)
+        losses = [made.step(batch_items(step.batch)).item() for _ in range(self.steps)]
+        figures: dict[str, Figure] = {"steps": self.steps}
+        if self.checked:
+            figures["collectives compared, on all ranks"] = sum(self.job.clock.everyone(_compared(made.comm)))
+        if not all(map(math.isfinite, losses)):
+            return Row(case, "failed", figures, f"losses {losses}: expected finite numbers")
+        return Row(case, "passed", figures)
+
+
+def _compared(comm: Communicator) -> int:
+    """How many collectives of this rank were compared."""
+    return comm._sequence._count if comm._sequence is not None else 0
+
+
+def _mismatch(job: Job, case: str) -> Row:
+    """Ranks that are about to run collectives of as many bytes, but other shapes, must not get to run them."""
+    if job.world == 1:
+        return Row(case, "skipped", {}, "one rank has nobody to differ from")
+    mesh = job.mesh()
+    comm = Communicator(mesh, [mesh.names], job.device, handles=job.connections.handles, checked=True)
+    shape = (4, 1) if job.rank == 0 else (2, 2)
+    try:
+        comm.all_reduce(torch.zeros(shape, device=job.device), mesh.names)
+    except SequenceError as error:
+        return Row(case, "passed", {}, str(error).partition(";")[0])
+    return Row(case, "failed", {}, "rank 0 reduced another shape than the others, and nothing was said of it")
+
+
+def _race(job: Job, case: str) -> Row:
+    """Two streams write a tensor, and neither waits for the other."""
+    from torch.cuda._sanitizer import CUDASanitizerErrors
+
+    given = torch.rand(4, 2, device=job.device)
+    try:
+        with torch.cuda.stream(torch.cuda.Stream(job.device)):
+            torch.mul(given, 5, out=given)
+    except CUDASanitizerErrors:
+        return Row(case, "passed", {}, "two streams that write one tensor")
+    return Row(case, "failed", {}, "two streams wrote one tensor and nothing was said of it: the sanitizer is off")
+
+
+def sequence(job: Job) -> Programs:
+    """The work of the stage `sequence`."""
+    plans = QUICK if job.settings.quick else PLANS
+    return Programs(job, plans, steps=2, checked=True, planted=("ranks that differ are noticed", _mismatch))
+
+
+def streams(job: Job) -> Programs:
+    """The work of the stage `streams`, whose processes have torch's sanitizer on."""
+    plans = QUICK if job.settings.quick else PLANS
+    return Programs(job, plans, steps=2, planted=("a race is noticed", _race))
+
+
+def memcheck(job: Job) -> Programs:
+    """The work of the stage `memcheck`, whose processes run under compute-sanitizer."""
+    return Programs(job, FEW[:1] if job.settings.quick else FEW, steps=1)

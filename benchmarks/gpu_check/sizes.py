@@ -1,0 +1,42 @@
+"""The steps whose time and memory are measured: large enough for a GPU, or small enough for a processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
+from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
+
+from .job import Job
+
+_ON_GPUS = GPT2Config(layers=8, width=1024, heads=16, vocabulary=32768, positions=512)
+_ON_CPUS = GPT2Config(layers=2, width=128, heads=4, vocabulary=512, positions=64)
+"""Heads and widths that 2, 4 and 8 ranks divide, as torch's tensor parallelism wants them."""
+
+
+def sized_step(job: Job, name: str) -> TrainingStep:
+    """
+    A step of the job's size: eight sequences or more a GPU, eight in all on CPUs.
+
+    Args:
+        name: ``gpt2``, ``gpt2 bf16`` (in mixed precision), ``mlp`` or ``vgg``.
+    """
+    family, _, mixed = name.partition(" ")
+    made = _made(job, family)
+    return replace(made, precision="bf16-mixed") if mixed else made
+
+
+def _made(job: Job, family: str) -> TrainingStep:
+    gpus = job.world if job.is_cuda else 0
+    if family == "gpt2":
+        return gpt2_step(_ON_GPUS if gpus else _ON_CPUS, batch=8 * max(gpus, 1), length=512 if gpus else 64)
+    if family == "mlp":
+        sizes = (4096, 8192, 8192, 8192, 1024) if gpus else (256, 512, 512, 64)
+        return mlp_step(sizes, batch=1024 * gpus if gpus else 512)
+    if family == "vgg":
+        config = VGGConfig(convolutions=VGG13, image=64 if gpus else 32, classes=10)
+        config = config if gpus else replace(config, widths=(8, 16, 32, 32, 32), hidden=256)
+        return vgg_step(config, batch=32 * max(gpus, 1))
+    raise ValueError(f"no step is called {family!r}; there are gpt2, mlp and vgg")
