@@ -29,7 +29,36 @@ def command_line(*words: object) -> str:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """What a command line asks for; `handler` is the function to call. DiagnosticError: what is wrong with it."""
-    return _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if getattr(options, "pass_pipeline", None) is not None:
+        given = [name for name, usual in _NOT_BESIDE_PASSES.items() if getattr(options, name, usual) != usual]
+        # The mesh of a check is that of its ranks.
+        if options.handler == _COMMANDS["check"][0] and "mesh" in given:
+            given.remove("mesh")
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            parser.error(
+                f"--pass-pipeline is given beside {flags}, which only the usual passes obey; leave"
+                f" {'it' if len(given) == 1 else 'them'} out and write the passes that do so into the pipeline"
+                " (--pin: add-pins{pins=...})"
+            )
+    return options
+
+
+_NOT_BESIDE_PASSES: dict[str, object] = {
+    "pin": None,
+    "algorithm": None,
+    "ratios": "auto",
+    "mesh": None,
+    "stages": None,
+    "micro_batches": None,
+    "duplex": "auto",
+    "budget": None,
+    "candidate": None,
+    "measure": 1,
+}
+"""Options that a pipeline of the user's own does not read, with what they are by default."""
 
 
 def _parser() -> ToolParser:

@@ -135,6 +135,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pass-pipeline", "serch-strategy"],
         "did you mean 'search-strategy'?",
     ),
+    "pins beside passes": (
+        ["plan", "mlp-tiny", "--cluster", "local-4", "--out", "x", "--pin", "dp", "--pass-pipeline", "search-strategy"],
+        "--pass-pipeline is given beside --pin, which only the usual passes obey; leave it out",
+    ),
     "unknown size": (["run", "mlp-tiny"], "the number of processes is missing"),
     "save nowhere": (
         ["run", "mlp-tiny", "--nproc-per-node", "2", "--save-every", "2"],
