@@ -100,6 +100,7 @@ class Trace:
         self.launches: list[Launch] = []
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
+        self.copied: Counter[str] = Counter()
         self._memory: dict[int, _Memory] = {}
 
     def tell(self, kind: str, text: str) -> None:
