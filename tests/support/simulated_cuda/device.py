@@ -153,10 +153,40 @@ def collective(kind: str) -> Callable[..., Any]:
         splits = tuple(tuple(each) for each in args if isinstance(each, list))
         details = [str(each) for each in args if isinstance(each, int | dist.ReduceOp.RedOpType)]
         size = None if splits else min(result.numel(), source.numel())
-        work = Work(f"group {ranks}", (kind, str(result.dtype), size, *details), [source], [result])
+        what = (kind, str(result.dtype), size, *details)
+        if now().together is not None:
+            return now().together.append((f"group {ranks}", what, source, result))
+        work = Work(f"group {ranks}", what, [source], [result])
         return work if async_op else work.wait()
 
     return run
+
+
+@contextmanager
+def _in_one_launch(group: Any = None, device: Any = None, async_ops: bool = False) -> Generator[_Together, None, None]:
+    """As torch's `_coalescing_manager`: what is called within is one launch."""
+    del group, device, async_ops
+    launched = _Together()
+    now().together = calls = list[Any]()
+    try:
+        yield launched
+    finally:
+        now().together = None
+    communicators, whats, reads, writes = zip(*calls, strict=True)
+    if len(set(communicators)) > 1:
+        raise RuntimeError(f"{whats[0][0]}: one launch on several communicators, {sorted(set(communicators))}")
+    launched.works.append(Work(communicators[0], (whats[0][0], *whats), reads, writes))
+
+
+class _Together:
+    """As what torch's `_coalescing_manager` gives."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def wait(self) -> None:
+        for each in self.works:
+            each.wait()
 
 
 def _message(sends: bool) -> Callable[..., Work]:
@@ -256,6 +286,7 @@ _STAND_INS: Sequence[tuple[object, Mapping[str, object]]] = (
     (dist, {name: collective(name) for name in ("all_reduce", "broadcast", "reduce", "all_to_all_single")}),
     (dist, {"get_backend_config": lambda *_: "cuda:nccl"}),
     (collectives, {f"_{name}_single": collective(name) for name in ("all_gather", "reduce_scatter")}),
+    (collectives, {"_coalescing_manager": _in_one_launch}),
     (transfers._LineEnd, {"send": _message(True), "receive": _message(False)}),
 )
 """What is replaced, by where it is."""
