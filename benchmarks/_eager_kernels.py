@@ -3,12 +3,11 @@ DDP and FSDP2 on simulated GPUs: what rank 0 launches and copies in a step, as J
 
     python benchmarks/_eager_kernels.py LIBRARY STEP ddp|fsdp2 RANKS
 
-LIBRARY is built of `HOOKS`: to torch's autograd there is a CUDA device, of which nothing does anything. It is loaded before
-torch asks.
+LIBRARY is built of `HOOKS`: torch's autograd finds a CUDA device that does nothing. It is loaded before torch asks.
 
-What stands in for what needs memory or a device: attention is the memory-efficient kernel, which CUDA takes for float32;
-DDP's all-reduce is a comm hook that divides a bucket and reduces it, so that gradients are copied into the bucket where
-without a hook they are multiplied into it, a kernel either way; broadcasts and checks at the start are left out.
+Stand-ins: attention is the memory-efficient kernel, which CUDA takes for float32; DDP's all-reduce is a comm hook that
+divides a bucket and reduces it, so that gradients are copied into the bucket where without a hook they are multiplied
+into it, a kernel either way; broadcasts and checks at the start are left out.
 """
 
 from __future__ import annotations
@@ -62,7 +61,10 @@ namespace at { using ::CUDAHooks; REGISTER_CUDA_HOOKS(CUDAHooks) }
 """C++ by which torch finds a CUDA device."""
 
 STEPS = {"ddp": 1, "fsdp2": 3}
-"""The last is counted. After the first, DDP has its ranks agree on the order of its buckets, for which it needs memory."""
+"""
+The last is counted. After the first, DDP has its ranks agree on buckets, for which it needs memory: its count is of the
+first step, where all gradients are in one bucket.
+"""
 
 
 def load_before_torch(library: str) -> None:

@@ -3,11 +3,12 @@ How many kernels a step launches on a GPU, and how many bytes it only copies: ou
 
     python benchmarks/kernels.py [--step gpt2-small] [--ranks 4] [--cluster h100-8x8] [--ops]
 
-No GPU is needed, only a C++ compiler: rank 0 runs on simulated GPUs (`tests/support/simulated_cuda`), on fake `cuda` tensors
-with stand-ins for NCCL, and every op of torch that writes to memory is counted. An op on several tensors counts once where
-CUDA takes them together, and once for each tensor where it does not; views and allocations are none. Copied are the bytes
-written by ops that compute nothing: copies, concatenations, splits that copy. DDP and FSDP2 (`fully_shard` of every
-block, then of the model) train the same model, with the fused AdamW, as `_eager_kernels.py` runs them.
+No GPU is needed, only a C++ compiler: rank 0 runs on simulated GPUs (`tests/support/simulated_cuda`), on fake `cuda`
+tensors with stand-ins for NCCL, and every op of torch that writes to memory is counted. An op on several tensors
+counts once where CUDA takes them together, and once for each tensor where it does not; views and allocations are none.
+Copied are the bytes written by ops that compute nothing: copies, concatenations, splits that copy. DDP and FSDP2
+(`fully_shard` of every block, then of the model) train the same model, with the fused AdamW, as `_eager_kernels.py`
+runs them.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class JoinUpdatesPass(ModulePass):
 
 @dataclass(frozen=True)
 class _Limits:
-    """The bytes of parameters in a group: by mesh, where there is none, and of fused updates, which make nothing else."""
+    """The bytes of parameters in a group: by mesh, without one, and of fused updates, which make nothing on the way."""
 
     by_mesh: Mapping[str, float]
     usual: float

@@ -89,7 +89,8 @@ def _to_reduce(
             results[i] = tensor.clone(memory_format=torch.contiguous_format)
     messages = [each for i, each in enumerate(results) if i not in small]
     if small:
-        messages.append(flatten([tensors[i] for i in small], sum(tensors[i].numel() for i in small)))
+        # A copy, of a single one too.
+        messages.append(torch.cat([tensors[i].reshape(-1) for i in small]))
         for i, view in zip(small, unflatten(messages[-1], [tensors[i].shape for i in small]), strict=True):
             results[i] = view
     return messages, results

@@ -1,9 +1,9 @@
 """
 The buffers of the library's all-gather and reduce-scatter: a row for each rank, all of one length.
 
-A large tensor in equal parts has rows of its own. Where these parts are blocks of its memory, the rows are the tensor, and
-nothing is copied; else it is copied once. Small tensors and those in unequal parts share rows, which are as long as the
-longest needs. They are put there, and taken from there, by one kernel on a GPU where all parts are equal.
+A large tensor in equal parts has rows of its own. Where these parts are blocks of its memory, the rows are the tensor,
+and nothing is copied; else it is copied once. Small tensors and those in unequal parts share rows, which are as long as
+the longest needs. They are put there, and taken from there, by one kernel on a GPU where all parts are equal.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Collectives:
         return replace(made, closing=").contiguous()") if inner else made
 
     def start(self, op: StartOp, key: str, *, donate: Collection[int]) -> Group:
-        """`comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple.
+        """
+        `comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple.
 
         Args:
             donate: the operands whose memory may be taken.

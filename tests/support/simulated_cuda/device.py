@@ -253,7 +253,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
 
 
 def _launches(name: str, args: tuple[Any, ...]) -> int:
-    """One, but for an op on several tensors that CUDA goes over one by one, as not all are of a dtype and contiguous."""
+    """One, but for an op on several tensors that CUDA goes over one by one: not all contiguous, or of one dtype."""
     if not name.startswith("aten::_foreach_"):
         return 1
     tensors = _tensors(args)
