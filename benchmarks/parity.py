@@ -69,7 +69,7 @@ def their_side(step: TrainingStep, _text: str, peer: str) -> Callable[[], None]:
     optimizer = step.optimizer(wrapped.parameters())
     rank, world = dist.get_rank(), dist.get_world_size()
     batch = tuple(item.chunk(world)[rank] for item in step.batch if isinstance(item, torch.Tensor))
-    local = replace(step, model=wrapped, batch=batch)
+    local = replace(step, batch=batch)
 
     def run() -> None:
         optimizer.zero_grad()

@@ -86,7 +86,7 @@ def _is_alike(op: AtenOp) -> bool:
 
 def reuses_all_or_none(op: Operation) -> bool:
     """Whether an op takes over memory for all of its results or for none: torch's functions of lists do."""
-    return isinstance(op, StartOp) or (isinstance(op, ForeachOp) and not overwritten_by_update(op))
+    return isinstance(op, ForeachOp) and not overwritten_by_update(op)
 
 
 def verify_reuses(op: Operation) -> None:

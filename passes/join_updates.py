@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
@@ -57,7 +58,7 @@ class JoinUpdatesPass(ModulePass):
     goes with their updates.
 
     A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
-    held for all of them at once.
+    held for all of them at once. Fused updates make nothing on the way: their groups are as large as they can be.
 
     Requires: collectives in their order (`overlap`).
     Ensures: the same values. Frees are dropped: run `insert-frees` after it.
@@ -98,7 +99,7 @@ class JoinUpdatesPass(ModulePass):
 
     group_mb: int | float | None = None
     """The MiB of parameters that a group has at most on a rank; by default what the module's cluster reads in four
-    times its launch of a kernel, and 25 without a cluster."""
+    times its launch of a kernel, and 25 without a cluster; of fused updates, any number."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on every step function of the module."""
@@ -110,7 +111,8 @@ class JoinUpdatesPass(ModulePass):
             for _, mesh in stage_meshes(op, func) if has_mesh else ():
                 meshes[mesh.name] = mesh
                 limits[mesh.name] = self._limit(cluster_on(op, mesh) if known else None)
-            _join(func.body.block, meshes, limits, self._limit(None))
+            fused = math.inf if self.group_mb is None else self._limit(None)
+            _join(func.body.block, meshes, _Limits(limits, self._limit(None), fused))
 
     def _limit(self, cluster: Cluster | None) -> float:
         """The bytes of a group's parameters on a rank."""
@@ -121,14 +123,28 @@ class JoinUpdatesPass(ModulePass):
         return min(_LAUNCHES * device.launch * device.memory_bandwidth for device in cluster.kinds_used)
 
 
-def _join(block: Block, meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float) -> None:
+@dataclass(frozen=True)
+class _Limits:
+    """The bytes of parameters in a group: by mesh, without one, and of fused updates, which make nothing on the way."""
+
+    by_mesh: Mapping[str, float]
+    usual: float
+    fused: float
+
+    def of(self, update: Update, mesh: str) -> float:
+        """That of a group of updates like this one."""
+        is_fused = all(isinstance(op, train.FusedOp) for op in update)
+        return self.fused if is_fused else self.by_mesh.get(mesh, self.usual)
+
+
+def _join(block: Block, meshes: Mapping[str, Mesh], limits: _Limits) -> None:
     """Join the updates of a block, in place."""
     forget_memory_plan(block)
     sum_squares(block)
     _together(block)
     place: dict[Operation, int] = {op: number for number, op in enumerate(block.ops)}
     for segment in _segments(block):
-        groups = list(_groups(segment, meshes, limits, limit))
+        groups = list(_groups(segment, meshes, limits))
         if groups:
             _write(segment, groups, place)
 
@@ -165,9 +181,7 @@ def _together(block: Block) -> None:
             heads[name, segment[head]] = op
 
 
-def _groups(
-    segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: Mapping[str, float], limit: float
-) -> Iterator[list[Update]]:
+def _groups(segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: _Limits) -> Iterator[list[Update]]:
     """The updates to join of ops between which nothing is communicated, at least two in each group."""
     independent, alike = _independent(segment), dict[object, list[Update]]()
     common = _common(independent)
@@ -176,10 +190,11 @@ def _groups(
     for updates in alike.values():
         signature = updates[0][-1].attributes.get(SIGNATURE)
         name = signature.data.mesh if isinstance(signature, SignatureAttr) else ""
+        most = limits.of(updates[0], name)
         group, held = list[Update](), 0
         for update in updates:
             size = _bytes(update, meshes.get(name))
-            if group and held + size > limits.get(name, limit):
+            if group and held + size > most:
                 if len(group) > 1:
                     yield group
                 group, held = [], 0

@@ -4,35 +4,40 @@ The collectives, by kind and method.
 ==============  =================  ================================================================
 kind            method             how
 ==============  =================  ================================================================
-all_reduce      native             the library's; small tensors of a bucket travel as one
+all_reduce      native             the library's; small tensors of a bucket travel as one message
                 hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 all_gather      direct             each sends its part to every other (`exchange`)
-                padded             the library's, parts padded to the largest
+                padded             the library's: large tensors in equal parts by themselves, the others
+                                   in one message, parts padded to the largest (`rows.py`)
                 grouped_broadcast  each part is broadcast by its owner, without padding
 reduce_scatter  direct             each sends every other its part, which reduces what arrives
-                padded             the library's, parts padded to the largest
+                padded             as that of all_gather
                 grouped_broadcast  each part is reduced to its owner, without padding
 all_to_all      direct             each sends every other its part
                 native             the library's, by element counts
 broadcast       native             the library's
 ==============  =================  ================================================================
 
-Every function starts its work and returns at once; none changes its operands (but a donated all-reduce).
+Every function starts its work and returns at once; none changes its operands (but a donated all-reduce). What it has
+the library do on several tensors is one launch of NCCL.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import RankGroup
 from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
 from .requests import Pending, Request
+from .rows import RowLayout
 
 
 def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
@@ -43,6 +48,8 @@ def _renamed(new: str, old: str) -> Callable[..., dist.Work]:
 _all_gather_single = _renamed("all_gather_single", "all_gather_into_tensor")
 _reduce_scatter_single = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
 
+
+
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
@@ -51,25 +58,38 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+def _launch(
+    group: RankGroup, function: Callable[..., Any], operands: Sequence[Sequence[object]]
+) -> list[Any]:
+    """Have the library do the same on several operands; NCCL does it in one launch."""
+    if group.backend != "nccl" or len(operands) == 1:
+        return [function(*each, group=group.handle, async_op=True) for each in operands]
+    with _coalescing_manager(group.handle, async_ops=True) as launched:
+        for each in operands:
+            function(*each, group=group.handle, async_op=True)
+    return [launched]
+
+
 def _all_reduce(group: RankGroup, request: Request) -> Pending:
-    messages, results = _to_reduce(request.tensors, donated=request.donate)
+    messages, results = _to_reduce(request.tensors, request.donated())
     op = _REDUCE[request.reduction]
-    works = [dist.all_reduce(each, op, group.handle, async_op=True) for each in messages]
+    works = _launch(group, dist.all_reduce, [(each, op) for each in messages])
     return Pending(works, lambda: results)
 
 
 def _to_reduce(
-    tensors: Sequence[torch.Tensor], *, donated: bool = False
+    tensors: Sequence[torch.Tensor], donated: Collection[int] = ()
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What to reduce in place, the small tensors of a bucket in one message; and where each tensor then is."""
     results, small = list(tensors), list[int]()
     for i, tensor in enumerate(tensors):
         if len(tensors) > 1 and tensor.nbytes < ALONE_FROM_BYTES:
             small.append(i)
-        elif not (donated and tensor.is_contiguous()):
+        elif not (i in donated and tensor.is_contiguous()):
             results[i] = tensor.clone(memory_format=torch.contiguous_format)
     messages = [each for i, each in enumerate(results) if i not in small]
     if small:
+        # A copy, of a single one too.
         messages.append(torch.cat([tensors[i].reshape(-1) for i in small]))
         for i, view in zip(small, unflatten(messages[-1], [tensors[i].shape for i in small]), strict=True):
             results[i] = view
@@ -110,25 +130,11 @@ def _all_gather_broadcast(group: RankGroup, request: Request) -> Pending:
 
 def _all_gather_padded(group: RankGroup, request: Request) -> Pending:
     dims, sizes = request.dims(), request.gathered_sizes(group)
-    shapes = [
-        [piece_shape(t.shape, d, s[part]) for t, d, s in zip(request.tensors, dims, sizes, strict=True)]
-        for part in range(group.size)
-    ]
-    length = max(_count(row) for row in shapes)
-    received = request.tensors[0].new_empty(group.size, length)
-    sent = flatten(request.tensors, length)
-    work = _all_gather_single(received.view(-1), sent, group.handle, async_op=True)
-
-    if _in_place(group, request, [row[0] for row in shapes]):
-        tensor, dim = request.tensors[0], dims[0]
-        whole = received.view(piece_shape(tensor.shape, dim, sum(sizes[0])))
-        return Pending([work], lambda: [whole])
-
-    def finish() -> list[torch.Tensor]:
-        rows = [unflatten(received[wire], row) for wire, row in zip(group.wire, shapes, strict=True)]
-        return [_joined(parts, dim) for parts, dim in zip(zip(*rows, strict=True), dims, strict=True)]
-
-    return Pending([work], finish)
+    whole = [piece_shape(t.shape, d, sum(s)) for t, d, s in zip(request.tensors, dims, sizes, strict=True)]
+    layout = RowLayout(group, whole, dims, sizes, request.tensors[0].itemsize)
+    made = layout.to_gather(request.tensors)
+    works = _launch(group, _all_gather_single, [(each.received, each.sent) for each in made])
+    return Pending(works, lambda: layout.gathered(made))
 
 
 def _outgoing(group: RankGroup, request: Request) -> list[list[torch.Tensor]]:
@@ -164,17 +170,11 @@ def _combined(pieces: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
 
 
 def _reduce_scatter_padded(group: RankGroup, request: Request) -> Pending:
-    rows = _outgoing(group, request)
-    length = max(_count([p.shape for p in row]) for row in rows)
-    if request.tensors[0].is_contiguous() and _in_place(group, request, [row[0].shape for row in rows]):
-        sent = request.tensors[0].view(-1)
-    else:
-        by_wire = sorted(range(group.size), key=group.wire.__getitem__)
-        sent = torch.cat([flatten(rows[part], length) for part in by_wire])
-    received = sent.new_empty(length)
-    work = _reduce_scatter_single(received, sent, _REDUCE[request.reduction], group.handle, async_op=True)
-    shapes = [p.shape for p in rows[group.part]]
-    return Pending([work], lambda: unflatten(received, shapes))
+    shapes = [tensor.shape for tensor in request.tensors]
+    layout = RowLayout(group, shapes, request.dims(), request.scattered_sizes(group), request.tensors[0].itemsize)
+    made, op = layout.to_scatter(request.tensors), _REDUCE[request.reduction]
+    works = _launch(group, _reduce_scatter_single, [(each.received, each.sent, op) for each in made])
+    return Pending(works, lambda: layout.scattered(made))
 
 
 def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
@@ -184,16 +184,6 @@ def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
         works += [dist.reduce(each, root, op, group.handle, async_op=True) for each in messages if each.numel()]
     _, mine = rows[group.part]
     return Pending(works, lambda: mine)
-
-
-def _in_place(group: RankGroup, request: Request, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether the library's buffer of all parts is the one tensor: equal blocks in wire order."""
-    return (
-        len(request.tensors) == 1
-        and math.prod(request.tensors[0].shape[: request.dims()[0]]) == 1
-        and all(shape == shapes[0] for shape in shapes)
-        and group.wire == tuple(range(group.size))
-    )
 
 
 def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
@@ -228,7 +218,7 @@ def _all_to_all_native(group: RankGroup, request: Request) -> Pending:
     by_wire = sorted(range(group.size), key=group.wire.__getitem__)
     sent_counts = [_count([p.shape for p in rows[part]]) for part in by_wire]
     counts = [_count(shapes[part]) for part in by_wire]
-    sent = torch.cat([flatten(rows[part], n) for part, n in zip(by_wire, sent_counts, strict=True)])
+    sent = flatten([p for part in by_wire for p in rows[part]], sum(sent_counts))
     received = sent.new_empty(sum(counts))
     work = dist.all_to_all_single(received, sent, counts, sent_counts, group.handle, async_op=True)
 

@@ -24,14 +24,24 @@ def flatten(tensors: Sequence[torch.Tensor], length: int) -> torch.Tensor:
     """
     The elements of all `tensors`, one after another, in a flat buffer of `length` (the rest is arbitrary).
 
-    One contiguous tensor that fills the buffer is returned as a view of itself.
+    One contiguous tensor that fills the buffer is returned as a view of itself; contiguous ones are copied at once.
     """
     if len(tensors) == 1 and tensors[0].numel() == length and tensors[0].is_contiguous():
         return tensors[0].view(-1)
     flat = tensors[0].new_empty(length)
-    for view, tensor in zip(unflatten(flat, [t.shape for t in tensors]), tensors, strict=True):
-        view.copy_(tensor)
+    if all(tensor.is_contiguous() for tensor in tensors):
+        count = sum(tensor.numel() for tensor in tensors)
+        torch.cat([tensor.view(-1) for tensor in tensors], out=flat[:count])
+    else:
+        copy_all(unflatten(flat, [t.shape for t in tensors]), tensors)
     return flat
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each source to its target, of the same shape and dtype: at once where all are contiguous."""
+    filled = [(target, source) for target, source in zip(targets, sources, strict=True) if target.numel()]
+    if filled:
+        torch._foreach_copy_(*map(list, zip(*filled, strict=True)))
 
 
 def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -86,8 +96,7 @@ class Mail:
     def unpack(self) -> None:
         """Put what has arrived in its slots."""
         for flat, parcel in self._packed:
-            for view, slot in zip(unflatten(flat, [slot.shape for slot in parcel]), parcel, strict=True):
-                slot.copy_(view)
+            copy_all(parcel, unflatten(flat, [slot.shape for slot in parcel]))
 
 
 class Assembly:

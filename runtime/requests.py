@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ class Request:
         reduction: ``sum``, ``max`` or ``min``.
         method: which implementation; None for the backend's usual one.
         root: the part whose value a broadcast sends.
-        donate: an all-reduce may overwrite its operands.
+        donate: which operands an all-reduce may overwrite: all, none, or those at these places.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Request:
     reduction: str = "sum"
     method: str | None = None
     root: int = 0
-    donate: bool = False
+    donate: bool | tuple[int, ...] = False
 
     def __post_init__(self) -> None:
         if len({tensor.dtype for tensor in self.tensors}) != 1:
@@ -72,6 +72,12 @@ class Request:
     def concat_dims(self) -> tuple[int, ...]:
         """`concat_dim` of each tensor."""
         return _each(self.concat_dim, len(self.tensors))
+
+    def donated(self) -> Collection[int]:
+        """The places of the operands that may be overwritten."""
+        if isinstance(self.donate, bool):
+            return range(len(self.tensors)) if self.donate else ()
+        return self.donate
 
     def gathered_sizes(self, group: RankGroup) -> list[Sizes]:
         """

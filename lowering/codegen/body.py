@@ -290,7 +290,7 @@ class Body:
             case CollectiveOp():
                 expression = self.collectives.expression(op, key, donate=bool(self.overwritten[op]))
             case StartOp():
-                expression = self.collectives.start(op, key, donate=len(self.overwritten[op]) == len(op.args))
+                expression = self.collectives.start(op, key, donate=self.overwritten[op])
             case WaitOp():
                 expression = call("comm.wait", [self.names[op.token]])
             case AccumulateOp():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -70,8 +70,13 @@ class Collectives:
         inner = step.kind is CollectiveKind.SLICE and step.dim
         return replace(made, closing=").contiguous()") if inner else made
 
-    def start(self, op: StartOp, key: str, *, donate: bool) -> Group:
-        """`comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple."""
+    def start(self, op: StartOp, key: str, *, donate: Collection[int]) -> Group:
+        """
+        `comm.start("all_reduce", (g, h), axes=("dp",))`; what differs by operand is a tuple.
+
+        Args:
+            donate: the operands whose memory may be taken.
+        """
         steps = [
             (self._step(op, op.collective, arg, out.sharding), shape_of(arg))
             for arg, out in zip(op.args, op.out_shardings, strict=True)
@@ -81,7 +86,8 @@ class Collectives:
         self._note_levels(op, steps[0][0])
         operands = tuple_of(self._names.listed(op.args))
         kind = op.collective
-        keywords = self._keywords(op, steps, key) | _options(op, kind, donate=donate)
+        taken = len(donate) == len(op.args) or tuple(sorted(donate))
+        keywords = self._keywords(op, steps, key) | _options(op, kind, donate=taken)
         return call("comm.start", [f'"{op.collective}"', operands, *_listed(keywords)])
 
     def _over_time(self, op: CollectiveOp, step: Step, key: str) -> Group:
@@ -140,12 +146,12 @@ class Collectives:
         return "None" if rows is None else self._sizes.entry(key, rows, self._where.devices(op))
 
 
-def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool) -> dict[str, Doc]:
+def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool | tuple[int, ...]) -> dict[str, Doc]:
     named: dict[str, Doc] = {}
     # Unequal parts go through an all-to-all in one way.
     if op.method is not None and op.method.data != _USUAL and kind is not CollectiveKind.ALL_TO_ALL:
         named["method"] = f'"{op.method.data}"'
-    return named | ({"donate": "True"} if donate else {})
+    return named | ({"donate": literal(donate)} if donate else {})
 
 
 def _listed(keywords: Mapping[str, Doc]) -> list[Doc]:

@@ -116,7 +116,7 @@ def event_of(
     reads = tuple((value, _end(_holder(op, value), order)) for value in operands)
     reused = None if decide else reused_by_result(op)
     if isinstance(op, StartOp | CollectiveOp):
-        return Event(reads, tuple(_collective(op, begin, end, reused)), all_or_none=True)
+        return Event(reads, tuple(_collective(op, begin, end, reused)))
     makes = (_made(op, position, result, begin, end, reused) for position, result in enumerate(results))
     return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
 

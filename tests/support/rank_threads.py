@@ -118,20 +118,22 @@ class ThreadCommunicator:
 
     def start(self, kind: str, tensors: Sequence[torch.Tensor], axes: tuple[str, ...], **options: Any) -> Any:
         donate = options.pop("donate", False)
+        given = range(len(tensors)) if donate is True else donate or ()
         results = []
         for i, tensor in enumerate(tensors):
             own = {name: value[i] if _is_each(name, value) else value for name, value in options.items()}
             results.append(getattr(self, kind)(tensor, axes=axes, **own))
-        shown = [tensor.clone() for tensor in tensors]
-        if donate and self.mesh.parts(axes) > 1:
-            for tensor in tensors:
+        kept = [tensor for i, tensor in enumerate(tensors) if i not in given]
+        shown = [tensor.clone() for tensor in kept]
+        if self.mesh.parts(axes) > 1:
+            for tensor in (tensors[i] for i in given):
                 whole = not tensor.is_floating_point() and not tensor.is_complex()
                 tensor.fill_(torch.iinfo(tensor.dtype).max if whole else torch.nan)
-        return None if donate else tensors, shown, results
+        return kept, shown, results
 
     def wait(self, token: Any) -> tuple[torch.Tensor, ...]:
         tensors, shown, results = token
-        for tensor, before in zip(tensors or (), shown, strict=bool(tensors)):
+        for tensor, before in zip(tensors, shown, strict=True):
             assert torch.equal(tensor, before), "an operand changed while its collective was under way"
         return tuple(results)
 

@@ -30,10 +30,12 @@ class Report:
     Args:
         found: by kind the texts, each with how often it was found.
         kernels: that a rank launches in a step, by op, and `launches` of NCCL.
+        copied: the bytes that ops write in a step which only put values elsewhere, by op.
     """
 
     found: Mapping[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
     kernels: Counter[str] = field(default_factory=Counter[str])
+    copied: Counter[str] = field(default_factory=Counter[str])
     launches: int = 0
 
     @property
@@ -47,14 +49,26 @@ def check_program(stages: Sequence[Stage], steps: int = 2) -> Report:
     report = Report()
     world = sum(len(each.plan.ranks) for each in stages)
     traces = [_run(stages, rank, world, steps, report) for rank in range(world)]
-    report.kernels = Counter({name: round(count / steps) for name, count in traces[0].kernels.items()})
-    report.launches = traces[0].launches_of_steps // steps
+    _count(traces[0], steps, report)
     if not report.found.get("error"):
         _compare_orders(traces, report)
         if not report.found.get("order"):
             for queues, kind in ((UNLIMITED, "deadlock"), (8, "queues"), (1, "queues")):
                 _Job(traces, queues).run(report, kind)
     return report
+
+
+def count_kernels(stages: Sequence[Stage], steps: int = 2) -> Report:
+    """Run some steps on the first rank alone, and count what it launches and copies."""
+    report = Report()
+    _count(_run(stages, 0, sum(len(each.plan.ranks) for each in stages), steps, report), steps, report)
+    return report
+
+
+def _count(trace: Trace, steps: int, report: Report) -> None:
+    report.kernels = Counter({name: round(count / steps) for name, count in trace.kernels.items()})
+    report.copied = Counter({name: round(size / steps) for name, size in trace.copied.items()})
+    report.launches = trace.launches_of_steps // steps
 
 
 def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Report) -> Trace:
@@ -69,6 +83,8 @@ def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Rep
             inputs = {each.name: each for plan in executor.plans for each in plan.inputs if each.role == "batch"}
             batch = {name: torch.empty(each.shape, dtype=each.torch_dtype) for name, each in inputs.items()}
             before = len(trace.launches)
+            trace.kernels.clear()
+            trace.copied.clear()
             for _ in range(steps):
                 executor.step(batch, 0.1)
             trace.launches_of_steps = len(trace.launches) - before

@@ -27,6 +27,10 @@ NCCL_DTYPES |= {torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_
 
 _ALLOCATIONS = {f"aten::{name}" for name in ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")}
 
+MOVES = {f"aten::{name}" for name in ("copy_", "clone", "cat", "stack", "split_with_sizes_copy", "_chunk_cat")}
+MOVES |= {"aten::_foreach_copy_", "fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"}
+"""Ops that put values elsewhere and compute nothing."""
+
 _running: list[Trace] = []
 
 
@@ -140,13 +144,13 @@ class Work:
         return True
 
 
-def _collective(kind: str) -> Callable[..., Any]:
+def collective(kind: str) -> Callable[..., Any]:
     """A stand-in for a function of torch.distributed."""
 
-    def run(*args: Any, group: Any = None, async_op: bool = False, **_: object) -> Any:
+    def run(*args: Any, group: Any = None, async_op: bool = False, **named: object) -> Any:
         group = group or next((each for each in args if isinstance(each, dist.ProcessGroup)), None)
         ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        tensors = [each for each in (*args, *named.values()) if isinstance(each, torch.Tensor)]
         result, source = tensors if len(tensors) == 2 else (tensors[0], tensors[0])
         parts = {"all_gather": (source, result), "reduce_scatter": (result, source)}.get(kind)
         if parts is not None and parts[0].numel() * len(ranks) != parts[1].numel():
@@ -154,10 +158,40 @@ def _collective(kind: str) -> Callable[..., Any]:
         splits = tuple(tuple(each) for each in args if isinstance(each, list))
         details = [str(each) for each in args if isinstance(each, int | dist.ReduceOp.RedOpType)]
         size = None if splits else min(result.numel(), source.numel())
-        work = Work(f"group {ranks}", (kind, str(result.dtype), size, *details), [source], [result])
+        what = (kind, str(result.dtype), size, *details)
+        if now().together is not None:
+            return now().together.append((f"group {ranks}", what, source, result))
+        work = Work(f"group {ranks}", what, [source], [result])
         return work if async_op else work.wait()
 
     return run
+
+
+@contextmanager
+def _in_one_launch(group: Any = None, device: Any = None, async_ops: bool = False) -> Generator[_Together, None, None]:
+    """As torch's `_coalescing_manager`: what is called within is one launch."""
+    del group, device, async_ops
+    launched = _Together()
+    now().together = calls = list[Any]()
+    try:
+        yield launched
+    finally:
+        now().together = None
+    communicators, whats, reads, writes = zip(*calls, strict=True)
+    if len(set(communicators)) > 1:
+        raise RuntimeError(f"{whats[0][0]}: one launch on several communicators, {sorted(set(communicators))}")
+    launched.works.append(Work(communicators[0], (whats[0][0], *whats), reads, writes))
+
+
+class _Together:
+    """As what torch's `_coalescing_manager` gives."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def wait(self) -> None:
+        for each in self.works:
+            each.wait()
 
 
 def _message(sends: bool) -> Callable[..., Work]:
@@ -197,6 +231,9 @@ class _Kernels(TorchDispatchMode):
             if kinds == {"cpu", "cuda"} and not (kwargs.get("non_blocking") and hasattr(source, "_is_pinned")):
                 now().tell("sync", f"copy from {source.device.type} that blocks at {line()}")
         written = [each for each in _written(func, args, kwargs) if each.device.type == "cuda"]
+        if name == "fsdp::all_gather_copy_in":
+            # It does not say that it writes the first result, a view of an operand.
+            written.append(made[0])
         known = {each.untyped_storage()._cdata for each in on_gpu}
         fresh = [each for each in made if each.untyped_storage()._cdata not in known]
         if name in _ALLOCATIONS:
@@ -205,7 +242,9 @@ class _Kernels(TorchDispatchMode):
         elif written or fresh:
             reads = [each for each in on_gpu if not any(each is one for one in written)]
             now().kernel(now().current, reads, [*written, *fresh], name)
-            now().kernels[name] += 1
+            now().kernels[name] += _launches(name, args)
+            if name in MOVES:
+                now().copied[name] += sum(each.nbytes for each in (*written, *fresh))
         return result
 
 
@@ -220,6 +259,15 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += _tensors(args[index] if index < len(args) else kwargs.get(argument.name))
     return found
+
+
+def _launches(name: str, args: tuple[Any, ...]) -> int:
+    """One, but for an op on several tensors that CUDA goes over one by one: not all contiguous, or of one dtype."""
+    if not name.startswith("aten::_foreach_"):
+        return 1
+    tensors = _tensors(args)
+    alike = len({each.dtype for each in tensors}) == 1 and all(each.is_contiguous() for each in tensors)
+    return 1 if alike else len(args[0])
 
 
 def _fused(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -253,9 +301,10 @@ _STAND_INS: Sequence[tuple[object, Mapping[str, object]]] = (
     (torch.cuda, {"Stream": Stream, "Event": Event, "current_stream": current_stream, "stream": _on_stream}),
     (torch.Tensor, {"record_stream": lambda tensor, stream: record_stream(tensor, stream), "tolist": _to_list}),
     (torch.Tensor, {"pin_memory": _pin_memory, "is_pinned": lambda tensor: hasattr(tensor, "_is_pinned")}),
-    (dist, {name: _collective(name) for name in ("all_reduce", "broadcast", "reduce", "all_to_all_single")}),
+    (dist, {name: collective(name) for name in ("all_reduce", "broadcast", "reduce", "all_to_all_single")}),
     (dist, {"get_backend_config": lambda *_: "cuda:nccl"}),
-    (collectives, {f"_{name}_single": _collective(name) for name in ("all_gather", "reduce_scatter")}),
+    (collectives, {f"_{name}_single": collective(name) for name in ("all_gather", "reduce_scatter")}),
+    (collectives, {"_coalescing_manager": _in_one_launch}),
     (transfers._LineEnd, {"send": _message(True), "receive": _message(False)}),
 )
 """What is replaced, by where it is."""
@@ -293,16 +342,21 @@ def add_device_guard() -> None:
         return
     except RuntimeError:
         pass
-    from torch.utils import cpp_extension
-
     text = "#include <c10/core/impl/DeviceGuardImplInterface.h>\n"
     text += "namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, NoOpDeviceGuardImpl<c10::DeviceType::CUDA>) }\n"
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "guard.cpp"), Path(folder, "guard.so")
-        source.write_text(text)
-        flags = [f"-I{each}" for each in cpp_extension.include_paths()]
-        flags += [f"-L{each}" for each in cpp_extension.library_paths()]
-        flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
-        build = ["g++", "-std=c++20", "-shared", "-fPIC", str(source), "-o", str(library), *flags, "-lc10"]
-        subprocess.run(build, check=True)
-        torch.ops.load_library(str(library))
+        torch.ops.load_library(str(build_library(text, Path(folder))))
+
+
+def build_library(text: str, folder: Path) -> Path:
+    """Compile C++ that extends torch to a library in `folder`."""
+    from torch.utils import cpp_extension
+
+    source, library = folder / "library.cpp", folder / "library.so"
+    source.write_text(text)
+    flags = [f"-I{each}" for each in cpp_extension.include_paths()]
+    flags += [f"-L{each}" for each in cpp_extension.library_paths()]
+    flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+    build = ["g++", "-std=c++20", "-shared", "-fPIC", str(source), "-o", str(library), *flags, "-lc10", "-ltorch_cpu"]
+    subprocess.run(build, check=True)
+    return library

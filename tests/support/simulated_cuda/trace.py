@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -101,6 +102,9 @@ class Trace:
         self.launches_of_steps = 0
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
+        self.copied: Counter[str] = Counter()
+        # What a launch of several operations of NCCL has so far, while one is put together.
+        self.together: list[Any] | None = None
         self._memory: dict[int, _Memory] = {}
         self._free_memory: defaultdict[str, list[_Memory]] = defaultdict(list)
 

@@ -65,12 +65,10 @@ func.func @numbers_that_are_no_positions(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-spmd.mesh @mesh = <["gpu"=2]>
-func.func @one_of_two(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, [{}], unreduced={"gpu"}>}) -> (tensor<8xf32>, tensor<8xf32>) {
-  %a = aten.neg %x {spmd.signature = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>} : (tensor<8xf32>) -> tensor<8xf32>
-  %c = aten.neg %x {spmd.signature = #spmd.sig<@mesh, ([{}], unreduced={"gpu"}) -> ([{}], unreduced={"gpu"})>} : (tensor<8xf32>) -> tensor<8xf32>
+func.func @one_of_two(%x: tensor<8xf32>, %y: tensor<4xf32>) -> (tensor<8xf32>, tensor<4xf32>) {
+  %a = aten.neg %x : (tensor<8xf32>) -> tensor<8xf32>
+  %c = aten.neg %y : (tensor<4xf32>) -> tensor<4xf32>
   // expected-error@+1 {{spmd.reuses is [0, -1], expected memory of an operand for all results or for none}}
-  %t = spmd.start "all_reduce" %a, %c out_shardings = [#spmd.sharding<@mesh, [{}]>, #spmd.sharding<@mesh, [{}]>] {spmd.reuses = array<i64: 0, -1>} : tensor<8xf32>, tensor<8xf32>
-  %b, %d = spmd.wait %t : tensor<8xf32>, tensor<8xf32>
-  func.return %b, %d : tensor<8xf32>, tensor<8xf32>
+  %b, %d = train.foreach "aten.add.Tensor" lists = ["self", "other"] %a, %c, %x, %y {spmd.reuses = array<i64: 0, -1>} : (tensor<8xf32>, tensor<4xf32>, tensor<8xf32>, tensor<4xf32>) -> (tensor<8xf32>, tensor<4xf32>)
+  func.return %b, %d : tensor<8xf32>, tensor<4xf32>
 }

@@ -1,0 +1,107 @@
+"""
+How many kernels a step launches on a GPU, and how many bytes it only copies: our programs, DDP and FSDP2.
+
+    python benchmarks/kernels.py [--step gpt2-small] [--ranks 4] [--cluster h100-8x8] [--ops]
+
+No GPU is needed, only a C++ compiler: rank 0 runs on simulated GPUs (`tests/support/simulated_cuda`), on fake `cuda`
+tensors with stand-ins for NCCL, and every op of torch that writes to memory is counted. An op on several tensors
+counts once where CUDA takes them together, and once for each tensor where it does not; views and allocations are none.
+Copied are the bytes written by ops that compute nothing: copies, concatenations, splits that copy. DDP and FSDP2
+(`fully_shard` of every block, then of the model) train the same model, with the fused AdamW, as `_eager_kernels.py`
+runs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _report import plot_bars, publish
+from parity import PRESETS
+
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.models import training_step
+from shardwright.runtime import Stage
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from _eager_kernels import HOOKS
+from simulated_cuda.check import Report, count_kernels
+from simulated_cuda.device import build_library
+
+
+def our_counts(step: TrainingStep, preset: str, cluster_name: str, ranks: int) -> Report:
+    """A step of our program."""
+    cluster = on_mesh(find_cluster(cluster_name), Mesh.of(gpu=ranks))
+    made = compile_step(step, cluster, PlanOptions(pins=preset), name=preset)
+    report = count_kernels([Stage(*each) for each in load_text(made.program, "<program>")])
+    if report.fatal:
+        raise SystemExit(f"{preset}: {report.fatal[0]}")
+    return report
+
+
+def their_counts(step_name: str, peer: str, ranks: int, library: Path) -> dict[str, Any]:
+    """A step of a peer, in a process of its own: it needs the library before torch."""
+    script = Path(__file__).with_name("_eager_kernels.py")
+    command = [sys.executable, str(script), str(library), step_name, peer, str(ranks)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+
+
+def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table, and what it is relative to the peer."""
+    kernels, copied = sum(counts["kernels"].values()), sum(counts["copied"].values())
+    base_kernels, base_copied = sum(base["kernels"].values()), sum(base["copied"].values())
+    return {
+        "program": name,
+        "kernels": kernels,
+        "of the peer's": kernels / base_kernels,
+        "that copy": sum(counts["kernels"].get(op, 0) for op in counts["copied"]),
+        "MB copied": copied / 1e6,
+        "share of the peer's": copied / base_copied,
+        "collectives": counts["launches"],
+        "by op": counts["kernels"],
+        "bytes by op": counts["copied"],
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--step", default="gpt2-small")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--cluster", default="h100-8x8")
+    parser.add_argument("--ops", action="store_true", help="print the counts of every op, too")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_library(HOOKS, Path(folder))
+        for peer, preset in PRESETS.items():
+            report = our_counts(training_step(options.step), preset, options.cluster, options.ranks)
+            ours = {"kernels": report.kernels, "copied": report.copied, "launches": report.launches}
+            theirs = their_counts(options.step, peer, options.ranks, library)
+            rows += [row(preset, ours, theirs), row(peer, theirs, theirs)]
+    command = f"python benchmarks/kernels.py --step {options.step} --ranks {options.ranks} --cluster {options.cluster}"
+    publish(f"kernels-{options.step}", rows, command=command, hidden=("by op", "bytes by op"))
+    if options.ops:
+        for each in rows:
+            print(each["program"], dict(sorted(each["by op"].items(), key=lambda item: -item[1])))
+    labels = [each["program"] for each in rows]
+    copying = [float(each["that copy"]) for each in rows]
+    other = [float(each["kernels"]) - copies for each, copies in zip(rows, copying, strict=True)]
+    series = {"kernels that compute": other, "kernels that copy": copying}
+    series["collectives"] = [float(each["collectives"]) for each in rows]
+    plot_bars(f"kernels-{options.step}", labels, series, ylabel="launches per step")
+
+
+if __name__ == "__main__":
+    main()
