@@ -119,7 +119,7 @@ def wrapped(model: nn.Module, peer: str) -> nn.Module:
 
     if peer == "ddp":
 
-        def reduced(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def reduced(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
             buffer, done = bucket.buffer(), torch.futures.Future[torch.Tensor]()
             dist.all_reduce(buffer.div_(dist.get_world_size()))
             done.set_result(buffer)

@@ -112,7 +112,7 @@ class JoinUpdatesPass(ModulePass):
                 meshes[mesh.name] = mesh
                 limits[mesh.name] = self._limit(cluster_on(op, mesh) if known else None)
             fused = math.inf if self.group_mb is None else self._limit(None)
-            _join(func.body.block, meshes, _Limits(limits, self._limit(None), fused))
+            _join(func.body.block, meshes, _GroupLimits(limits, self._limit(None), fused))
 
     def _limit(self, cluster: Cluster | None) -> float:
         """The bytes of a group's parameters on a rank."""
@@ -124,7 +124,7 @@ class JoinUpdatesPass(ModulePass):
 
 
 @dataclass(frozen=True)
-class _Limits:
+class _GroupLimits:
     """The bytes of parameters in a group: by mesh, without one, and of fused updates, which make nothing on the way."""
 
     by_mesh: Mapping[str, float]
@@ -137,7 +137,7 @@ class _Limits:
         return self.fused if is_fused else self.by_mesh.get(mesh, self.usual)
 
 
-def _join(block: Block, meshes: Mapping[str, Mesh], limits: _Limits) -> None:
+def _join(block: Block, meshes: Mapping[str, Mesh], limits: _GroupLimits) -> None:
     """Join the updates of a block, in place."""
     forget_memory_plan(block)
     sum_squares(block)
@@ -181,7 +181,7 @@ def _together(block: Block) -> None:
             heads[name, segment[head]] = op
 
 
-def _groups(segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: _Limits) -> Iterator[list[Update]]:
+def _groups(segment: Sequence[Operation], meshes: Mapping[str, Mesh], limits: _GroupLimits) -> Iterator[list[Update]]:
     """The updates to join of ops between which nothing is communicated, at least two in each group."""
     independent, alike = _independent(segment), dict[object, list[Update]]()
     common = _common(independent)

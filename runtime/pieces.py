@@ -41,7 +41,8 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
     """Copy each source to its target, of the same shape and dtype: at once where all are contiguous."""
     filled = [(target, source) for target, source in zip(targets, sources, strict=True) if target.numel()]
     if filled:
-        torch._foreach_copy_(*map(list, zip(*filled, strict=True)))
+        into, given = zip(*filled, strict=True)
+        torch._foreach_copy_(into, given)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def unflatten(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:

@@ -159,8 +159,8 @@ def collective(kind: str) -> Callable[..., Any]:
         details = [str(each) for each in args if isinstance(each, int | dist.ReduceOp.RedOpType)]
         size = None if splits else min(result.numel(), source.numel())
         what = (kind, str(result.dtype), size, *details)
-        if now().together is not None:
-            return now().together.append((f"group {ranks}", what, source, result))
+        if (together := now().together) is not None:
+            return together.append((f"group {ranks}", what, source, result))
         work = Work(f"group {ranks}", what, [source], [result])
         return work if async_op else work.wait()
 
