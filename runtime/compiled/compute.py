@@ -56,12 +56,13 @@ class ComputeFunction:
             rest = iter(values)
             return self._function(comm, [constants[i] if i in constants else next(rest) for i in range(len(given))])
 
+        name = self._function.__name__
         try:
             graph = Graph.of(traced, tensors)
         except _UNTRACEABLE as error:
-            LOG.warning("%s is not compiled: %s", self._function.__name__, str(error).splitlines()[0])
+            LOG.warning("%s is not compiled: %s", name, str(error).splitlines()[0])
             return self._function
-        return _called(graph.compiled(), numbers) if graph.is_worth_compiling else self._function
+        return _called(graph.compiled(name), numbers) if graph.is_worth_compiling else self._function
 
 
 def _called(function: Function, numbers: list[int]) -> Callable[[Any, list[Any]], Results]:

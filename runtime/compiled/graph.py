@@ -88,9 +88,12 @@ class Graph:
         kept = [id(value) for _, value in sorted(vars(self.module).items()) if isinstance(value, torch.Tensor)]
         return (self.module.code, *map(_form, self.examples), *kept)
 
-    def compiled(self) -> Function:
+    def compiled(self, name: str = "a function") -> Function:
         """
         What Inductor makes of it.
+
+        Args:
+            name: for messages.
 
         Raises:
             PlanError: it fails.
@@ -105,8 +108,9 @@ class Graph:
                 made: Any = compile_fx(wrapped, list(self.examples))
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
-            raise PlanError(f"Inductor cannot compile: {type(error).__name__}: {reason[0]}; {ADVICE}") from error
-        LOG.debug("Inductor: %d ops in %.1f s", len(self.module.graph.nodes), time.perf_counter() - start)
+            raise PlanError(f"Inductor cannot compile {name}: {type(error).__name__}: {reason[0]}; {ADVICE}") from error
+        seconds = time.perf_counter() - start
+        LOG.debug("compiled %s, of %d ops, in %.1f s", name, len(self.module.graph.nodes), seconds)
         return _COMPILED.setdefault(self.key, made)
 
 

@@ -91,6 +91,7 @@ class _Run:
 
     def __init__(self, name: str, body: Sequence[ast.stmt], rest: Sequence[ast.stmt]) -> None:
         self._name = name
+        self._used = {node.id for each in body for node in ast.walk(each) if isinstance(node, ast.Name)}
         self._parameters: dict[str, str] = {}
         self._taken: dict[str, None] = {}
         self._made: dict[str, None] = {}
@@ -107,14 +108,22 @@ class _Run:
         """Add a statement, in which elements of lists are parameters."""
         statement = copy.deepcopy(statement)
         names = {id(read.node): self._parameter(read) for read in reads(statement) if read.name not in self._made}
-        self._body.append(_Renamed(names).visit(statement))
+        _Renamed(names).visit(statement)
+        self._body.append(statement)
         for name in written(statement):
             if name in self._parameters and name not in self._made:
                 self._taken[name] = None
             self._made[name] = None
 
     def _parameter(self, read: Read) -> str:
-        return self._parameters.setdefault(read.text, re.sub(r"\W+", "_", read.text).strip("_"))
+        """The parameter for a value: its name, or for an element of a list a new one."""
+        if read.text not in self._parameters:
+            own = re.sub(r"\W+", "_", read.text.rstrip("]"))
+            while own != read.text and own in self._used:
+                own += "_"
+            self._used.add(own)
+            self._parameters[read.text] = own
+        return self._parameters[read.text]
 
     def _delete(self, names: Sequence[str]) -> None:
         """Delete what was made here, and what was given, which the caller does not hold on to."""
