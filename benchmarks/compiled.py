@@ -27,14 +27,14 @@ from torch import nn
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.lowering.codegen.load_program import load_text
-from shardwright.models.vgg import VGGConfig, vgg_step
+from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
 from shardwright.models.vit import ViTConfig, vit_step
 from shardwright.runtime import Executor, Stage, run_ranks
 from shardwright.runtime.compiled.load import compiled_stages
 from shardwright.runtime.stages import connect
 
 _VIT = ViTConfig(layers=4, width=192, heads=3, image=64, patch=8, classes=100)
-_VGG = VGGConfig(convolutions=(16, None, 32, None, 64, 64, None), hidden=256, image=32, classes=10)
+_VGG = VGGConfig(VGG13, widths=(16, 32, 64, 64, 64), hidden=256, image=32, classes=10)
 STEPS |= {"vit": lambda: vit_step(_VIT, batch=16), "vgg": lambda: vgg_step(_VGG, batch=32)}
 SIDES = ("ours, compiled", "peer, compiled", "ours", "peer")
 

@@ -97,5 +97,5 @@ def test_what_inductor_fails_on_is_an_error_that_says_what_to_do(monkeypatch: py
         raise RuntimeError("no lowering")
 
     monkeypatch.setattr("shardwright.runtime.compiled.graph.compile_fx", fails)
-    with pytest.raises(PlanError, match="Inductor cannot compile .*: RuntimeError: no lowering; leave out"):
+    with pytest.raises(PlanError, match=r"Inductor cannot compile .*: RuntimeError: no lowering; leave out"):
         ComputeFunction(update)(None, [torch.ones(7, 4), torch.ones(7, 4)])
