@@ -58,7 +58,7 @@ def their_side(step: TrainingStep, peer: str, *, compiles: bool) -> Callable[[],
     optimizer = step.optimizer(model.parameters())
     rank, world = dist.get_rank(), dist.get_world_size()
     batch = tuple(item.chunk(world)[rank] for item in step.batch if isinstance(item, torch.Tensor))
-    local = replace(step, model=model, batch=batch)
+    local = replace(step, batch=batch)
 
     def run() -> None:
         optimizer.zero_grad()
