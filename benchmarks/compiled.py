@@ -35,7 +35,11 @@ from shardwright.runtime.stages import connect
 
 _VIT = ViTConfig(layers=4, width=192, heads=3, image=64, patch=8, classes=100)
 _VGG = VGGConfig(VGG13, widths=(16, 32, 64, 64, 64), hidden=256, image=32, classes=10)
-STEPS |= {"vit": lambda: vit_step(_VIT, batch=16), "vgg": lambda: vgg_step(_VGG, batch=32)}
+_STEPS: dict[str, Callable[[], TrainingStep]] = {
+    **STEPS,
+    "vit": lambda: vit_step(_VIT, batch=16),
+    "vgg": lambda: vgg_step(_VGG, batch=32),
+}
 SIDES = ("ours, compiled", "peer, compiled", "ours", "peer")
 
 
@@ -73,7 +77,7 @@ def _with_ddp(model: nn.Module, compiles: bool) -> Any:
     return torch.compile(wrapped) if compiles else wrapped
 
 
-def _with_fsdp2(model: nn.Module, compiles: bool) -> nn.Module:
+def _with_fsdp2(model: nn.Module, compiles: bool) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -89,7 +93,7 @@ def _with_fsdp2(model: nn.Module, compiles: bool) -> nn.Module:
 def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, ...]]:
     """Seconds of a step of each of `SIDES`, by turn."""
     torch.set_num_threads(1)
-    step = STEPS[step_name]()
+    step = _STEPS[step_name]()
     sides = [
         our_side(step, text, compiles=True),
         their_side(step, peer, compiles=True),
@@ -115,7 +119,7 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float
 
 def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:
     """One row: our plan against one peer on one number of ranks."""
-    text = plan_text(STEPS[step_name](), ranks, PRESETS[peer])
+    text = plan_text(_STEPS[step_name](), ranks, PRESETS[peer])
     rows = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)[0]
     ratios = [ours / theirs for ours, theirs, _, _ in rows]
     low, high = interval(ratios)
@@ -139,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--steps", nargs="+", choices=sorted(STEPS), default=["gpt2", "vit", "vgg"])
+    parser.add_argument("--steps", nargs="+", choices=sorted(_STEPS), default=["gpt2", "vit", "vgg"])
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
     options = parser.parse_args()
     chosen = ((step, ranks, peer) for ranks in options.ranks for step in options.steps for peer in options.peers)
