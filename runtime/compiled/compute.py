@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from .graph import Function, Graph, Results
+from .graph import Function, Results, TracedGraph
 
 LOG = logging.getLogger("shardwright")
 
@@ -58,7 +58,7 @@ class ComputeFunction:
 
         name = self._function.__name__
         try:
-            graph = Graph.of(traced, tensors)
+            graph = TracedGraph.of(traced, tensors)
         except _UNTRACEABLE as error:
             LOG.warning("%s is not compiled: %s", name, str(error).splitlines()[0])
             return self._function

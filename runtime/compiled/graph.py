@@ -54,7 +54,7 @@ _LEAST_FUSED = 2
 
 
 @dataclass(frozen=True)
-class Graph:
+class TracedGraph:
     """
     A traced function.
 
@@ -67,13 +67,13 @@ class Graph:
     examples: Sequence[torch.Tensor]
 
     @staticmethod
-    def of(function: Function, given: Sequence[torch.Tensor]) -> Graph:
+    def of(function: Function, given: Sequence[torch.Tensor]) -> TracedGraph:
         """The graph of a function of tensors such as `given`, which are not touched."""
         mode = FakeTensorMode()
         examples = [mode.from_tensor(tensor) for tensor in given]
         with torch.no_grad(), mode:
             module = make_fx(lambda *tensors: function(list(tensors)))(*examples)
-        return Graph(module, examples)
+        return TracedGraph(module, examples)
 
     @property
     def is_worth_compiling(self) -> bool:

@@ -62,7 +62,7 @@ def _split(function: ast.FunctionDef) -> Iterator[ast.stmt]:
             body += run
             continue
         number += 1
-        made = _Run(f"{function.name}_compute_{number}", run, rest)
+        made = _ComputeRun(f"{function.name}_compute_{number}", run, rest)
         yield made.function()
         body += made.call()
     function.body = body
@@ -80,7 +80,7 @@ def _runs(body: Sequence[ast.stmt]) -> Iterator[tuple[Sequence[ast.stmt], Sequen
         at = end
 
 
-class _Run:
+class _ComputeRun:
     """
     A run of statements that compute or delete.
 

@@ -9,7 +9,7 @@ import torch
 from torch._inductor import config, cpp_builder
 
 from shardwright.runtime.compiled.compute import ComputeFunction
-from shardwright.runtime.compiled.graph import Graph
+from shardwright.runtime.compiled.graph import TracedGraph
 from shardwright.runtime.compiled.load import compiled_stages, verify_usable
 from shardwright.runtime.plan import PlanError
 
@@ -46,11 +46,11 @@ def test_a_compiled_function_writes_where_it_is_told_to_and_holds_on_to_nothing(
 
 
 def test_equal_functions_are_compiled_once():
-    graphs = [Graph.of(lambda given: update(None, given), [torch.ones(3, 4)] * 2) for _ in range(2)]
+    graphs = [TracedGraph.of(lambda given: update(None, given), [torch.ones(3, 4)] * 2) for _ in range(2)]
     assert graphs[0].is_worth_compiling
     assert graphs[0].key == graphs[1].key
     assert graphs[0].compiled() is graphs[1].compiled()
-    assert Graph.of(lambda given: update(None, given), [torch.ones(3, 5)] * 2).key != graphs[0].key
+    assert TracedGraph.of(lambda given: update(None, given), [torch.ones(3, 5)] * 2).key != graphs[0].key
 
 
 def test_numbers_are_constants():
@@ -61,7 +61,7 @@ def test_numbers_are_constants():
 
 
 def test_what_has_nothing_to_fuse_is_called_as_it_is():
-    graph = Graph.of(lambda given: (given[0].t() @ given[1], given[1].view(-1)), [torch.ones(4, 4)] * 2)
+    graph = TracedGraph.of(lambda given: (given[0].t() @ given[1], given[1].view(-1)), [torch.ones(4, 4)] * 2)
     assert not graph.is_worth_compiling
 
 
