@@ -113,7 +113,8 @@ class DistributedStep(StepState):
             # First, so that a batch which one rank alone cannot take is an error on all.
             self._given.verify(given, rates)
             self._replicas.look(given, rates)
-            self._ranges.follow_profiler()
+            if not self._variants.connections.compiles:
+                self._ranges.follow_profiler()
             loss = self._executor.step(given, rates, self._variants.training(batch))
             self._finite.see(self._executor.steps, loss, given)
         if loss.device.type == "cuda":

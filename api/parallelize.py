@@ -26,7 +26,6 @@ from ..ir.mesh import Mesh
 from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
 from ..lowering.capture.calling import Batch, Precision, ReduceDtype
-from ..lowering.codegen.load_program import load_text
 from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
@@ -36,7 +35,6 @@ from ..runtime.launch import process_group
 from ..runtime.non_finite import OnNan, verify_on_nan
 from ..runtime.plan import PlanError, plan_hash, verify_same_plan
 from ..runtime.rank_devices import device_of_group
-from ..runtime.stages import Stage
 from ..runtime.watch import Watch
 from .batch_form import BatchForm
 from .batch_values import BatchValues
@@ -83,6 +81,7 @@ def parallelize(
     on_nan: OnNan = "raise",
     faults: FaultBounds = FaultBounds(),
     replan_from: str | Path | None = None,
+    compile: bool = False,
 ) -> DistributedStep:
     """
     Plan a training step for a cluster and return it on every rank of the job, ready to run.
@@ -127,10 +126,12 @@ def parallelize(
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
             devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
             other options. It loads no state; `resume` of the step does.
+        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
-            given different models or seeds, or a batch of `shapes` is not like the example; on every rank.
+            given different models or seeds, a batch of `shapes` is not like the example, or there is no compiler for
+            `compile`; on every rank.
     """
     # First, so that one rank reports whatever is wrong.
     device = _join_job(_name_of(model), faults)
@@ -142,7 +143,8 @@ def parallelize(
     decided |= {"keep_activations": keep_activations, "budget": budget}
     options = PlanOptions(algorithm, pins, dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
     begun = Path(replan_from) if replan_from is not None else None
-    made = _parallelized(step, device, cluster, options, seed, compared, measure, on_nan, begun)
+    connections = Connections(device, compiles=compile)
+    made = _parallelized(step, connections, cluster, options, seed, compared, measure, on_nan, begun)
     for batch in shapes:
         made.declare(batch)
     return made
@@ -150,7 +152,7 @@ def parallelize(
 
 def _parallelized(
     step: TrainingStep,
-    device: torch.device,
+    connections: Connections,
     cluster: str | Path | Cluster | DeviceMesh,
     options: PlanOptions,
     seed: int | None,
@@ -160,8 +162,9 @@ def _parallelized(
     replan_from: Path | None,
 ) -> DistributedStep:
     """`parallelize` of what its arguments make."""
-    began, model = time.perf_counter(), step.model
+    began, model, device = time.perf_counter(), step.model, connections.device
     _refuse(step, options)
+    connections.verify()
     verify_alike("seeds", seed)
     if isinstance(model, nn.Module):
         share_weights(model, device)
@@ -177,11 +180,10 @@ def _parallelized(
         planned, modules = _from_rank_0(asked)
         best, report = _fastest(planned, step, device, seed)
     program = planned[best][0]
-    loaded = [Stage(*each) for each in load_text(program, f"<the program of {report['name']}>")]
+    loaded = connections.load(program, f"<the program of {report['name']}>")
     verify_same_plan(plan_hash(program, [stage.plan for stage in loaded]))
     if not dist.is_initialized() or dist.get_rank() == 0:
         log_plan(report, [stage.plan for stage in loaded], time.perf_counter() - began)
-    connections = Connections(device)
     executor = Executor(loaded, connections.connect(loaded))
     _initialize(executor, model, seed, device)
     planner = _planner(step, options, modules[best]) if modules else None

@@ -25,6 +25,7 @@ from ..passes.planning.homes import Homes
 from ..passes.verification import first_fault
 from ..runtime.agreement import from_rank_0, verify_alike
 from ..runtime.batches import LocalRows
+from ..runtime.compiled.load import compiled_stages, verify_usable
 from ..runtime.executor import Executor, RankProgram
 from ..runtime.groups import Handles
 from ..runtime.plan import PlanError
@@ -95,13 +96,25 @@ class Connections:
     What the programs of a job share.
 
     Args:
+        compiles: whether their computation between collectives is compiled.
         handles: process groups.
         lines: between stages; None where there are none.
     """
 
     device: torch.device
+    compiles: bool = False
     handles: Handles = field(default_factory=dict[tuple[int, ...], Any])
     lines: Lines | None = None
+
+    def verify(self) -> None:
+        """PlanError where programs are to be compiled and cannot be."""
+        if self.compiles:
+            verify_usable(self.device)
+
+    def load(self, text: str, name: str) -> list[Stage]:
+        """The stages of a program."""
+        stages = [Stage(*each) for each in load_text(text, name)]
+        return compiled_stages(stages, text, self.device) if self.compiles else stages
 
     def connect(self, stages: Sequence[Stage], *, checked: bool = False) -> Any:
         """The communicator of a program, `checked` or not; every rank must call this."""
@@ -214,7 +227,7 @@ class Variants:
         if isinstance(made, PlanError):
             raise made
         text, form = made
-        stages = [Stage(*each) for each in load_text(text, f"<{what}>")]
+        stages = self.connections.load(text, f"<{what}>")
         return self.executor.adopt(stages, self.connections.connect(stages)), form
 
 

@@ -34,7 +34,7 @@ FULLY_SHARDED = Refusal(
 FULLY_SHARD = Refusal(
     "a module that `fully_shard` was applied to", "give the module before fully_shard: sharding is the compiler's to do"
 )
-COMPILED = Refusal("a module that `torch.compile` returned", "give the module before torch.compile")
+COMPILED = Refusal("a module that `torch.compile` returned", "give the module before torch.compile, and compile=True")
 SCRIPTED = Refusal("a module of `torch.jit.script` or `torch.jit.trace`", "give the Python module that it was made of")
 QUANTIZED = Refusal(
     "a quantized module (`torch.ao.nn.quantized`)",

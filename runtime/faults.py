@@ -51,7 +51,7 @@ class FaultBounds:
         slow: a warning names a rank that computes this many times longer than the median of the others; 0 for none.
         start: seconds for which ranks wait for one that does not come to the job, and for which they wait before the
             first step, when ranks make and load models.
-        plan: seconds for which ranks wait for rank 0 to plan or to measure.
+        plan: seconds for which ranks wait for rank 0 to plan or to measure, and for one that compiles its program.
         save: seconds for which ranks wait for one that writes or reads its part of a checkpoint.
 
     Raises:
@@ -91,7 +91,8 @@ class Here:
 
     `step` counts the training steps that this process began, `before` are those of a checkpoint that was resumed.
     `calls` counts what was waited for, `lost_peer` is called where a collective fails for want of another rank, and
-    `on_device` is the event at the end of the latest step on CUDA, `timeout` that of collectives of this job.
+    `on_device` is the event at the end of the latest step on CUDA, `timeout` that of collectives of this job. While
+    `compiles`, to the end of the next step, other ranks may take as long as planning.
     """
 
     phase: Phase = "script"
@@ -100,6 +101,7 @@ class Here:
     calls: int = 0
     waits_for: object = None
     patient: Patience = ""
+    compiles: bool = False
     lost: bool = False
     on_device: Any = None
     lost_peer: Callable[[], None] | None = None
@@ -119,7 +121,7 @@ class Here:
         """
         outer = self.waits_for, self.patient
         self.calls += 1
-        self.patient, self._since = patient, time.monotonic()
+        self.patient, self._since = patient or ("plan" if self.compiles else ""), time.monotonic()
         self.waits_for = what
         try:
             result = done()
@@ -146,7 +148,7 @@ class Here:
         except RuntimeError as error:
             self.failed(error)
             raise
-        self.phase = "script"
+        self.phase, self.compiles = "script", False
         now = time.monotonic()
         if self._began:
             self._busy.append(max(now - self._began - self._waited, 0.0))

@@ -22,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from .communicator import Communicator
+from .compiled.load import compiled_stages
 from .ending import (
     await_ranks,
     error_text,
@@ -58,6 +59,7 @@ class LaunchOptions:
     start_within: float
     save_within: float
     on_nan: OnNan
+    compile: bool
     saving: SaveOptions
 
 
@@ -84,6 +86,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     usual_nan = "skip" if skips(plans) else "raise"
     nan_help = "what to do if a loss is NaN or infinite (%(default)s)"
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
+    compile_help = "compile the computation between collectives in the first step, as by torch.compile"
+    parser.add_argument("--compile", action="store_true", help=compile_help)
     SaveOptions.add_to(parser)
     parsed = vars(parser.parse_args(arguments))
     try:
@@ -198,7 +202,10 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
     with _errors_told(name), process_group(name, bounds) as device:
         verify_world(plans)
         comm = connect(stages, device, checked=options.checked)
-        verify_same_plan(plan_hash(_source(stages), plans))
+        program = _source(stages)
+        verify_same_plan(plan_hash(program, plans))
+        if options.compile:
+            stages = compiled_stages(stages, program, device)
         run(stages, comm, options)
 
 

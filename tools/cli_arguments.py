@@ -17,6 +17,7 @@ _STEP = (
     "a shipped model (mlp, gpt2-small, mlp-tiny, ...), hf:TYPE or hf:TYPE?setting=value of Hugging Face, or "
     "package.module:callable returning a TrainingStep"
 )
+_COMPILE = "compile the computation between collectives in the first step, as by torch.compile"
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
 _Add = Callable[..., Any]
@@ -115,6 +116,7 @@ def _run_options(add: _Add) -> None:
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     _decisions(add)
     add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
+    add("--compile", action="store_true", help=_COMPILE)
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
     add("--save-every", type=_positive, metavar="N", help="write one after every N steps too")
     add("--keep", type=_positive, metavar="M", help="how many of the newest checkpoints are kept (2)")
@@ -157,6 +159,7 @@ def _check_options(add: _Add) -> None:
     add("--dtype", choices=("float32", "float64"), default="float32", help="of all floating-point data (%(default)s)")
     add("--steps", type=_positive, default=5, metavar="K", help="how many training steps (%(default)s)")
     add("--optimizer", choices=("sgd", "adamw"), help="used in place of the step's own")
+    add("--compile", action="store_true", help=_COMPILE)
     _pipeline(add)
 
 

@@ -36,6 +36,7 @@ def check_command(options: Namespace) -> int:
         algorithm=options.algorithm,
         pipeline=options.pass_pipeline,
         keep_activations=options.keep_activations,
+        compile=options.compile,
     )
     find_step(options.step)
     with working(f"checking {case}"):

@@ -78,6 +78,7 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
         message = f"{options.target} is planned for {ranks} ranks; at most {MOST_RANKS} are started on one machine"
         raise _error(message, "start it on its hosts with torchrun")
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
+    arguments += ["--compile"] if options.compile else []
     return run_ranks_of(ranks, str(_program(folder)), arguments)
 
 

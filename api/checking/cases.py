@@ -46,6 +46,7 @@ class CheckCase:
         algorithm: of the search; None as in `PlanOptions`.
         pipeline: a pass pipeline in place of the usual one.
         ratios, keep_activations: as in `PlanOptions`.
+        compile: whether the computation between collectives is compiled.
         schedule: by step, what its learning rates are multiplied by; after the last, and where there is none, 1.
     """
 
@@ -61,6 +62,7 @@ class CheckCase:
     ratios: str = "auto"
     schedule: tuple[float, ...] = ()
     keep_activations: float | None = None
+    compile: bool = False
 
     @property
     def name(self) -> str:
@@ -87,7 +89,8 @@ class CheckCase:
         dtype = str(self.dtype).removeprefix("torch.")
         pins = "searched" if self.pins is None else "pinned" if is_pin_text(self.pins) else self.pins
         ratios = "" if self.ratios == "auto" else f", ratios {self.ratios}"
-        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}{ratios}"
+        compiled = ", compiled" if self.compile else ""
+        return f"{self.name} on {mesh}, {pins}, {dtype}, {self.optimizer or 'own optimizer'}{ratios}{compiled}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ...ir.mesh import Mesh
 from ...lowering.capture.calling import batch_items
 from ...lowering.codegen.load_program import load_text
 from ...runtime.communicator import Communicator
+from ...runtime.compiled.load import compiled_stages
 from ...runtime.executor import Executor, gather
 from ...runtime.plan import Plan, Result, Value
 from ...runtime.stages import Stage, connect
@@ -76,7 +77,8 @@ def program_of(case: CheckCase) -> tuple[bool, str]:
 
 
 def _stages(text: str, case: CheckCase) -> tuple[Stage, ...]:
-    return tuple(Stage(*each) for each in load_text(text, f"{case}.py"))
+    stages = [Stage(*each) for each in load_text(text, f"{case}.py")]
+    return tuple(compiled_stages(stages, text, torch.device("cpu")) if case.compile else stages)
 
 
 def _communicators(programs: Sequence[Sequence[Stage]]) -> Iterator[Communicator]:

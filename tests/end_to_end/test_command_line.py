@@ -109,6 +109,11 @@ def test_a_pipeline_is_planned_and_runs_and_gives_the_same_losses(folder: Path, 
     assert losses(shardwright(folder, "run", "deep", "--steps", "3")) == expected
 
 
+@pytest.mark.thorough
+def test_a_compiled_run_gives_the_same_losses(folder: Path, expected: list[str]):
+    assert losses(shardwright(folder, "run", "plan", "--steps", "3", "--compile")) == expected
+
+
 def test_a_program_on_the_wrong_number_of_ranks(folder: Path):
     done = run_ranks(1, "plan/program.py", "--steps", "1", folder=folder)
     assert done.returncode == 1

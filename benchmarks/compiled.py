@@ -1,0 +1,162 @@
+"""
+Our plans with `compile=True` against DistributedDataParallel and FSDP2 (`fully_shard`) under `torch.compile`.
+
+    python benchmarks/compiled.py [--ranks 2 4] [--pairs 40] [--steps gpt2 vit vgg]
+
+Four sides train the same model on the same batch in the same processes, step by step in turn, in random order: ours and
+the peer, compiled and not. The figure is the median of the paired ratios ours / theirs, both compiled, with a bootstrap
+interval of 95 %; beside it what compiling gains each. AdamW, float32, gloo. DDP is compiled as a whole, of FSDP2 each
+block is where the model has blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from _report import interval, plot_intervals, publish
+from parity import PRESETS, STEPS, plan_text
+from torch import nn
+
+from shardwright.api.training_step import TrainingStep
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
+from shardwright.models.vit import ViTConfig, vit_step
+from shardwright.runtime import Executor, Stage, run_ranks
+from shardwright.runtime.compiled.load import compiled_stages
+from shardwright.runtime.stages import connect
+
+_VIT = ViTConfig(layers=4, width=192, heads=3, image=64, patch=8, classes=100)
+_VGG = VGGConfig(VGG13, widths=(16, 32, 64, 64, 64), hidden=256, image=32, classes=10)
+_STEPS: dict[str, Callable[[], TrainingStep]] = {
+    **STEPS,
+    "vit": lambda: vit_step(_VIT, batch=16),
+    "vgg": lambda: vgg_step(_VGG, batch=32),
+}
+SIDES = ("ours, compiled", "peer, compiled", "ours", "peer")
+
+
+def our_side(step: TrainingStep, text: str, *, compiles: bool) -> Callable[[], object]:
+    """One step of our program."""
+    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    if compiles:
+        stages = compiled_stages(stages, text, torch.device("cpu"))
+    executor = Executor(stages, connect(stages))
+    executor.initialize(step.model, 0)
+    batch = {str(i): item for i, item in enumerate(step.batch)}
+    return lambda: executor.step(batch)
+
+
+def their_side(step: TrainingStep, peer: str, *, compiles: bool) -> Callable[[], object]:
+    """One step of the peer on this rank's part of the batch."""
+    torch.manual_seed(0)
+    model = step.build_model()
+    wrapped = _with_ddp(model, compiles) if peer == "ddp" else _with_fsdp2(model, compiles)
+    optimizer = step.optimizer(model.parameters())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    batch = tuple(item.chunk(world)[rank] for item in step.batch if isinstance(item, torch.Tensor))
+    local = replace(step, batch=batch)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        local.compute_loss(wrapped).backward()
+        optimizer.step()
+
+    return run
+
+
+def _with_ddp(model: nn.Module, compiles: bool) -> Any:
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    return torch.compile(wrapped) if compiles else wrapped
+
+
+def _with_fsdp2(model: nn.Module, compiles: bool) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    blocks = list(getattr(model, "h", []) or getattr(model, "layers", []))
+    for module in (blocks or [model]) if compiles else []:
+        module.compile()
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, ...]]:
+    """Seconds of a step of each of `SIDES`, by turn."""
+    torch.set_num_threads(1)
+    step = _STEPS[step_name]()
+    sides = [
+        our_side(step, text, compiles=True),
+        their_side(step, peer, compiles=True),
+        our_side(step, text, compiles=False),
+        their_side(step, peer, compiles=False),
+    ]
+    for side in sides * 4:
+        side()
+    order, generator = list(range(len(sides))), random.Random(0)
+    rows: list[tuple[float, ...]] = []
+    for _ in range(pairs):
+        generator.shuffle(order)
+        seconds = [0.0] * len(sides)
+        for index in order:
+            dist.barrier()
+            start = time.perf_counter()
+            sides[index]()
+            dist.barrier()
+            seconds[index] = time.perf_counter() - start
+        rows.append(tuple(seconds))
+    return rows
+
+
+def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:
+    """One row: our plan against one peer on one number of ranks."""
+    text = plan_text(_STEPS[step_name](), ranks, PRESETS[peer])
+    rows = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)[0]
+    ratios = [ours / theirs for ours, theirs, _, _ in rows]
+    low, high = interval(ratios)
+    return {
+        "step": step_name,
+        "ranks": ranks,
+        "ours": PRESETS[peer],
+        "peer": peer,
+        "pairs": pairs,
+        **{f"{side} ms": 1e3 * statistics.median(row[at] for row in rows) for at, side in enumerate(SIDES)},
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "ours gains": statistics.median(plain / ours for ours, _, plain, _ in rows),
+        "peer gains": statistics.median(plain / theirs for _, theirs, _, plain in rows),
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--steps", nargs="+", choices=sorted(_STEPS), default=["gpt2", "vit", "vgg"])
+    parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
+    options = parser.parse_args()
+    chosen = ((step, ranks, peer) for ranks in options.ranks for step in options.steps for peer in options.peers)
+    rows: list[dict[str, Any]] = []
+    command = f"python benchmarks/compiled.py --pairs {options.pairs}"
+    for case in chosen:
+        rows.append(compare(*case, options.pairs))
+        # After every row: compiling takes long, and a run may be cut short.
+        publish("compiled", rows, command=command)
+        labels = [f"{row['step']}: {row['ours']} / {row['peer']}, {row['ranks']} ranks" for row in rows]
+        bounds = [(row["low"], row["high"]) for row in rows]
+        plot_intervals("compiled", labels, [row["ratio"] for row in rows], bounds, xlabel="step time, ours / peer")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What of a program Inductor compiles, and how."""

@@ -1,0 +1,78 @@
+"""A function of a program that computes and nothing else, which is compiled when it is first called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from .graph import Function, Results, TracedGraph
+
+LOG = logging.getLogger("shardwright")
+
+_UNTRACEABLE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+
+class ComputeFunction:
+    """
+    Takes the place of a function of a communicator and a list of values, which it empties.
+
+    Numbers among the values, such as the part of a batch, are constants of what is compiled: for each there is another.
+    Shapes and strides of tensors are those of the first call. What cannot be traced, or has nothing to fuse, runs as it
+    is written.
+    """
+
+    def __init__(self, function: Callable[[Any, list[Any]], Results]) -> None:
+        self._function = function
+        self._numbers: list[int] | None = None
+        self._made: dict[tuple[Any, ...], Callable[[Any, list[Any]], Results]] = {}
+
+    def __call__(self, comm: Any, given: list[Any]) -> Results:
+        if self._numbers is None:
+            self._numbers = [index for index, each in enumerate(given) if not isinstance(each, torch.Tensor)]
+        key = tuple([given[index] for index in self._numbers])
+        if (made := self._made.get(key)) is None:
+            made = self._made[key] = self._compiled(comm, given, self._numbers)
+        return made(comm, given)
+
+    def _compiled(self, comm: Any, given: list[Any], numbers: list[int]) -> Callable[[Any, list[Any]], Results]:
+        constants = {index: given[index] for index in numbers}
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+
+        def traced(values: list[torch.Tensor]) -> Results:
+            rest = iter(values)
+            return self._function(comm, [constants[i] if i in constants else next(rest) for i in range(len(given))])
+
+        name = self._function.__name__
+        try:
+            graph = TracedGraph.of(traced, tensors)
+        except _UNTRACEABLE as error:
+            LOG.warning("%s is not compiled: %s", name, str(error).splitlines()[0])
+            return self._function
+        return _called(graph.compiled(name), numbers) if graph.is_worth_compiling else self._function
+
+
+def _called(function: Function, numbers: list[int]) -> Callable[[Any, list[Any]], Results]:
+    """A function of tensors, as one of a communicator and a list in which numbers are in some places."""
+    if not numbers:
+        return lambda _, given: function(given)
+
+    def without_numbers(_: Any, given: list[Any]) -> Results:
+        for index in reversed(numbers):
+            del given[index]
+        return function(given)
+
+    return without_numbers

@@ -1,0 +1,30 @@
+"""Whether Inductor can compile for a device here."""
+
+from __future__ import annotations
+
+import torch
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.utils._triton import has_triton
+
+from ..plan import PlanError
+
+ADVICE = "leave out compile=True (--compile) to run without it"
+
+
+def verify_inductor(device: torch.device) -> None:
+    """
+    Check that there is what Inductor needs, before it is first used.
+
+    Raises:
+        PlanError: there is no C++ compiler, or for a GPU no Triton.
+    """
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise PlanError(
+            "compile=True needs a C++ compiler, with which Inductor builds its kernels, and none was found: install "
+            f"g++ or clang++, or name one by the environment variable CXX; {ADVICE}"
+        ) from error
+    if device.type == "cuda" and not has_triton():
+        raise PlanError(f"compile=True needs Triton for the kernels of {device}, which is not installed; {ADVICE}")
