@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._inductor import config, cpp_builder
 
+from shardwright.runtime.compiled import usable
 from shardwright.runtime.compiled.compute import ComputeFunction
 from shardwright.runtime.compiled.graph import TracedGraph
 from shardwright.runtime.compiled.load import compiled_stages, verify_usable
@@ -90,6 +91,12 @@ def test_without_a_compiler_the_error_says_what_to_do():
         verify_usable(CPU)
     with pytest.raises(PlanError, match=match):
         compiled_stages((), "", CPU)
+
+
+def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(usable, "has_triton", lambda: False)
+    with pytest.raises(PlanError, match=r"needs Triton for the kernels of cuda:0.*; leave out compile=True"):
+        verify_usable(torch.device("cuda", 0))
 
 
 def test_what_inductor_fails_on_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch):

@@ -17,11 +17,12 @@ from simulated_cuda.check import check_program
 from simulated_cuda.mutate import mutated
 from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 
-from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, transfers
+from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, rows, transfers
 from shardwright.runtime import stages as stages_module
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.hierarchical import begin_hierarchical
 from shardwright.runtime.requests import Pending
+from shardwright.runtime.rows import RowLayout
 from shardwright.runtime.transfers import Channels, Lines
 
 
@@ -107,13 +108,13 @@ FAULTS = {
         "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
     ),
     "a message is too short": Fault(
-        "zero3", collectives._all_gather_padded, {"new_empty(group.size, ": "new_empty(group.size, -1 + "}, "error"
+        "zero3", RowLayout.to_gather, {"new_empty(self._group.size * length)": "new_empty(length)"}, "error"
     ),
     "one rank adds, the other takes the largest": Fault(
         "dp", collectives._all_reduce, {"[request.reduction]": "['max' if group.part else 'sum']"}, "order"
     ),
     "one rank leaves out a collective": Fault(
-        "dp", collectives._all_reduce, {"for each in messages]": "for each in messages[group.part :]]"}, "order"
+        "dp", collectives._launch, {"for each in operands]": "for each in operands[group.part :]]"}, "order"
     ),
     "a message is on the host": Fault(
         "tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"
@@ -169,6 +170,15 @@ def test_a_fault_of_the_runtime_is_noticed(name: str):
     fault = FAULTS[name]
     with mutated(fault.function, fault.edits):
         assert fault.noticed in check_program(program(fault.plan), fault.steps).found
+
+
+@pytest.mark.parametrize("name", ["zero3", "searched"])
+def test_large_tensors_of_a_bucket_are_one_launch(name: str, monkeypatch: pytest.MonkeyPatch):
+    for module in (collectives, rows):
+        monkeypatch.setattr(module, "ALONE_FROM_BYTES", 64)
+    assert check_program(program(name)).fatal == []
+    with mutated(collectives._launch, {"return [launched]": "return []"}):
+        assert "race" in check_program(program(name)).found
 
 
 def changing(stages: Sequence[Stage]) -> list[Stage]:
