@@ -140,11 +140,11 @@ class DuplexPass(ModulePass):
         if self.order == "list":
             if not is_judged:
                 fail(func, 'has stages, or another temporal axis; list scheduling is for one loop: use order="phases"')
-            return _Judge(module, index, loop).fastest(with_phases=False)
+            return _OrderJudge(module, index, loop).fastest(with_phases=False)
         known = any(isinstance(each, ClusterOp) for each in module.ops)
         if self.order == "phases" or not known or not is_judged:
             return tuple(phase_turns(loop))
-        return _Judge(module, index, loop).fastest(with_phases=True)
+        return _OrderJudge(module, index, loop).fastest(with_phases=True)
 
 
 def _temporal(mesh: Mesh) -> list[Axis]:
@@ -159,7 +159,7 @@ class _JudgedOrder:
     seconds: float
 
 
-class _Judge:
+class _OrderJudge:
     """Simulates what becomes of the orders of a loop; one use."""
 
     def __init__(self, module: ModuleOp, index: int, loop: UnrolledLoop) -> None:

@@ -6,9 +6,9 @@ communication starts as soon as its operand is there. Whenever the compute strea
 operands are there, the one of highest priority; if there are none, it waits. With the seconds of ops and
 communications by the cost model, and the sum over the longest way,
 
-    remaining(op)   = seconds(op) + max of remaining(user)            over all that need its results      `_CopyGraph`
-    remaining(k)    = max of remaining(op)                            over the ops of phase k
-    priority(op)    = remaining(k + ahead * copy + later)             phase k, `later` where it is filler  `_CopyGraph.key`
+    remaining(op)  = seconds(op) + max of remaining(user)     over all that need its results       `_CopyGraph`
+    remaining(k)   = max of remaining(op)                     over the ops of phase k
+    priority(op)   = remaining(k + ahead * copy + later)      phase k, `later` where it is filler  `_CopyGraph.key`
 
 then the order of copies, then remaining(op). So a copy that has begun a phase ends it before another begins one, as a
 communication follows that the others can hide. Filler is what no later communication of the loop needs: gradients of
