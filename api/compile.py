@@ -40,6 +40,7 @@ from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
 from ..passes.decompose_mean import DecomposeMeanPass
+from ..passes.detach_factories import DetachFactoriesPass
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.fit_memory import FitMemoryPass
@@ -73,6 +74,7 @@ BEGIN = Pipeline.of(
     MakeBatchMajorPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
+    DetachFactoriesPass(),
     DeadCodeElimination(),
 )
 """What is run on every step that was imported, before anything is decided."""

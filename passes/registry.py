@@ -20,6 +20,7 @@ _HOMES: dict[str, str] = {
     "decompose-cross-entropy": "decompose_cross_entropy:DecomposeCrossEntropyPass",
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "make-batch-major": "make_batch_major:MakeBatchMajorPass",
+    "detach-factories": "detach_factories:DetachFactoriesPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
     "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
