@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "make-batch-major": "make_batch_major:MakeBatchMajorPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
+    "mark-compiled": "mark_compiled:MarkCompiledPass",
     "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
     "scale-loss": "scale_loss:ScaleLossPass",
     "skip-non-finite": "skip_non_finite:SkipNonFinitePass",

@@ -21,6 +21,7 @@ from ....dialects.stage_program import ScheduledOp, stage_programs
 from ....dialects.staged import Stages, transfers
 from ....ir.cluster import sent_bytes
 from ..durations import communication_of
+from ..fusion import Parts, fused_parts
 from .costs import OpCosts, Seconds, is_over_space
 from .network import Traffic, transfer_traffic
 from .places import Division
@@ -76,16 +77,17 @@ def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
     known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
     by_stage = {program.stage: program.entries for program in stage_programs(func)}
-    return [_Writer(func, each, crossing).program(by_stage[each.place.stage]) for each in divisions]
+    parts = fused_parts(func)
+    return [_Writer(func, each, crossing, parts).program(by_stage[each.place.stage]) for each in divisions]
 
 
 class _Writer:
     """Writes the program of one place."""
 
-    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic]) -> None:
+    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
         self.cluster = division.place.cluster
-        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes])
+        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes], parts)
         self.end = func.body.block.last_op
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}
