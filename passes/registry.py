@@ -23,6 +23,7 @@ _HOMES: dict[str, str] = {
     "detach-factories": "detach_factories:DetachFactoriesPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
+    "mark-compiled": "mark_compiled:MarkCompiledPass",
     "set-reduce-dtype": "set_reduce_dtype:SetReduceDtypePass",
     "scale-loss": "scale_loss:ScaleLossPass",
     "skip-non-finite": "skip_non_finite:SkipNonFinitePass",
