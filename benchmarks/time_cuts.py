@@ -5,8 +5,8 @@ Which models can be cut in time: accumulated in two parts, run as duplex, and as
 
 Every shipped model at test size (with `--huggingface` the tiny configs of `models/hf/tiny.py`) is planned in each form,
 by the passes that `parallelize` runs: `dp` on two devices where the batch is cut, one device a stage where layers are.
-A cell is `yes`, or the op that forbids it with its layer; refusals are printed whole. With `--check` what was planned is
-interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
+A cell is `yes`, or the op that forbids it with its layer; refusals are printed in full. With `--check` what was planned
+is interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
 """
 
 from __future__ import annotations

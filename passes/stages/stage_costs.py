@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 from xdsl.ir import SSAValue
 
@@ -26,6 +25,7 @@ from ...dialects.step import BACKWARD
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
 from ...ir.op_cost import KernelPart, OpWork, op_seconds
+from ...ir.plain import Plain
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ...ir.text_file import read_text
@@ -163,13 +163,14 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
     ValueError names the file and what is wrong.
     """
     try:
-        given: Any = json.loads(read_text(path))
+        given: Plain = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the costs: {error}") from error
-    listed = cast("dict[str, Any]", given).get("forward_s") if isinstance(given, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(x, int | float) for x in cast("list[object]", listed)):
+    listed = given.get("forward_s") if isinstance(given, dict) else None
+    seconds = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
+    if not isinstance(listed, list) or len(seconds) < len(listed):
         raise ValueError(f'{path}: expected {{"forward_s": [seconds of each layer, ...]}}')
-    return tuple(float(seconds) for seconds in cast("list[float]", listed))
+    return tuple(map(float, seconds))
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
