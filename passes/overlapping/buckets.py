@@ -15,6 +15,7 @@ from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
 from ..analysis.durations import communication_of
+from .early import parts_of_one
 from .flow import CollectiveRole, OpFlow
 from .timing import ComputeTimes
 
@@ -103,11 +104,14 @@ def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
     """
     Start each collective between other ops once its operand is there, if there is work until its first use.
 
-    One joins another only if that leaves the other at least half of its time.
+    One joins another only if that leaves the other at least half of its time, and no part of a value another one, from
+    which it was cut to be sent by itself.
     """
     flow = traffic.flow
 
     def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
+        if not parts_of_one(op).isdisjoint(group):
+            return False
         first, used = flow.ready(group[0]), min(map(flow.first_use, group))
         return traffic.fits(group, op) and flow.ready(op) <= (first + used) / 2
 
