@@ -19,7 +19,7 @@ from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 
 from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, rows, transfers
 from shardwright.runtime import stages as stages_module
-from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.communicator import Communicator, UntilEvent
 from shardwright.runtime.hierarchical import begin_hierarchical
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
@@ -96,16 +96,16 @@ FAULTS = {
         "hierarchical", begin_hierarchical, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
     ),
     "a hierarchical collective does not wait for its operands": Fault(
-        "hierarchical", Communicator._start, {f"stream.wait_stream({MAIN})": "pass"}, "race"
+        "hierarchical", Communicator._beside, {f"stream.wait_stream({MAIN})": "pass"}, "race"
     ),
     "a hierarchical collective is not waited for": Fault(
-        "hierarchical", Communicator.wait, {f"{MAIN}.wait_event(token.done)": "pass"}, "race"
+        "hierarchical", UntilEvent.wait, {f"{MAIN}.wait_event(self.event)": "pass"}, "race"
     ),
     "the end of a hierarchical collective is never marked": Fault(
-        "hierarchical", Communicator._start, {DONE: "pass"}, "race"
+        "hierarchical", Communicator._beside, {DONE: "pass"}, "race"
     ),
     "a stream is drawn for every collective": Fault(
-        "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
+        "hierarchical", Communicator._beside, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
     ),
     "a message is too short": Fault(
         "zero3", RowLayout.to_gather, {"new_empty(self._group.size * length)": "new_empty(length)"}, "error"
