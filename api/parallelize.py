@@ -126,7 +126,8 @@ def parallelize(
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
             devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
             other options. It loads no state; `resume` of the step does.
-        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step.
+        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step. The
+            plan reckons with it: chains of ops that go over elements cost what one kernel does.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
@@ -141,7 +142,8 @@ def parallelize(
     step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
     decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
     decided |= {"keep_activations": keep_activations, "budget": budget}
-    options = PlanOptions(algorithm, pins, dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
+    decided |= {"random": random, "compile": compile}
+    options = PlanOptions(algorithm, pins, dtype, pipeline=pipeline, ratios=ratios, **decided)
     begun = Path(replan_from) if replan_from is not None else None
     connections = Connections(device, compiles=compile)
     made = _parallelized(step, connections, cluster, options, seed, compared, measure, on_nan, begun)

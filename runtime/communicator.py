@@ -21,7 +21,7 @@ from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import HERE
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
-from .hierarchical import HIERARCHICAL, begin_hierarchical
+from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
 from .place import named_range
 from .requests import Pending, Request, even_sizes
@@ -319,7 +319,8 @@ class Communicator:
 
     def _in_turn(self, request: Request) -> Pending:
         """A collective in phases."""
-        return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
+        across, inside = self.group(request.axes[:-1]), self.group(request.axes[-1:])
+        return begin_hierarchical(across, inside, self.group(request.axes), request)
 
 
 @dataclass(frozen=True)
@@ -340,7 +341,7 @@ class UntilEvent:
 
 def _in_phases(request: Request) -> bool:
     """Whether a collective is several, each of which waits for the one before."""
-    return request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1
+    return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

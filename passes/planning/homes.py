@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -52,6 +51,7 @@ from ..stages.schedules import Policy
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from .records import CandidateRecord
 from .workbench import AXIS, BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
@@ -275,16 +275,19 @@ def _parts(wanted: int, rows: int) -> list[int]:
 
 def _kept_part(func: FuncOp) -> float:
     """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
-    return _chosen(func).get("keep", 1.0)
+    chosen = _chosen(func)
+    return chosen.get("keep", 1.0) if chosen is not None else 1.0
 
 
 def _schedule(func: FuncOp) -> Policy:
-    return _chosen(func).get("schedule") or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
+    chosen = _chosen(func)
+    policy = chosen.get("schedule") if chosen is not None else None
+    return policy or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
 
 
-def _chosen(func: FuncOp) -> Mapping[str, Any]:
+def _chosen(func: FuncOp) -> CandidateRecord | None:
     chosen = func.attributes.get(CHOSEN)
-    return python_value(chosen) if chosen is not None else {}
+    return python_value(chosen) if chosen is not None else None
 
 
 def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:
