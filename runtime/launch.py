@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from .batches import Batch
 from .communicator import Communicator
 from .compiled.load import compiled_stages
 from .ending import (
@@ -148,7 +149,16 @@ def process_group(
         dist.destroy_process_group()
 
 
-def load_step(spec: str | None) -> Any:
+class LoadedStep(Protocol):
+    """What a plan names: a model and its example batch."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def batch(self) -> Batch: ...
+
+
+def load_step(spec: str | None) -> LoadedStep:
     """
     The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
 
