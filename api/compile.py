@@ -40,6 +40,7 @@ from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
 from ..passes.decompose_mean import DecomposeMeanPass
+from ..passes.detach_factories import DetachFactoriesPass
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.fit_memory import FitMemoryPass
@@ -48,6 +49,7 @@ from ..passes.insert_frees import InsertFreesPass
 from ..passes.insert_resharding import InsertReshardingPass
 from ..passes.join_updates import JoinUpdatesPass
 from ..passes.make_batch_major import MakeBatchMajorPass
+from ..passes.mark_compiled import MarkCompiledPass
 from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
@@ -74,6 +76,7 @@ BEGIN = Pipeline.of(
     MakeBatchMajorPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
+    DetachFactoriesPass(),
     DeadCodeElimination(),
 )
 """What is run on every step that was imported, before anything is decided."""
@@ -112,6 +115,7 @@ class PlanOptions:
         candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
             say, or the JSON text of it.
         adapt: whether the candidate may be of another cluster, and is put on this one.
+        compile: whether the program will be run with its computation compiled, so that it is planned for that.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -132,6 +136,7 @@ class PlanOptions:
     budget: float | None = None
     candidate: str | None = None
     adapt: bool = False
+    compile: bool = False
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> Pipeline:
@@ -141,8 +146,10 @@ class PlanOptions:
         Raises:
             PipelineError, PinError: the pipeline or the pins that were given cannot be read.
         """
+        marks = [MarkCompiledPass()] if self.compile else []
         if self.pipeline is not None:
             given = Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
+            given = Pipeline.of(marks, given)
             # The program needs to know what it may write over.
             decides = any(isinstance(each, ReuseBuffersPass) for each in given)
             return given if decides else Pipeline.of(given, ReuseBuffersPass())
@@ -150,6 +157,7 @@ class PlanOptions:
         keep = self.keep_activations if algorithm != "auto" else None
         made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
+            marks,
             BEGIN,
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],

@@ -127,7 +127,8 @@ def parallelize(
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
             devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
             other options. It loads no state; `resume` of the step does.
-        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step.
+        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step. The
+            plan reckons with it: chains of ops that go over elements cost what one kernel does.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
@@ -157,6 +158,7 @@ def parallelize(
         pipeline=pipeline,
         ratios=ratios,
         random=random,
+        compile=compile,
         mesh=mesh,
         stages=stages,
         micro_batches=micro_batches,

@@ -23,7 +23,7 @@ from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.search.constraints import strip_pins
 from ..passes.search_plan import SearchPlanPass
-from ..passes.strip_resharding import StripReshardingPass
+from ..passes.strip_resharding import strip_decisions
 from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord
 from .rank_placement import best_ranks, exchangeable, kept_bytes
@@ -49,7 +49,8 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
     add_cluster(found, cluster)
     if options.pins is not None:
         strip_pins(found)
-    run_pipeline(Context(), found, Pipeline.of(StripReshardingPass(), options.passes(cluster)))
+    strip_decisions(found)
+    run_pipeline(Context(), found, options.passes(cluster))
     return found
 
 

@@ -50,6 +50,7 @@ from .step import (
     BALANCE,
     CHECKPOINT,
     CHOSEN,
+    COMPILED,
     MEMORY_BUDGET,
     MEMORY_SAVING,
     PLAN,
@@ -122,6 +123,7 @@ ON_OPS: Mapping[str, Kind] = {
 
 ON_FUNCTIONS: Mapping[str, Kind] = {
     train.FORWARD: UNIT,
+    COMPILED: UNIT,
     train.REDUCE_DTYPE: one_of(_DTYPES),
     "train.optimizer": ENTRIES,
     RATIOS: list_of(instance_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),

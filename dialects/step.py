@@ -64,6 +64,12 @@ BALANCE = "spmd.balance"
 On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).
 """
 
+COMPILED = "train.compiled"
+"""
+On a function: its computation between collectives will be compiled, so that ops that go over elements and follow one
+another cost what one kernel does.
+"""
+
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
 

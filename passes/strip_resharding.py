@@ -79,7 +79,15 @@ def strip_resharding(module: ModuleOp) -> None:
     for func in step_functions(module):
         strip_function(func)
         if is_in_parts:
+            # A part of a rank's rows at one time says nothing of its rows of the full batch.
             _forget(func)
+
+
+def strip_decisions(module: ModuleOp) -> None:
+    """Remove what a search decides from a module too, in place, as if none had run; pins and ratios stay."""
+    strip_resharding(module)
+    for func in step_functions(module):
+        _forget(func)
 
 
 def strip_function(func: FuncOp) -> None:
@@ -153,7 +161,7 @@ def _remove_temporal_axes(module: ModuleOp) -> bool:
 
 
 def _forget(func: FuncOp) -> None:
-    """Remove all that was decided: a part of a rank's rows at one time says nothing of its rows of the whole batch."""
+    """Remove signatures, homes and working copies."""
     undecided: dict[str, Attribute | None] = {SHARDING: None, WORKING: None, REGATHER: None}
     merge_argument_attributes(func, {each.index: undecided for each in func.body.block.args})
     returned = func.body.block.last_op

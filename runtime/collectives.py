@@ -5,7 +5,6 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one message
-                hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 all_gather      direct             each sends its part to every other (`exchange`)
                 padded             the library's: large tensors in equal parts by themselves, the others
                                    in one message, parts padded to the largest (`rows.py`)
@@ -16,6 +15,7 @@ reduce_scatter  direct             each sends every other its part, which reduce
 all_to_all      direct             each sends every other its part
                 native             the library's, by element counts
 broadcast       native             the library's
+all but that    hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 ==============  =================  ================================================================
 
 Every function starts its work and returns at once; none changes its operands (but a donated all-reduce). What it has

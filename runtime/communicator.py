@@ -21,7 +21,7 @@ from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import HERE
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
-from .hierarchical import HIERARCHICAL, begin_hierarchical
+from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
@@ -269,7 +269,8 @@ class Communicator:
 
     def _begin(self, group: RankGroup, request: Request) -> Pending:
         if _in_phases(request):
-            return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
+            across, inside = self.group(request.axes[:-1]), self.group(request.axes[-1:])
+            return begin_hierarchical(across, inside, group, request)
         return begin(group, request)
 
     def _checked(self, request: Request) -> RankGroup:
@@ -298,7 +299,7 @@ class Communicator:
 
 def _in_phases(request: Request) -> bool:
     """Whether a collective is several, each of which waits for the one before."""
-    return request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1
+    return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

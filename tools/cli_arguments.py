@@ -17,6 +17,7 @@ _STEP = (
     "package.module:callable returning a TrainingStep"
 )
 _COMPILE = "compile the computation between collectives in the first step, as by torch.compile"
+_FOR_COMPILE = "plan for `run --compile`: chains of ops that go over elements cost what one kernel does"
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
 _Add = Callable[..., object]
@@ -96,6 +97,7 @@ def _plan_options(add: _Add) -> None:
     _decisions(add)
     drawn = "the same as on one device, or drawn by each rank for itself"
     add("--random", choices=("exact", "independent"), default="exact", help=f"random numbers: {drawn} (%(default)s)")
+    add("--compile", action="store_true", help=_FOR_COMPILE)
     _dtype(add)
     _pipeline(add)
     _probe(add)
@@ -145,6 +147,7 @@ def _simulate_options(add: _Add) -> None:
     add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
     add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
     add("--trace", metavar="FILE", help="where to write a trace for Perfetto")
+    add("--compile", action="store_true", help=_FOR_COMPILE)
     _planning(add)
 
 

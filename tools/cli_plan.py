@@ -88,7 +88,8 @@ def _plan(options: Namespace) -> int:
         parts.append(measured_table(measured))
     ranks = compiled.report["ranks"]
     torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
-    print_report(*parts, f"{torchrun}; on this machine: {command_line('run', folder)}")
+    here = command_line("run", folder, *(["--compile"] if options.compile else []))
+    print_report(*parts, f"{torchrun}{' and --compile' if options.compile else ''}; on this machine: {here}")
     return 0
 
 
@@ -106,6 +107,7 @@ def planned(
             ratios=getattr(options, "ratios", "auto"),
             random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
+            compile=getattr(options, "compile", False),
             processes=getattr(options, "processes", None) or side_processes(),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
+from ..api.files import PLANNED, UNDECIDED, plan_digest
+from ..api.plan_record import RECORD, PlanRecord
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
@@ -27,16 +29,17 @@ from .simulation_tables import Point, points_table, tables
 
 def simulate_command(options: Namespace) -> int:
     """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
-    module = _module(options)
+    target = _target(options)
+    module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
     if options.sweep is not None:
-        points = _swept(module, cluster, _sweep(options.sweep, cluster), options)
+        points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
         print_report(points_table(options.sweep, points))
         return 0
     if options.replan:
-        module = _replanned(module, cluster, options)
+        module = _replanned(target, cluster, options)
     simulation = _simulated(module, cluster)
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
@@ -48,20 +51,48 @@ def simulate_command(options: Namespace) -> int:
     return 0
 
 
-def _module(options: Namespace) -> ModuleOp:
+@dataclass(frozen=True)
+class _Target:
+    """
+    What is simulated.
+
+    Args:
+        planned: the planned step.
+        undecided: the step before any decision, from which it is planned again; None where only the planned step is
+            there, whose decisions have to be undone for that.
+    """
+
+    planned: ModuleOp
+    undecided: ModuleOp | None = None
+
+
+def _target(options: Namespace) -> _Target:
     """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
     path = Path(options.target)
     if _is_planned(path):
-        path = path / "step.mlir" if path.is_dir() else path
-        with working(f"reading {path}"):
-            return load_module(str(path))
+        file = path / PLANNED if path.is_dir() else path
+        with working(f"reading {file}"):
+            undecided = _undecided(path) if options.replan else None
+            return _Target(load_module(str(file)), undecided)
     if options.cluster is None:
         message = f"{options.target} is neither a plan nor an IR file, so it is planned first: the cluster is missing"
         raise _error(message, "give --cluster FILE")
     from .cli_plan import planned
 
     cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
-    return planned(options, cluster).module
+    found = planned(options, cluster)
+    return _Target(found.module, found.undecided)
+
+
+def _undecided(folder: Path) -> ModuleOp | None:
+    """The step of a plan's folder before any decision; None where it is missing, or its planned step was edited."""
+    if not (folder / UNDECIDED).exists():
+        return None
+    try:
+        PlanRecord.read(folder / RECORD, plan_digest(folder))
+    except (OSError, ValueError):
+        return None
+    return load_module(str(folder / UNDECIDED))
 
 
 def _is_planned(target: Path) -> bool:
@@ -103,7 +134,7 @@ def _sweep(text: str, cluster: Cluster) -> Sweep:
         raise _error(f"--sweep: {error}") from error
 
 
-def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
+def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
     """A point for every value; one that no plan fits has no simulation."""
     found: list[Point] = []
     with working(f"sweeping {sweep.path}") as phase:
@@ -111,7 +142,7 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace)
             phase(f"{value:.4g}")
             there = changed(cluster, sweep.path, value)
             try:
-                planned = _replanned(module, there, options) if options.replan else module
+                planned = _replanned(target, there, options) if options.replan else target.planned
             except DiagnosticException as error:
                 found.append(Point(value, None, str(error)))
             else:
@@ -119,10 +150,11 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace)
     return found
 
 
-def _replanned(module: ModuleOp, cluster: Cluster, options: Namespace) -> ModuleOp:
+def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleOp:
     from ..api.compile import PlanOptions
     from ..api.replan import replanned
 
+    module = target.undecided if target.undecided is not None else target.planned
     try:
         return replanned(module, cluster, PlanOptions(options.algorithm, options.pin, ratios=options.ratios))
     except PassFailedException as error:

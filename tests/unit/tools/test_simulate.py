@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from pair_cluster import PAIR_CLUSTER
-from road import road
+from road import imported_road, road
 
+from shardwright.api.compile import PlanOptions, lower
 from shardwright.dialects.text import module_text
+from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
 from shardwright.tools.cli import main
 
 UNDECIDED = """
@@ -74,6 +76,23 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     assert slow[0] != slow[1]
     # Where the network is slow, a search keeps off it, unless pins say otherwise.
     assert again.splitlines()[-3] not in (slow[0], fast[0])
+
+
+def test_a_plan_in_stages_is_planned_again_from_the_step_before_any_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    options = PlanOptions(stages=2, micro_batches=2, duplex="no")
+    cluster = parse_cluster(shipped_clusters()["local-4"])
+    lower(imported_road(), cluster, options, name="road", step_spec=None, seconds={}).save(tmp_path / "plan")
+    assert "stage 1" in run(capsys, tmp_path / "plan")
+    again = run(capsys, tmp_path / "plan", "--replan")
+    assert "one step:" in again
+    assert "stage 1" not in again
+
+    # What was edited in the planned step counts, and stages cannot be undone there.
+    with (tmp_path / "plan" / "step.mlir").open("a") as file:
+        file.write("// edited\n")
+    assert "cannot be planned again" in refused(capsys, tmp_path / "plan", "--replan")
 
 
 def test_a_step_may_be_planned_for_another_mesh_of_the_cluster(capsys: pytest.CaptureFixture[str]):
