@@ -52,7 +52,8 @@ from ..stages.schedules import Policy
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
-from .workbench import AXIS, BATCH_NORMS, decompositions
+from .finishes import AXIS
+from .workbench import BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 _ROUNDS = 8

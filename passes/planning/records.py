@@ -50,6 +50,7 @@ class Chosen:
             "own_mesh": _sizes(self.own_mesh),
         }
         found |= {"schedule": layout.schedule} if layout.schedule is not None else {}
+        found |= {"chunked": True} if layout.chunked else {}
         return found | ({"keep": layout.keep} if layout.keep < 1 else {})
 
     @staticmethod
@@ -64,6 +65,7 @@ class Chosen:
             record.get("schedule"),
             record["fused"],
             record.get("keep", 1.0),
+            record.get("chunked", False),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])
