@@ -23,6 +23,11 @@ def sources(op: Operation) -> Iterator[Operation]:
     return (value.op for value in values_read(op) if isinstance(value, OpResult))
 
 
+def is_number(collective: CollectiveOp) -> bool:
+    """Whether what a collective carries is no more than a few numbers, which cost no memory to keep."""
+    return value_bytes(collective.operand) <= _SCALAR_BYTES
+
+
 def early_scalars_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp]) -> list[Operation]:
     """
     `ops`, but what makes the operands of collectives on numbers comes first, where it takes few ops.
@@ -36,7 +41,7 @@ def early_scalars_first(ops: Sequence[Operation], inner: Sequence[CollectiveOp])
 def _ancestors_of_scalar(collective: CollectiveOp) -> set[Operation]:
     """The ops from which a number is made; none where they are many, or do more than an op per element."""
     found, pending = set[Operation](), list(sources(collective))
-    if value_bytes(collective.operand) > _SCALAR_BYTES:
+    if not is_number(collective):
         return set()
     while pending:
         op = pending.pop()
