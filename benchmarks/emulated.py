@@ -1,7 +1,7 @@
 """
-Measured ratios on emulated links: duplex, pipeline schedules, and balanced shares, each beside its alternative.
+Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex orders parts schedules shares]
     sudo python benchmarks/emulated.py --sweep [RATE ...] [--pairs 20]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
@@ -88,6 +88,15 @@ COMPARISONS: dict[str, Comparison] = {
                 f"duplex{{order={order}}},overlap,{_TAIL}"
                 for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
             },
+        },
+    ),
+    "parts": Comparison(
+        "gpt2",
+        {
+            "whole products": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "in 2 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=2}},overlap,{_TAIL}",
+            "in 4 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=4}},overlap,{_TAIL}",
+            "by cost": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives,overlap,{_TAIL}",
         },
     ),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
