@@ -60,8 +60,8 @@ class Comparison:
     speeds: Sequence[float] = (1.0, 1.0)
 
 
-def _pipeline(schedule: str) -> str:
-    stages = f"{_HEAD},partition-stages{{stages=2}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
+def _pipeline(schedule: str, count: int = 2) -> str:
+    stages = f"{_HEAD},partition-stages{{stages={count}}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
     return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
@@ -74,6 +74,12 @@ COMPARISONS: dict[str, Comparison] = {
         },
     ),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
+    "three stages": Comparison(
+        "gpt2",
+        {name: _pipeline(name, 3) for name in ("1f1b", "eager-1f1b", "zero-bubble")},
+        ranks=3,
+        speeds=(1.0, 1.0, 1.0),
+    ),
     "shares": Comparison(
         "mlp",
         {

@@ -9,6 +9,9 @@ with fewer bytes. In every round each case is sent by each method and order, in 
 `Channels`; the slowest rank counts, from a barrier on. `bound` is the NIC bound at the rate, and `ratio` the median of
 the paired ratios to `broadcast best`, with its bootstrap interval of 95 %; that one is sent twice, as a control.
 `simulated` is the same ratio as the simulator has it. Each rank checks once what has arrived.
+
+The runtime begins all tasks of a transfer at once, and gloo's sockets share a NIC. With `in turn` a rank begins a task
+when the one before it is over, as broadcasts of NCCL on one stream do: so the order counts as it does in the paper.
 """
 
 from __future__ import annotations
@@ -48,31 +51,31 @@ WAYS: tuple[tuple[Method, Order], ...] = (
     ("send_recv", "greedy"),
 )
 WARM = 1
+TURNS: tuple[Order, ...] = ("best", "greedy", "naive")
+IN_TURN = "in turn"
 
 
 @dataclass(frozen=True)
 class Way:
-    """A case, sent in one way."""
+    """A case, sent in one way: `mode` is `control`, or `in turn` for one task after the other on each rank."""
 
     case: Case
     method: Method
     order: Order
-    control: bool = False
+    mode: str = ""
 
     @property
     def title(self) -> str:
         """Its name among those of its case."""
-        return f"{self.method} {self.order}{' (control)' * self.control}"
+        return f"{self.method} {self.order}" + (f", {self.mode}" if self.mode else "")
 
 
 def ways(mib: float, names: Sequence[str]) -> list[Way]:
     """All that is sent, the best first among those of a case."""
     cases = [scaled(case, mib * 2**20) for case in paper_cases() if case.name in names]
-    return [
-        Way(case, *way, control)
-        for case in cases
-        for way, control in ((BEST, False), (BEST, True), *((way, False) for way in WAYS[1:]))
-    ]
+    turns: list[tuple[Method, Order]] = [("broadcast", order) for order in TURNS]
+    others = [(BEST, "control"), *((way, "") for way in WAYS[1:]), *((way, IN_TURN) for way in turns)]
+    return [Way(case, *way, mode) for case in cases for way, mode in ((BEST, ""), *others)]
 
 
 def worker(folder: Path) -> None:
@@ -86,7 +89,7 @@ def worker(folder: Path) -> None:
     dist.init_process_group("gloo")
     asked = json.loads((folder / "asked.json").read_text())
     me, listed = dist.get_rank(), ways(asked["mib"], asked["cases"])
-    transfers: list[Transfer] = []
+    transfers: list[list[Transfer]] = []
     for number, way in enumerate(listed):
         case = way.case
         source, target = (
@@ -95,9 +98,14 @@ def worker(folder: Path) -> None:
                 (case.source, case.target), case.ranks, (case.sent, case.wanted), strict=True
             )
         )
-        tasks = tuple(plan(case.units(), case.sites, way.method, way.order))
-        transfers.append(Transfer(str(number), case.shape, "int32", source, target, tasks))
-    channels = Channels(transfers, Lines())
+        tasks = plan(case.units(), case.sites, way.method, way.order)
+        groups = [(task,) for task in tasks] if way.mode == IN_TURN else [tuple(tasks)]
+        labels = [f"{number}.{at}" for at in range(len(groups))]
+        transfers.append([
+            Transfer(label, case.shape, "int32", source, target, group)
+            for label, group in zip(labels, groups, strict=True)
+        ])
+    channels = Channels([each for group in transfers for each in group], Lines())
     shapes = {way.case.shape for way in listed}
     whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
     generator, rows = random.Random(0), list[list[float]]()
@@ -106,20 +114,22 @@ def worker(folder: Path) -> None:
         generator.shuffle(order)
         seconds = [0.0] * len(listed)
         for index in order:
-            transfer = transfers[index]
-            mine = None
+            transfer, mine = transfers[index][0], None
             if me in transfer.source.ranks:
                 mine = whole[transfer.shape][transfer.source.slices(transfer.shape, me, 0)].contiguous()
             dist.barrier()
             start = time.perf_counter()
-            if mine is not None:
-                channels.send(transfer.label, 0, mine)
-            if me in transfer.target.ranks:
-                arrived = channels.receive(transfer.label, 0).wait()
-                if number == 0:
-                    expected = whole[transfer.shape][transfer.target.slices(transfer.shape, me, 0)]
-                    assert torch.equal(arrived, expected), listed[index].title
-            channels.finish()
+            for each in transfers[index]:
+                if not each.tasks_of(0, me):
+                    continue
+                if mine is not None:
+                    channels.send(each.label, 0, mine)
+                if me in each.target.ranks:
+                    arrived = channels.receive(each.label, 0).wait()
+                    if number == 0 and len(transfers[index]) == 1:
+                        expected = whole[each.shape][each.target.slices(each.shape, me, 0)]
+                        assert torch.equal(arrived, expected), listed[index].title
+                channels.finish()
             took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
             dist.all_reduce(took, dist.ReduceOp.MAX)
             seconds[index] = took.item()

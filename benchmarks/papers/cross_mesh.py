@@ -3,6 +3,7 @@ How near transfers between meshes come to what NICs allow, in the cases of "On O
 Parallelism" (Zhuang et al., MLSys 2023) and in random uneven ones.
 
     python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
+    python benchmarks/papers/cross_mesh.py --figures
 
 Every case is IR: a value on one mesh, a `pipe.transfer` to the other, hosts with one NIC of 10 Gbit/s (the paper's
 p3.8xlarge). `plan-transfers` plans it and the simulator carries it out, the order of tasks, chunks and latencies
@@ -176,9 +177,13 @@ def paper_cases() -> Iterator[Case]:
     for name, (sent, wanted, source, target) in TABLE_2.items():
         shape = PADDED if name == "case6" else SHAPE
         yield Case(name, shape, _mesh(source, "stage0"), _mesh(target, "stage1"), _of_spec(sent), _of_spec(wanted))
-    for hosts, gpus in ONE_TO_MANY:
-        meshes = _mesh((1, 1), "stage0"), _mesh((hosts, gpus), "stage1")
-        yield Case(f"1 to {hosts}x{gpus}", (2**28,), *meshes, _of_spec("R"), _of_spec("R"))
+    yield from (to_hosts(hosts, gpus) for hosts, gpus in ONE_TO_MANY)
+
+
+def to_hosts(hosts: int, gpus: int) -> Case:
+    """A gibibyte from one GPU to some of each of several hosts."""
+    meshes = _mesh((1, 1), "stage0"), _mesh((hosts, gpus), "stage1")
+    return Case(f"1 to {hosts}x{gpus}", (2**28,), *meshes, _of_spec("R"), _of_spec("R"))
 
 
 def scaled(case: Case, size: float) -> Case:
@@ -300,7 +305,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--figures", action="store_true", help="redraw Figures 5 to 9 instead (cross_mesh_figures.py)")
     options = parser.parse_args()
+    if options.figures:
+        import_module("cross_mesh_figures").publish_figures()
+        return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # What solves exactly takes half a second or more to import, once in a process.
