@@ -27,20 +27,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from _cross_mesh_cases import OVER_ALPA, Case, bound, outcome, paper_cases, to_hosts
 from _report import plot_grouped, publish
-from cross_mesh import OVER_ALPA, Case, Method, Order, bound, outcome, paper_cases, to_hosts
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from shardwright.api.compile import BEGIN, import_training_step
 from shardwright.api.training_step import TrainingStep
-from shardwright.dialects.pipe import SCHEDULE
+from shardwright.dialects.stage_program import schedule_of
 from shardwright.dialects.staged import Stages, transfers
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.port_schedule import Order
 from shardwright.ir.submesh import on_mesh
+from shardwright.ir.transfer_plan import Method
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.unet import UNetConfig, unet_step
 from shardwright.passes.add_cluster import add_cluster
@@ -231,7 +233,7 @@ def loop_seconds(func: FuncOp, fragments: Mapping[str, float], crossing: Mapping
     known, receivers = Stages(func), dict[str, int | None]()
     for op in transfers(func):
         receivers[op.label.data] = known.of_value(op.result)
-    slots = [[slot.data for slot in stage] for stage in func.attributes[SCHEDULE]]
+    slots = schedule_of(func)
     now, at, sent = [0.0] * len(slots), [0] * len(slots), dict[tuple[str, int], float]()
     moved = True
     while moved:
