@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn, SupportsIndex, overload
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from .evaluation import Evaluation, RowsOfOutput, evaluate, predict
 from .loading import share_loader
 from .module_guard import Guard, StaleModuleError, guard
 from .plan_record import PlanRecord
+from .plan_report import PlanReport
 from .step_profile import StepProfile, profiled
 from .step_state import StepState
 from .trained_loss import trained_loss
@@ -59,7 +60,7 @@ class DistributedStep(StepState):
     def __init__(
         self,
         executor: Executor,
-        plan: Mapping[str, Any],
+        plan: PlanReport,
         program: str,
         variants: Variants,
         model: nn.Module | Callable[[], nn.Module],
@@ -230,7 +231,7 @@ class DistributedStep(StepState):
                     f"call model{path}.{was}(); {MODE.instead}"
                 )
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise PlanError(
             f"a step cannot be copied or pickled, because it is part of a running job; {COPIED_STEP.instead}"
         )

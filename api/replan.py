@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -76,7 +75,7 @@ class Transition:
     state: int
     least: int
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """What `plan.json` says of it: sizes in bytes."""
         moves = self.moves
         lost = [{"value": name, "rank": rank, "box": [list(dim) for dim in box]} for name, rank, box in moves.lost]

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +35,7 @@ from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import RankGroup
 from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
-from .requests import Pending, Request
+from .requests import Pending, Request, Waitable
 from .rows import RowLayout
 
 
@@ -59,8 +58,8 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _launch(
-    group: RankGroup, function: Callable[..., Any], operands: Sequence[Sequence[object]]
-) -> list[Any]:
+    group: RankGroup, function: Callable[..., Waitable | None], operands: Sequence[Sequence[object]]
+) -> list[Waitable | None]:
     """Have the library do the same on several operands; NCCL does it in one launch."""
     if group.backend != "nccl" or len(operands) == 1:
         return [function(*each, group=group.handle, async_op=True) for each in operands]

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..ir.overlap_table import measured_table
 from ..ir.text_file import write_atomically
+from .batches import Batch
 from .communicator import Communicator
 from .compiled.load import compiled_stages
 from .ending import (
@@ -155,7 +156,16 @@ def process_group(
         dist.destroy_process_group()
 
 
-def load_step(spec: str | None) -> Any:
+class LoadedStep(Protocol):
+    """What a plan names: a model and its example batch."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def batch(self) -> Batch: ...
+
+
+def load_step(spec: str | None) -> LoadedStep:
     """
     The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
 

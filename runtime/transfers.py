@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +28,7 @@ from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, parse_sharding
 from ..ir.unit_tasks import Grid, Task, chunk_count
 from .groups import TIMEOUT
+from .requests import Waitable
 
 _Slices = tuple[slice, ...]
 
@@ -95,10 +95,10 @@ class _LineEnd:
     group: dist.ProcessGroup
     place: int
 
-    def send(self, chunk: torch.Tensor, tag: int) -> Any:
+    def send(self, chunk: torch.Tensor, tag: int) -> Waitable:
         return self.group.send([chunk], self.place, tag)
 
-    def receive(self, chunk: torch.Tensor, tag: int) -> Any:
+    def receive(self, chunk: torch.Tensor, tag: int) -> Waitable:
         return self.group.recv([chunk], self.place, tag)
 
 
@@ -154,9 +154,9 @@ class _Hop:
         before = lines.end(chain[at - 1], me) if at else None
         self.forwards = before is not None and self._after is not None
         self._coming = [before.receive(chunk, tag) for chunk in self._chunks] if before is not None else []
-        self.sent = [self._send(chunk) for chunk in self._chunks] if before is None else list[Any]()
+        self.sent = [self._send(chunk) for chunk in self._chunks] if before is None else list[Waitable]()
 
-    def _send(self, chunk: torch.Tensor) -> Any:
+    def _send(self, chunk: torch.Tensor) -> Waitable:
         assert self._after is not None
         return self._after.send(chunk, self._tag)
 

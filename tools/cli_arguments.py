@@ -6,7 +6,6 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
 from .diagnostics import ToolParser
 
@@ -21,7 +20,7 @@ _COMPILE = "compile the computation between collectives in the first step, as by
 _FOR_COMPILE = "plan for `run --compile`: chains of ops that go over elements cost what one kernel does"
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
-_Add = Callable[..., Any]
+_Add = Callable[..., object]
 
 
 def command_line(*words: object) -> str:
