@@ -1,7 +1,7 @@
 """
 Measured ratios on emulated links: duplex, pipeline schedules, and balanced shares, each beside its alternative.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares ...]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
 the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
