@@ -40,6 +40,7 @@ from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
 from ..passes.decompose_mean import DecomposeMeanPass
+from ..passes.detach_factories import DetachFactoriesPass
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.fit_memory import FitMemoryPass
@@ -66,6 +67,7 @@ from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
+from .plan_report import PeakReport, PlanReport
 from .training_step import LossScaling, TrainingStep
 
 BEGIN = Pipeline.of(
@@ -74,6 +76,7 @@ BEGIN = Pipeline.of(
     MakeBatchMajorPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
+    DetachFactoriesPass(),
     DeadCodeElimination(),
 )
 """What is run on every step that was imported, before anything is decided."""
@@ -214,7 +217,7 @@ class CompiledStep:
 
     module: ModuleOp
     program: str
-    report: Mapping[str, Any]
+    report: PlanReport
     began: float
     undecided: ModuleOp | None = None
     texts: tuple[str, str | None] | None = field(default=None, repr=False)
@@ -323,7 +326,7 @@ def lower(
         observe("emit")
         given = undecided[0] if undecided else None
 
-        def checked_report() -> dict[str, Any]:
+        def checked_report() -> PlanReport:
             if fault := first_fault(module):
                 hint = "run opt-tool --verify-each to see which"
                 raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
@@ -359,7 +362,7 @@ def versions() -> dict[str, str]:
     return {**{name: version(name) for name in names}, "python": platform.python_version()}
 
 
-def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> dict[str, Any]:
+def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
@@ -416,7 +419,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     }
 
 
-def _peak_report(peak: MemoryPeak) -> dict[str, Any]:
+def _peak_report(peak: MemoryPeak) -> PeakReport:
     """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, UnitAttr
 from xdsl.dialects.func import FuncOp
@@ -11,6 +10,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from ..ir.sharding import Sharding
 from .compute import ComputeOp
+from .kinds import entries_of
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
@@ -101,10 +101,8 @@ def attribute_of(value: SSAValue, name: str) -> Attribute | None:
     """An attribute of an argument, or the entry for one result in an attribute of its op."""
     if isinstance(value, BlockArgument):
         return argument_attribute(value, name)
-    listed = value.op.attributes.get(name) if isinstance(value, OpResult) else None
-    if not isinstance(listed, ArrayAttr) or not isinstance(value, OpResult):
-        return None
-    return cast("ArrayAttr[Attribute]", listed).data[value.index]
+    entries = entries_of(value.op.attributes.get(name)) if isinstance(value, OpResult) else None
+    return entries[value.index] if entries is not None and isinstance(value, OpResult) else None
 
 
 def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[Sharding, bool]]) -> None:

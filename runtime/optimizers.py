@@ -14,14 +14,42 @@ executor makes them so; a gradient need not be (that of a transposed weight is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
+from torch._ops import OpOverloadPacket
 
-_aten: Any = torch.ops.aten
+_aten = torch.ops.aten
 
 Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
+
+
+class AdamOptions(TypedDict, total=False):
+    """What Adam and AdamW have the same defaults for, by torch's names; `found_inf` as above."""
+
+    betas: tuple[float, float]
+    eps: float
+    amsgrad: bool
+    maximize: bool
+    found_inf: torch.Tensor | None
+
+
+class AdamSettings(AdamOptions, total=False):
+    """All settings of Adam and AdamW."""
+
+    weight_decay: float
+
+
+class SgdSettings(TypedDict, total=False):
+    """All settings of SGD, by torch's names."""
+
+    momentum: float
+    dampening: float
+    nesterov: bool
+    weight_decay: float
+    maximize: bool
+    found_inf: torch.Tensor | None
 
 
 def adam_(
@@ -33,7 +61,7 @@ def adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
     `torch.optim.Adam`: the parameter, its two averages and the maximum where there is one, updated.
@@ -55,7 +83,7 @@ def adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """`torch.optim.AdamW`, as `adam_`."""
     largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
@@ -68,7 +96,7 @@ def sgd_(
     momentum_buffer: torch.Tensor | None,
     step: Scalar | None,
     lr: Scalar,
-    **settings: Any,
+    **settings: Unpack[SgdSettings],
 ) -> torch.Tensor | list[torch.Tensor]:
     """
     `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
@@ -94,7 +122,7 @@ def joined_adam_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.0,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """
     Adam of several parameters: all of them, then all of each kind of state, updated.
@@ -116,7 +144,7 @@ def joined_adamw_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.01,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """AdamW of several parameters, as `joined_adam_`."""
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
@@ -124,7 +152,7 @@ def joined_adamw_(
 
 
 def _adam(
-    kernel: Any,
+    kernel: OpOverloadPacket,
     given: Sequence[Tensors],
     step: Scalar,
     lr: Scalar,
@@ -221,7 +249,7 @@ def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> t
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
 
 
-def _by_rate(kernel: Any, lr: Scalar) -> Callable[..., None]:
+def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
     """The overload of a fused kernel that takes the learning rate where it is: on a GPU nobody waits for it there."""
     return kernel.tensor_lr if isinstance(lr, torch.Tensor) else kernel.default
 

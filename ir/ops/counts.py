@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 from ..op_cost import VIEWS, KernelPart, OpWork
+from ..plain import Plain, PlainTable
 from ..rules import Rule, Value
 from .spec import EACH, OpInstance, OpSpec
 
@@ -141,14 +141,14 @@ def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> li
     return [f"{dtype}[{shape}]" for dtype, shape in zip(dtypes, shapes, strict=False)]
 
 
-def _arguments_text(arguments: Mapping[str, Any], spec: OpSpec) -> str:
+def _arguments_text(arguments: PlainTable, spec: OpSpec) -> str:
     """The arguments that change the work, by name; those of global sizes follow from the shapes of results."""
     left_out = {*_PLACES, *(spec.localize or ())}
     shown = sorted((name, value) for name, value in arguments.items() if name not in left_out)
     return ", ".join(f"{name}={_text(value)}" for name, value in shown)
 
 
-def _text(value: Any) -> str:
+def _text(value: Plain) -> str:
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_text, cast("Sequence[Any]", value))) + "]"
+        return "[" + ",".join(map(_text, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

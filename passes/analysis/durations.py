@@ -58,6 +58,9 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
+    if method == "hierarchical" and steps[0].kind is not CollectiveKind.ALL_REDUCE:
+        # It copies what it sends and gets in any case, and these copies are part of its seconds.
+        moved = (0.0, 0.0)
     return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
 

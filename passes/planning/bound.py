@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ...dialects.compute import ComputeOp
 from ...dialects.train import AssignOp, may_join
@@ -321,7 +320,7 @@ def _next_mix(
     total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     model = model_builder.Model()
     scale = 1.0 / max(max(seconds.values(), default=1.0) or 1.0 for seconds in met)
-    weights: dict[Term, Any] = {}
+    weights: dict[Term, model_builder.Variable] = {}
     for term in terms:
         near = best.get(term, 0.0)
         weights[term] = model.new_num_var(max(near - reach, least_weight(term)), min(near + reach, 1.0), None)

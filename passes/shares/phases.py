@@ -21,7 +21,7 @@ from ...dialects.ratios import segment_of
 from ...dialects.spmd import ReshardOp
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, Device
-from ...ir.collective_cost import Method, is_gather_or_scatter, step_seconds
+from ...ir.collective_cost import Method, has_hierarchy, is_gather_or_scatter, step_seconds
 from ...ir.collectives import CollectiveKind, Step, single_step
 from ...ir.mesh import Mesh
 from ...ir.op_cost import KernelPart, OpWork, op_rate, op_seconds
@@ -172,6 +172,8 @@ class PhaseModel:
             methods = ("padded",)
         elif ratios.split(event.step.axes) and is_gather_or_scatter(event.step):
             methods = ("padded", "grouped_broadcast")
+        if has_hierarchy(self.cluster, event.step):
+            methods = (*methods, "hierarchical")
         times = [self._carried_out(event, method, axis, ratios) for method in methods]
         largest = max(shares_of(ratios, axis, self.cluster.mesh))
         return _touching(min(times, key=lambda seconds: seconds(largest)), largest)

@@ -74,15 +74,25 @@ Program: TypeAlias = list[tuple[Instruction, int]]
 
 def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
     """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
+    return written_programs(func, writers_of(func, divisions))
+
+
+def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:
+    """What writes the programs of every place, under any schedule of the function."""
     known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
-    by_stage = {program.stage: program.entries for program in stage_programs(func)}
     parts = fused_parts(func)
-    return [_Writer(func, each, crossing, parts).program(by_stage[each.place.stage]) for each in divisions]
+    return [ProgramWriter(func, each, crossing, parts) for each in divisions]
 
 
-class _Writer:
-    """Writes the program of one place."""
+def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Program]:
+    """The programs under the schedule that the function has now."""
+    by_stage = {program.stage: program.entries for program in stage_programs(func)}
+    return [each.program(by_stage[each.division.place.stage]) for each in writers]
+
+
+class ProgramWriter:
+    """Writes the program of one place; reads bodies of fragments once, which no schedule changes."""
 
     def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
