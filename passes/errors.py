@@ -1,4 +1,4 @@
-"""How a pass says no: errors that name the op, the value in the user's model, and the pass."""
+"""The errors of passes, which name the op, the value in the user's model, and the pass."""
 
 from __future__ import annotations
 

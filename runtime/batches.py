@@ -17,7 +17,7 @@ Batch = Mapping[str, object] | Sequence[object]
 @dataclass(frozen=True)
 class LocalRows:
     """
-    This rank's rows of a batch, every item whole along its other dims.
+    This rank's rows of a batch, every item unsplit along its other dims.
 
     Args:
         count: how many rows the global batch has; None for as many as the example.

@@ -49,7 +49,7 @@ _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What the command line of a program says."""
+    """The options on the command line of a program."""
 
     steps: int
     seed: int

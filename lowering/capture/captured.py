@@ -1,4 +1,4 @@
-"""The result of capture: one fx graph of a whole training step, and what its inputs and outputs are."""
+"""The result of capture: one fx graph of a training step, and what its inputs and outputs are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Origin:
         phase: a backward node has the layer and line of the forward node that it differentiates; one of an update
             has the layer of its parameter.
         name: a readable name for the value, from layer and op; not unique.
-        region: the number of the checkpointed region that a forward node is in, 0 for none: what is made there and
+        region: the number of the checkpointed region that a forward node is in, 0 for none: what is computed there and
             needed in backward is to be computed again.
     """
 

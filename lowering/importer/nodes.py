@@ -127,7 +127,7 @@ _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
 
 
 _MOST_CHARACTERS = 200
-"""Of a value's name: the whole name of what it holds stands in its role."""
+"""Of a value's name: the full name of what it holds is in its role."""
 
 
 def value_name(text: str) -> str:

@@ -268,7 +268,7 @@ class ReshardCosts:
     def _in_space(
         self, splits: Splits, element_bytes: float, source: Sharding, target: Sharding, time: Sharding
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest way over spatial axes; `time` is what both shardings say of the temporal ones."""
+        """The steps of a cheapest way over spatial axes; `time` is the placement of both shardings on temporal ones."""
         if source == target:
             return ()
         graph, paths = self._graph(splits, time), self._solved(splits, element_bytes, time)

@@ -1,4 +1,4 @@
-"""What a strategy is charged for: which seconds count, how much, and how often."""
+"""The objective of a search: which seconds count, and with which weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What ranks do, one instruction after the other, as the scheduled IR says.
+The instructions of each class of ranks, read from the scheduled IR.
 
 Ops that compute one after the other are one span, and the body of a fragment is read once, however often it runs. A
 collective is issued, and waited for where it is not a `spmd.start`; a transfer is issued on both sides of it.
