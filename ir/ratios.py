@@ -104,8 +104,8 @@ def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class Splits:
     """
-    How the dims of one value, or the factors of one op, are divided: `counts` says into how many pieces that must
-    not be split, `ratios` how the axes share those.
+    How the dims of one value, or the factors of one op, are divided: `counts` is the number of indivisible pieces of
+    each, `ratios` how the axes share those.
 
     A dim of fewer pieces than parts is divided by single elements instead.
     """

@@ -39,6 +39,7 @@ _HOMES: dict[str, str] = {
     "schedule-pipeline": "schedule_pipeline:SchedulePipelinePass",
     "select-collectives": "select_collectives:SelectCollectivesPass",
     "accumulate": "accumulate:AccumulatePass",
+    "chunk-collectives": "chunk_collectives:ChunkCollectivesPass",
     "duplex": "duplex:DuplexPass",
     "overlap": "overlap:OverlapPass",
     "join-updates": "join_updates:JoinUpdatesPass",

@@ -20,10 +20,10 @@ from ..dialects.sharding_attrs import MeshAttr
 from ..dialects.spmd import AccumulateOp, ReshardingOp, StartOp, WaitOp
 from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
 from ..ir.mesh import Mesh
-from .duplex import PARTS
 from .errors import fail
 from .step.memory_plan import forget_memory_plan
 from .step.step_view import step_functions
+from .unrolling.unroller import PARTS
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
 """What `duplex` adds to names; the number comes from printing two values of one name."""

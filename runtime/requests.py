@@ -61,6 +61,11 @@ class Request:
     def __str__(self) -> str:
         return f"{self.kind} along axes {list(self.axes)}"
 
+    @property
+    def over(self) -> str:
+        """Its axes, for messages."""
+        return " ".join(self.axes)
+
     def moves_boundaries(self) -> bool:
         """Whether an all-to-all joins the dim that it splits: then parts get other boundaries along it."""
         return self.kind == "all_to_all" and any(map(operator.eq, self.dims(), self.concat_dims()))

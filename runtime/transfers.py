@@ -266,7 +266,7 @@ class Channels:
         Raises:
             ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
         """
-        transfer = self._transfer(label)
+        transfer = self.transfer(label)
         mine = self._mine(transfer, transfer.source, part, "sent by")
         if tuple(value.shape) != (expected := _shape(mine)):
             raise ValueError(f"transfer {label!r} sends {list(expected)} from here, found {list(value.shape)}")
@@ -287,7 +287,7 @@ class Channels:
         Raises:
             ValueError: this rank receives no such transfer.
         """
-        transfer = self._transfer(label)
+        transfer = self.transfer(label)
         if self._device.type != "cuda":
             return self._receive(transfer, part)[0]
         stream, done = self._stream(transfer), torch.cuda.Event()
@@ -361,7 +361,13 @@ class Channels:
         while self._carriers:
             self._carriers.pop().finish()
 
-    def _transfer(self, label: str) -> Transfer:
+    def transfer(self, label: str) -> Transfer:
+        """
+        The transfer of a name.
+
+        Raises:
+            ValueError: there is none.
+        """
         if (found := self._transfers.get(label)) is None:
             known = ", ".join(map(repr, self._transfers)) or "none"
             raise ValueError(f"there is no transfer {label!r} in this job; its transfers: {known}")

@@ -118,6 +118,8 @@ def _run_options(add: _Add) -> None:
     _decisions(add)
     add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
     add("--compile", action="store_true", help=_COMPILE)
+    overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
+    add("--overlap", metavar="FILE", help=overlap_help)
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
     add("--save-every", type=_positive, metavar="N", help="write one after every N steps too")
     add("--keep", type=_positive, metavar="M", help="how many of the newest checkpoints are kept (2)")
@@ -146,7 +148,9 @@ def _simulate_options(add: _Add) -> None:
     add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
     add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
     add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
-    add("--trace", metavar="FILE", help="where to write a trace for Perfetto")
+    add("--trace", metavar="FILE", help="where to write a trace for Perfetto, of measured steps too")
+    measured_help = "what run --overlap or step.profile() has measured, to show beside what is predicted"
+    add("--measured", metavar="FILE", help=measured_help)
     add("--compile", action="store_true", help=_FOR_COMPILE)
     _planning(add)
 

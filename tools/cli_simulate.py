@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.table import Table
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
@@ -15,11 +16,13 @@ from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
+from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
+from ..ir.text_file import read_text
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL
+from .cli_arguments import TOOL, command_line
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
@@ -32,6 +35,8 @@ def simulate_command(options: Namespace) -> int:
     target = _target(options)
     module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
+    if options.measured is not None and (options.sweep is not None or options.replan):
+        raise _error("--measured is of one step: leave out --sweep and --replan")
     if options.sweep is not None:
         points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
@@ -41,11 +46,13 @@ def simulate_command(options: Namespace) -> int:
     if options.replan:
         module = _replanned(target, cluster, options)
     simulation = _simulated(module, cluster)
+    measured = _measured(options.measured) if options.measured is not None else None
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
+    shown = tables(simulation) if measured is None else _beside(simulation, measured, options.measured or "")
     if options.trace is not None:
-        _write_trace(simulation, Path(options.trace))
-    print_report(*tables(simulation))
+        _write_trace(simulation, measured, Path(options.trace))
+    print_report(*shown)
     if options.trace is not None:
         print_report(f"{options.trace} opens in https://ui.perfetto.dev")
     return 0
@@ -168,11 +175,33 @@ def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
     return found[0]
 
 
-def _write_trace(simulation: Simulation, path: Path) -> None:
+def _measured(path: str) -> MeasuredSteps:
+    """What `run --overlap` wrote."""
+    try:
+        return MeasuredSteps.parse(read_text(path))
+    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("run", "DIR", "--overlap", path)
+        raise _error(f"--measured {path} does not hold measured steps: {reason}", f"write one with: {again}") from error
+
+
+def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
+    from .measured_tables import NotThisStepError, measured_tables
+
+    try:
+        return list(measured_tables(simulation, measured))
+    except NotThisStepError as error:
+        raise _error(f"--measured {path} is not of this step: {error}") from error
+
+
+def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
     from ..ir.text_file import write_atomically
     from ..passes.analysis.simulation.trace import trace
+    from .measured_tables import with_measured
 
-    write_atomically(path, json.dumps(trace(simulation)) + "\n")
+    made = trace(simulation)
+    made = made if measured is None else with_measured(made, simulation, measured)
+    write_atomically(path, json.dumps(made) + "\n")
 
 
 def _error(message: str, hint: str = "") -> DiagnosticError:

@@ -7,13 +7,22 @@ from collections.abc import Callable, Iterable
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from ...dialects.pipe import TransferOp
+from ...dialects.pipe import FragmentOp, TransferOp
 from ...dialects.spmd import WaitOp
 from ...dialects.staged import Stages
 from ...dialects.step import BACKWARD
 from ..errors import fail
 from ..step.loop import LoopOps, fragment_of
 from .schedules import Delivery, FragmentKind, Work
+
+
+def has_chunks(func: FuncOp) -> bool:
+    """Whether stages of a scheduled step have several chunks of the model."""
+    return any(_CHUNK in op.label.data for op in func.body.block.ops if isinstance(op, FragmentOp))
+
+
+_CHUNK = "."
+"""What parts the number of a stage from that of its chunk in labels of fragments."""
 
 
 class Fragments:
@@ -45,7 +54,7 @@ class Fragments:
         if stage is None:
             fail(op, "belongs to no stage; run partition-stages first")
         chunk = self.chunk_of[op]
-        return Work(f"{kind}{stage}" + (f".{chunk}" if self.chunks > 1 else ""), stage, kind, chunk)
+        return Work(f"{kind}{stage}" + (f"{_CHUNK}{chunk}" if self.chunks > 1 else ""), stage, kind, chunk)
 
     def _backward(self) -> set[Operation]:
         """The ops of backward, transfers included."""

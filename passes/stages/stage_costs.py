@@ -57,6 +57,7 @@ class StageCosts:
     Args:
         counts: of ranks, by stage.
         micro_batches: into which a batch is divided.
+        chunks: of layers that each stage has; chunk by chunk the stages take turns.
     """
 
     view: StepView
@@ -64,20 +65,22 @@ class StageCosts:
     cluster: Cluster
     counts: tuple[int, ...]
     micro_batches: int
+    chunks: int = 1
 
-    def compute(self, stage: int, first: int, end: int) -> float:
-        """Seconds of the layers `first` .. `end - 1` on the devices of a stage."""
-        return self._sums[stage][end] - self._sums[stage][first]
+    def compute(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of the layers `first` .. `end - 1` on the devices of a chunk's stage."""
+        sums = self._sums[chunk % len(self.counts)]
+        return sums[end] - sums[first]
 
-    def communicate(self, stage: int, first: int, end: int) -> float:
-        """Seconds of what comes to a stage from its neighbours."""
-        return self._received(stage - 1, first, end, backward=False) + self._received(stage, first, end, backward=True)
+    def communicate(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of what comes to a chunk from its neighbours."""
+        return self._received(chunk - 1, first, end, backward=False) + self._received(chunk, first, end, backward=True)
 
     def _received(self, boundary: int, first: int, end: int, *, backward: bool) -> float:
-        """Seconds of what comes over the boundary between two stages, of which the second is next."""
-        if not 0 <= boundary < len(self.counts) - 1:
+        """Seconds of what comes over the boundary between two chunks, of which the second is next."""
+        if not 0 <= boundary < len(self.counts) * self.chunks - 1:
             return 0.0
-        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary + 1]))
+        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary % len(self.counts) + 1]))
         sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
         return sum(alpha + beta * size / self.micro_batches for size in sizes)
 
@@ -147,11 +150,11 @@ class AmpCosts(StageCosts):
         each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank)) for rank in ranks]
         return [sum(seconds) / len(each) for seconds in zip(*each, strict=True)]
 
-    def communicate(self, stage: int, first: int, end: int) -> float:
-        """Seconds of what a stage sends to the next."""
-        if stage == len(self.counts) - 1:
+    def communicate(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of what a stage, of one chunk, sends to the next."""
+        if chunk == len(self.counts) - 1:
             return 0.0
-        _, beta = link_between(self.cluster, sum(self.counts[: stage + 1]))
+        _, beta = link_between(self.cluster, sum(self.counts[: chunk + 1]))
         left = (c for c in self.crossings if not c.backward and c.made < end and max(c.used) >= end)
         return sum(beta * c.bytes / self.micro_batches for c in left)
 
@@ -174,8 +177,8 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
-    """(alpha, beta) between `rank` and the one before it."""
-    route = cluster.route(rank - 1, rank)
+    """(alpha, beta) between `rank` and the one before it; the first comes after the last."""
+    route = cluster.route(rank - 1, rank % cluster.mesh.device_count)
     return route.latency, 1.0 / route.bandwidth
 
 

@@ -111,7 +111,7 @@ class _TraceWriter:
             "ph": "X",
             "pid": each.number,
             "tid": self.threads[each.number, stream],
-            **_from_to(start, end),
+            **from_to(start, end),
             "name": op_name(op),
             "cat": cat,
             "args": {**self._described(op, each), "part": part},
@@ -142,7 +142,7 @@ class _TraceWriter:
         return self._arguments[op]
 
 
-def _from_to(start: float, end: float) -> Event:
+def from_to(start: float, end: float) -> Event:
     """
     Begin and duration of a slice, in microseconds.
 

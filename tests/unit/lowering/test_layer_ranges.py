@@ -15,8 +15,8 @@ from xdsl.dialects.test import TestOp as AnyOp
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.ir.mesh import Mesh
 from shardwright.lowering.codegen.errors import place
-from shardwright.lowering.codegen.layer_ranges import range_name, with_ranges
 from shardwright.models.registry import training_step
+from shardwright.runtime.layer_ranges import range_name, with_ranges
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.py"))
 
@@ -59,7 +59,7 @@ def statements(program: str) -> list[str]:
             return node.body
 
         def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
-            return node if node.module != "torch.profiler" else None
+            return node if node.module != "shardwright.runtime.layer_ranges" else None
 
     return ast.unparse(Flat().visit(ast.parse(program))).splitlines()
 

@@ -44,9 +44,11 @@ def planned() -> Mapping[str, ModuleOp]:
     return found
 
 
-def scheduled(module: ModuleOp, schedule: ScheduleName, **options: int) -> ModuleOp:
+def scheduled(
+    module: ModuleOp, schedule: ScheduleName, in_flight: int | None = None, limit: int | None = None
+) -> ModuleOp:
     made = module.clone()
-    SchedulePipelinePass(schedule, **options).apply(Context(), made)
+    SchedulePipelinePass(schedule, in_flight=in_flight, limit=limit).apply(Context(), made)
     PlanTransfersPass().apply(Context(), made)
     made.verify()
     return made

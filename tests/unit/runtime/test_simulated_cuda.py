@@ -29,7 +29,7 @@ from shardwright.runtime import (
     transfers,
 )
 from shardwright.runtime import stages as stages_module
-from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.communicator import Communicator, UntilEvent
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
 from shardwright.runtime.transfers import Channels, Lines
@@ -114,16 +114,16 @@ FAULTS = {
         "in phases", hierarchical._all_to_all, {"(here,) = sent.wait()": "(here,) = sent.finish()"}, "race"
     ),
     "a hierarchical collective does not wait for its operands": Fault(
-        "hierarchical", Communicator._start, {f"stream.wait_stream({MAIN})": "pass"}, "race"
+        "hierarchical", Communicator._beside, {f"stream.wait_stream({MAIN})": "pass"}, "race"
     ),
     "a hierarchical collective is not waited for": Fault(
-        "hierarchical", Communicator.wait, {f"{MAIN}.wait_event(token.done)": "pass"}, "race"
+        "hierarchical", UntilEvent.wait, {f"{MAIN}.wait_event(self.event)": "pass"}, "race"
     ),
     "the end of a hierarchical collective is never marked": Fault(
-        "hierarchical", Communicator._start, {DONE: "pass"}, "race"
+        "hierarchical", Communicator._beside, {DONE: "pass"}, "race"
     ),
     "a stream is drawn for every collective": Fault(
-        "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
+        "hierarchical", Communicator._beside, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
     ),
     "a message is too short": Fault(
         "zero3", RowLayout.to_gather, {"new_empty(self._group.size * length)": "new_empty(length)"}, "error"
