@@ -164,7 +164,7 @@ class Whole:
     path: Path
     notes: Notes
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-    extra: object = field(repr=False)
+    extra: Any = field(repr=False)
 
 
 def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
