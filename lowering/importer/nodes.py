@@ -83,7 +83,7 @@ class NodeImporter:
         return value
 
     def _op(self, node: Node, bound: Arguments, operands: Sequence[SSAValue]) -> Operation:
-        results = node.meta["val"]
+        results: tuple[torch.Tensor | None, ...] | list[torch.Tensor | None] | torch.Tensor | None = node.meta["val"]
         listed = results if isinstance(results, tuple | list) else (results,)
         types = [_result_type(result) for result in listed]
         attributes = dict(bound.attributes)

@@ -72,11 +72,6 @@ Program: TypeAlias = list[tuple[Instruction, int]]
 """Instructions, each with the part of the loop that it is for (0 outside of loops)."""
 
 
-def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
-    """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
-    return written_programs(func, writers_of(func, divisions))
-
-
 def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:
     """What writes the programs of every place, under any schedule of the function."""
     known = Stages(func)
