@@ -97,7 +97,7 @@ def _unobserved(phase: str) -> None:
 @dataclass(frozen=True)
 class PlanOptions:
     """
-    What a user can ask of a plan.
+    The options of a plan.
 
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of

@@ -273,7 +273,7 @@ class SearchPlanPass(ModulePass):
 @dataclass(frozen=True)
 class _FoundPlan:
     """
-    A plan, and what became of the others.
+    A plan, and the results of the other candidates.
 
     Args:
         bound: of the step, and of which plans it is one.

@@ -30,7 +30,7 @@ _NONE: Mapping[str, bytes] = {}
 @dataclass(frozen=True)
 class Restored:
     """
-    What was loaded.
+    A checkpoint that was loaded.
 
     Args:
         step: how many steps had been made.

@@ -99,7 +99,7 @@ class StepOutput:
 @dataclass(frozen=True)
 class GroupSpec:
     """
-    What one update of a parameter of a group does.
+    The settings of the updates of a group.
 
     Args:
         lr: the learning rate that the optimizer was made with; an input at run time.
@@ -149,7 +149,7 @@ class CapturedUpdate:
 @dataclass(frozen=True)
 class OptimizerSpec:
     """
-    What one update does, of every parameter that has a gradient.
+    The optimizer: its groups, and the update of every parameter that has a gradient.
 
     Args:
         kind: ``sgd``, ``adam`` or ``adamw``, which are fused; of another optimizer the name of its class.

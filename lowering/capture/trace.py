@@ -62,7 +62,7 @@ MODEL, LOSS = "model", "loss"
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """Where a tensor belongs."""
+    """The place of a tensor in the structure that a model returns."""
 
     number: int
 

@@ -1,6 +1,5 @@
 """
-What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL
-4.3).
+The cheapest way to change a value's sharding, and its cost: shortest paths among collectives (AutoDDL 4.3).
 
 The shardings of a value are the nodes of a graph, single collectives its edges, weighted by what they cost on the
 cluster. For evenly split values of one rank (number of dims) the graph is the same, and many of its edges cost the

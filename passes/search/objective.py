@@ -19,7 +19,7 @@ from ..step.batch_parts import BatchParts
 @dataclass(frozen=True)
 class Price:
     """
-    What counts of the seconds in which a value changes its sharding.
+    The weights of the seconds in which a value changes its sharding.
 
     Args:
         weight: by which they are multiplied.

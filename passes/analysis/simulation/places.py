@@ -41,7 +41,7 @@ class Routes:
 @dataclass(frozen=True)
 class Place:
     """
-    A stage, or the whole of a step without stages.
+    A stage, or all of a step without stages.
 
     Args:
         stage: its number; None is the whole.

@@ -57,7 +57,7 @@ class Await:
 @dataclass(frozen=True, eq=False)
 class End:
     """
-    What a step costs beside its ops, and by how much its last rank ends later, as if `op` took it.
+    The fixed cost of a step, and by how much its last rank ends later, counted as time of `op`.
 
     Args:
         overhead: by class, the first of these in seconds.
