@@ -5,7 +5,7 @@ Which models can be cut in time: accumulated in two parts, run as duplex, and as
 
 Every shipped model at test size (with `--huggingface` the tiny configs of `models/hf/tiny.py`) is planned in each form,
 by the passes that `parallelize` runs: `dp` on two devices where the batch is cut, one device a stage where layers are.
-A cell is `yes`, or the op that forbids it with its layer; refusals are printed whole. With `--check` what was planned is
+A cell is `yes`, or the layer that forbids it; refusals are printed whole. With `--check` what was planned is
 interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
 """
 
@@ -67,9 +67,7 @@ def outcome(name: str, form: str, *, check: bool) -> str:
     """What becomes of a model in a form."""
     mesh = Mesh.of(gpu=FORMS[form].devices)
     pipeline = FORMS[form].pipeline()
-    case = CheckCase(
-        name, mesh, None, torch.float64, "sgd", steps=2, cluster=split_cluster(mesh), pipeline=pipeline
-    )
+    case = CheckCase(name, mesh, None, torch.float64, "sgd", steps=2, cluster=split_cluster(mesh), pipeline=pipeline)
     try:
         if check:
             result = check_interpreted(case)

@@ -52,21 +52,52 @@ class SortWithinRowsPass(ModulePass):
 
     Before:
     ```mlir
-    func.func @step(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8xi64> {train.batch = "1"},
+    func.func @step(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8x2xi64> {train.batch = "1"},
         %w: tensor<4x6x5xf32>) -> tensor<f32> {
-      %keys, %order = aten.sort %e : (tensor<8xi64>) -> (tensor<8xi64>, tensor<8xi64>)
-      %numbers = aten.histc %keys {bins = 4 : i64, max = 3 : i64} : (tensor<8xi64>) -> tensor<4xi64>
+      %choices = aten.view %e {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
+      %keys, %order = aten.sort %choices : (tensor<16xi64>) -> (tensor<16xi64>, tensor<16xi64>)
+      %numbers = aten.histc %keys {bins = 4 : i64, max = 3 : i64} : (tensor<16xi64>) -> tensor<4xi64>
       %ends = aten.cumsum %numbers {dim = 0 : i64} : (tensor<4xi64>) -> tensor<4xi64>
-      %sent = aten.index.Tensor %x, %order : (tensor<8x6xf32>, tensor<8xi64>) -> tensor<8x6xf32>
+      %token = aten.floor_divide %order {other = 2 : i64} : (tensor<16xi64>) -> tensor<16xi64>
+      %sent = aten.index.Tensor %x, %token : (tensor<8x6xf32>, tensor<16xi64>) -> tensor<16x6xf32>
       %y = aten.grouped_mm %sent, %w, %ends
-        : (tensor<8x6xf32>, tensor<4x6x5xf32>, tensor<4xi64>) -> tensor<8x5xf32>
-      %s = aten.sum %y : (tensor<8x5xf32>) -> tensor<f32>
+        : (tensor<16x6xf32>, tensor<4x6x5xf32>, tensor<4xi64>) -> tensor<16x5xf32>
+      %s = aten.sum %y : (tensor<16x5xf32>) -> tensor<f32>
       func.return %s : tensor<f32>
     }
     ```
 
     After:
     ```mlir
+    func.func @step(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8x2xi64> {train.batch = "1"},
+        %w: tensor<4x6x5xf32>) -> tensor<f32> {
+      %choices = aten.view %e {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
+      %choices.by_row = aten.view %choices {size = [8 : i64, 2 : i64]} : (tensor<16xi64>) -> tensor<8x2xi64>
+      %keys.by_row, %keys.places.by_row = aten.sort %choices.by_row {dim = 1 : i64}
+        : (tensor<8x2xi64>) -> (tensor<8x2xi64>, tensor<8x2xi64>)
+      %keys = aten.view %keys.by_row {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
+      %keys.places = aten.view %keys.places.by_row {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
+      %numbers = aten.histc %keys {bins = 4 : i64, max = 3 : i64} : (tensor<16xi64>) -> tensor<4xi64>
+      %ends = aten.cumsum %numbers {dim = 0 : i64} : (tensor<4xi64>) -> tensor<4xi64>
+      %token = aten.floor_divide %keys.places {other = 2 : i64} : (tensor<16xi64>) -> tensor<16xi64>
+      %x.by_row = aten.view %x {size = [8 : i64, 1 : i64, 6 : i64]} : (tensor<8x6xf32>) -> tensor<8x1x6xf32>
+      %token.column = aten.view %token {size = [8 : i64, 2 : i64, 1 : i64]} : (tensor<16xi64>) -> tensor<8x2x1xi64>
+      %token.wide = aten.expand %token.column {size = [8 : i64, 2 : i64, 6 : i64]}
+        : (tensor<8x2x1xi64>) -> tensor<8x2x6xi64>
+      %sent.by_row = aten.gather %x.by_row, %token.wide {dim = 1 : i64}
+        : (tensor<8x1x6xf32>, tensor<8x2x6xi64>) -> tensor<8x2x6xf32>
+      %groups = aten.arange {end = 4 : i64, dtype = i64} : () -> tensor<4xi64>
+      %keys.column = aten.view %keys.by_row {size = [8 : i64, 2 : i64, 1 : i64]}
+        : (tensor<8x2xi64>) -> tensor<8x2x1xi64>
+      %in_group = aten.eq.Tensor %keys.column, %groups : (tensor<8x2x1xi64>, tensor<4xi64>) -> tensor<8x2x4xi1>
+      %numbers.by_row = aten.sum.dim_IntList %in_group {dim = [1 : i64]} : (tensor<8x2x4xi1>) -> tensor<8x4xi64>
+      %ends.by_row = aten.cumsum %numbers.by_row {dim = 1 : i64} : (tensor<8x4xi64>) -> tensor<8x4xi64>
+      %y.by_row = aten.grouped_bmm %sent.by_row, %w, %ends.by_row
+        : (tensor<8x2x6xf32>, tensor<4x6x5xf32>, tensor<8x4xi64>) -> tensor<8x2x5xf32>
+      %y = aten.view %y.by_row {size = [16 : i64, 5 : i64]} : (tensor<8x2x5xf32>) -> tensor<16x5xf32>
+      %s = aten.sum %y : (tensor<16x5xf32>) -> tensor<f32>
+      func.return %s : tensor<f32>
+    }
     ```
 
     Source: dropless mixtures: Gale et al., MegaBlocks (2022), 4; Jiang et al., Mixtral (2024).
@@ -113,7 +144,8 @@ class _RowSorts:
         for before, after, sorts in self.closed:
             if self.failed.isdisjoint(sorts):
                 before.replace_all_uses_with(after)
-        unused = {*self.maker.made, *(value.owner for value in self.twins)}
+        replaced = (value.owner for value in (*self.twins, *(before for before, _, _ in self.closed)))
+        unused = {*self.maker.made, *replaced}
         for op in reversed(list(self.func.body.block.ops)):
             if op in unused and all(result.first_use is None for result in op.results):
                 op.detach()

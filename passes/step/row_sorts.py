@@ -1,8 +1,8 @@
 """
 Rows that are sorted across the batch, and the same sorted within each row of the batch: for `sort-within-rows`.
 
-A step with a batch of b rows has lists of b x n elements (tokens, or choices of tokens), of which n belong to each row of
-the batch. Where such a list is sorted and what comes after is alike for every element, or sums over all, it makes no
+A step with a batch of b rows has lists of b x n elements (tokens, or choices of tokens), of which n belong to each row
+of the batch. Where such a list is sorted and what comes after is alike for every element, or sums over all, it makes no
 difference if each row of the batch sorts its own n instead: the elements come in another order. A *twin* of a value is
 what it becomes then: as large, with its elements in that other order; places within the list count from where their row
 of the batch begins.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import TensorType, i64
+from xdsl.dialects.builtin import TensorType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
@@ -71,7 +71,9 @@ class TwinMaker:
         """An op in front of another, whose results have the elements of its first operand unless said otherwise."""
         kinds = elements if elements is not None else [element_of(operands[0])] * len(shapes)
         types = [TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
-        attributes = {key: value if isinstance(value, Attribute) else plain_attribute(value) for key, value in given.items()}
+        attributes = {
+            key: value if isinstance(value, Attribute) else plain_attribute(value) for key, value in given.items()
+        }
         return self.add(like(op, name, operands, types, hint, **attributes), op)
 
     def add(self, new: AtenOp, op: Operation) -> AtenOp:
@@ -83,14 +85,14 @@ class TwinMaker:
     def by_row(self, op: Operation, value: SSAValue) -> SSAValue:
         """[b * n, ...] as [b, n, ...]."""
         shape = shape_of(value)
-        return self._shaped(op, value, (self.rows, shape[0] // self.rows, *shape[1:]), f"{hint_of(value)}.by_row")
+        return self.shaped(op, value, (self.rows, shape[0] // self.rows, *shape[1:]), f"{hint_of(value)}.by_row")
 
     def flat(self, op: Operation, value: SSAValue, hint: str) -> SSAValue:
         """[b, n, ...] as [b * n, ...]."""
         shape = shape_of(value)
-        return self._shaped(op, value, (shape[0] * shape[1], *shape[2:]), hint)
+        return self.shaped(op, value, (shape[0] * shape[1], *shape[2:]), hint)
 
-    def _shaped(self, op: Operation, value: SSAValue, shape: tuple[int, ...], hint: str) -> SSAValue:
+    def shaped(self, op: Operation, value: SSAValue, shape: tuple[int, ...], hint: str) -> SSAValue:
         """A view; of a view that was made here, one of its source."""
         owner = value.owner
         if isinstance(owner, AtenOp) and owner.overload in VIEWS and owner in self.made:
@@ -109,7 +111,7 @@ class TwinMaker:
             return by_row
         sizes = (*shape_of(by_row), *rest)
         if (by_row, sizes) not in self._known:
-            column = self._shaped(op, by_row, (*shape_of(by_row), *(1 for _ in rest)), f"{hint_of(places)}.column")
+            column = self.shaped(op, by_row, (*shape_of(by_row), *(1 for _ in rest)), f"{hint_of(places)}.column")
             self._known[by_row, sizes] = self.make(op, "expand", [column], [sizes], hint, size=sizes).outs[0]
         return self._known[by_row, sizes]
 
@@ -117,7 +119,9 @@ class TwinMaker:
 def copied(maker: TwinMaker, op: AtenOp, twins: Sequence[Twin | None]) -> AtenOp:
     """The op itself on twins of its operands."""
     operands = [twin.value if twin is not None else value for value, twin in zip(op.args, twins, strict=True)]
-    new = type(op)(operands=[operands], result_types=[[value.type for value in op.outs]], attributes=dict(op.attributes))
+    new = type(op)(
+        operands=[operands], result_types=[[value.type for value in op.outs]], attributes=dict(op.attributes)
+    )
     new.location = op.location
     for old, made in zip(op.outs, new.outs, strict=True):
         made.name_hint = old.name_hint
@@ -189,14 +193,12 @@ def counting(maker: TwinMaker, op: AtenOp, order: AtenOp, length: int) -> Twin:
 
 def ends_of(maker: TwinMaker, op: AtenOp, keys: SSAValue, groups: int) -> SSAValue:
     """Where each group ends among the sorted keys of each row of the batch, [b, groups]."""
-    sizes = (maker.rows, groups)
+    sizes, n = (maker.rows, groups), shape_of(keys)[0] // maker.rows
     each = maker.make(op, "arange", [], [(groups,)], "groups", elements=[i64], end=groups, dtype=i64).outs[0]
-    wanted = maker.make(op, "expand", [each], [sizes], "groups.by_row", size=sizes).outs[0]
-    by_row = maker.by_row(op, keys)
-    if element_of(by_row) != i64:
-        by_row = maker.make(op, "_to_copy", [by_row], [shape_of(by_row)], "keys", elements=[i64], dtype=i64).outs[0]
-    given = {"right": True, "absent": ["sorter"]}
-    return maker.make(op, "searchsorted.Tensor", [by_row, wanted], [sizes], "ends", elements=[i64], **given).outs[0]
+    column = maker.shaped(op, keys, (maker.rows, n, 1), "keys.column")
+    alike = maker.make(op, "eq.Tensor", [column, each], [(maker.rows, n, groups)], "in_group", elements=[i1]).outs[0]
+    numbers = maker.make(op, "sum.dim_IntList", [alike], [sizes], "numbers.by_row", elements=[i64], dim=[1]).outs[0]
+    return maker.make(op, "cumsum", [numbers], [sizes], "ends.by_row", dim=1).outs[0]
 
 
 def grouped(maker: TwinMaker, op: AtenOp, twins: Sequence[Twin], ends: SSAValue) -> list[SSAValue]:

@@ -63,7 +63,7 @@ def repeats_of(value: SSAValue) -> int | None:
     # arange(t)[:, None].expand(t, k).reshape(t * k), as unsqueeze, expand and view or in a view of an expansion.
     if op.overload not in (*VIEWS, "clone"):
         return None
-    while isinstance(op, AtenOp) and op.overload in (*VIEWS, "clone") and op.overload != "expand":
+    while isinstance(op, AtenOp) and op.overload in (*VIEWS, "clone"):
         value = op.args[0]
         op = value.owner
     if not isinstance(op, AtenOp) or op.overload != "expand":
