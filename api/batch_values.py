@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -43,7 +42,7 @@ class BatchValues:
     """
 
     tensors: frozenset[str]
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
     @classmethod
     def of(cls, batch: Batch) -> BatchValues:

@@ -49,6 +49,7 @@ from ..passes.insert_frees import InsertFreesPass
 from ..passes.insert_resharding import InsertReshardingPass
 from ..passes.join_updates import JoinUpdatesPass
 from ..passes.make_batch_major import MakeBatchMajorPass
+from ..passes.mark_compiled import MarkCompiledPass
 from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
@@ -67,6 +68,7 @@ from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
+from .plan_report import PeakReport, PlanReport
 from .training_step import LossScaling, TrainingStep
 
 BEGIN = Pipeline.of(
@@ -115,6 +117,7 @@ class PlanOptions:
         candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
             say, or the JSON text of it.
         adapt: whether the candidate may be of another cluster, and is put on this one.
+        compile: whether the program will be run with its computation compiled, so that it is planned for that.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -135,6 +138,7 @@ class PlanOptions:
     budget: float | None = None
     candidate: str | None = None
     adapt: bool = False
+    compile: bool = False
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> Pipeline:
@@ -144,8 +148,10 @@ class PlanOptions:
         Raises:
             PipelineError, PinError: the pipeline or the pins that were given cannot be read.
         """
+        marks = [MarkCompiledPass()] if self.compile else []
         if self.pipeline is not None:
             given = Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
+            given = Pipeline.of(marks, given)
             # The program needs to know what it may write over.
             decides = any(isinstance(each, ReuseBuffersPass) for each in given)
             return given if decides else Pipeline.of(given, ReuseBuffersPass())
@@ -153,6 +159,7 @@ class PlanOptions:
         keep = self.keep_activations if algorithm != "auto" else None
         made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
+            marks,
             BEGIN,
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
@@ -212,7 +219,7 @@ class CompiledStep:
 
     module: ModuleOp
     program: str
-    report: Mapping[str, Any]
+    report: PlanReport
     began: float
     undecided: ModuleOp | None = None
     texts: tuple[str, str | None] | None = field(default=None, repr=False)
@@ -321,7 +328,7 @@ def lower(
         observe("emit")
         given = undecided[0] if undecided else None
 
-        def checked_report() -> dict[str, Any]:
+        def checked_report() -> PlanReport:
             if fault := first_fault(module):
                 hint = "run opt-tool --verify-each to see which"
                 raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
@@ -357,7 +364,7 @@ def versions() -> dict[str, str]:
     return {**{name: version(name) for name in names}, "python": platform.python_version()}
 
 
-def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> dict[str, Any]:
+def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
     """
     What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
 
@@ -414,7 +421,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     }
 
 
-def _peak_report(peak: MemoryPeak) -> dict[str, Any]:
+def _peak_report(peak: MemoryPeak) -> PeakReport:
     """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {

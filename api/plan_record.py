@@ -14,8 +14,9 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import cluster_toml, parse_cluster
 from ..ir.state_moves import Box, SpreadState
 from ..ir.text_file import read_text
-from ..passes.planning.records import Chosen
+from ..passes.planning.records import CandidateRecord, Chosen
 from ..passes.step.step_view import cluster_of_module
+from .plan_report import PlanReport
 from .state_placement import state_placement
 
 RECORD = "replan.json"
@@ -40,13 +41,13 @@ class PlanRecord:
 
     name: str
     step: str | None
-    candidate: Mapping[str, Any] | None
+    candidate: CandidateRecord | None
     cluster: Cluster
     state: Sequence[SpreadState]
     adapted: bool = False
 
     @staticmethod
-    def of(module: ModuleOp, report: Mapping[str, Any]) -> PlanRecord:
+    def of(module: ModuleOp, report: PlanReport) -> PlanRecord:
         """That of a planned module and what `plan.json` says of it."""
         chosen = report.get("chosen_candidate")
         found = cluster_of_module(module)

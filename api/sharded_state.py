@@ -109,7 +109,7 @@ class ShardedState:
             rates: the learning rates of the groups; by default those that the optimizer was made with.
         """
         plan = self._executor.plan
-        state: dict[str, dict[str, Any]] = {}
+        state: dict[str, dict[str, object]] = {}
         for value in plan.inputs:
             if value.role == "state" and value.name:
                 state.setdefault(value.name, {})[value.state] = self.sharded(value)

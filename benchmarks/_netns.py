@@ -2,7 +2,8 @@
 Emulated clusters on one Linux machine: a network namespace per host, with limited links, and slowed processes.
 
 Every namespace has one address on a bridge of its own; what it sends is limited to a rate by a token bucket
-(`tc tbf`). Traffic never leaves these namespaces. Needs root, iproute2 and, to slow a process, the cpu cgroup.
+(`tc tbf`), and what it receives too where that is asked for. Traffic never leaves these namespaces. Needs root,
+iproute2 and, to slow a process, the cpu cgroup.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ def require() -> None:
 
 
 @contextmanager
-def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Generator[list[str], None, None]:
+def hosts(
+    rates: Sequence[str | None], burst: str = "256kb", *, receiving: bool = False
+) -> Generator[list[str], None, None]:
     """
     One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
 
     Args:
         burst: how much a host may send at once after a pause, before the rate holds.
+        receiving: whether a host receives no faster than it sends.
 
     Raises:
         Unavailable: see `require`.
@@ -56,6 +60,8 @@ def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Generator[list[s
         _run(f"ip -n {_SWITCH} link set {_BRIDGE} up")
         for index, (name, rate) in enumerate(zip(names, rates, strict=True)):
             _host(index, name, rate, burst)
+            if receiving and rate is not None:
+                _run(f"ip netns exec {_SWITCH} {_limited(f'swport{index}', rate, burst)}")
         yield names
     finally:
         _remove(names)
@@ -129,7 +135,11 @@ def _host(index: int, name: str, rate: str | None, burst: str) -> None:
         f"ip -n {name} link set eth0 up",
     )
     if rate is not None:
-        _run(f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst {burst} latency 50ms")
+        _run(f"ip netns exec {name} {_limited('eth0', rate, burst)}")
+
+
+def _limited(device: str, rate: str, burst: str) -> str:
+    return f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} latency 50ms"
 
 
 def _remove(names: Sequence[str]) -> None:

@@ -58,8 +58,8 @@ def shown(value: Attribute) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def entries_of(value: Attribute) -> tuple[Attribute, ...] | None:
-    """The entries of a list; None where it is none."""
+def entries_of(value: Attribute | None) -> tuple[Attribute, ...] | None:
+    """The entries of a list; None where the attribute is missing or is no list."""
     return cast("ArrayAttr[Attribute]", value).data if isinstance(value, ArrayAttr) else None
 
 

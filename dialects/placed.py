@@ -55,7 +55,17 @@ def sharding_of(value: SSAValue) -> Sharding:
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
     """The global shape of a tensor value."""
-    return cast("TensorType[Attribute]", value.type).get_shape()
+    return tensor_type(value).get_shape()
+
+
+def element_of(value: SSAValue) -> Attribute:
+    """The type of a tensor's elements."""
+    return tensor_type(value).element_type
+
+
+def tensor_type(value: SSAValue) -> TensorType[Attribute]:
+    """The type of a value that is a tensor."""
+    return cast("TensorType[Attribute]", value.type)
 
 
 def parts_of(op: Operation) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
 
 from .cluster import Cluster, Device, Interference, Link
 from .cluster_fields import (
@@ -26,6 +25,7 @@ from .collectives import CollectiveKind
 from .mesh import Axis, Mesh, axis_name_fault
 from .op_cost import MULTIPLYING
 from .op_rate import OpRate
+from .plain import Plain
 from .topology import Host, Level, Switch, Topology
 
 VERSIONS = (1, 2, 3)
@@ -65,10 +65,10 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
         return _mesh_of_hosts(topology)
     if not isinstance(entries, list) or not entries:
         raise file.fail("mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
-    if len(cast(list[Any], entries)) > AXES.most:
-        raise file.fail("mesh", f"has {len(cast(list[Any], entries))} axes, expected at most {AXES.most}")
+    if len(entries) > AXES.most:
+        raise file.fail("mesh", f"has {len(entries)} axes, expected at most {AXES.most}")
     try:
-        mesh = Mesh(tuple(_axis(file, entry) for entry in cast(list[Any], entries)))
+        mesh = Mesh(tuple(_axis(file, entry) for entry in entries))
     except ValueError as error:
         raise file.fail("mesh", str(error)) from error
     if topology is not None and topology.size != mesh.device_count:
@@ -76,7 +76,7 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
     return mesh
 
 
-def _axis(file: Section, entry: Any) -> Axis:
+def _axis(file: Section, entry: Plain) -> Axis:
     """An entry of a mesh; what the file says wrong of it is ClusterFileError, or ValueError."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", entry) if isinstance(entry, str) else None
     if match is None:
@@ -222,9 +222,9 @@ def _link(section: Section, topology: Topology | None) -> Link:
     measured: list[tuple[str, float, float]] = []
     for kind in sorted(set(_COLLECTIVES) & section.table.keys()):
         pair = section.table[kind]
-        if not isinstance(pair, dict) or set(cast("dict[str, Any]", pair)) != {"alpha", "beta"}:
+        if not isinstance(pair, dict) or set(pair) != {"alpha", "beta"}:
             raise section.fail(kind, "expected { alpha = seconds, beta = seconds per byte }")
-        inner = Section(section.source, (*section.path, kind), cast("dict[str, Any]", pair))
+        inner = Section(section.source, (*section.path, kind), pair)
         alpha, beta = inner.number("alpha", SECONDS, positive=False), inner.number("beta", BETA, positive=False)
         measured.append((kind, alpha, beta))
     alpha, beta = _line(section, required=topology is None)

@@ -12,7 +12,7 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import plain_attribute, shape_of
-from .step.gradients import element_of
+from ..dialects.placed import element_of
 from .step.new_ops import like
 from .step.requirements import require_undecided
 from .step.step_view import step_functions

@@ -17,7 +17,7 @@ from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh
 from .errors import fail
 from .search.pins import resolve_pins
-from .stages.divide import divide
+from .stages.divide import divide, places_of_layers
 from .stages.partition import Partition, partition
 from .stages.stage_costs import AmpCosts, StageCosts, read_forward_seconds
 from .step.layers import Layers, find_layers
@@ -29,6 +29,8 @@ from .step.step_view import StepView, cluster_of_module, step_functions
 class PartitionStagesPass(ModulePass):
     """
     Divide a step into the stages of a pipeline: contiguous layers, each stage on ranks of its own.
+
+    With `chunks` a stage has several groups of contiguous layers, and values come back to it.
 
     A layer's backward and update go with it. A value that another stage needs crosses by a transfer, straight to that
     stage. A weight that several stages use is kept by the first: it crosses to the others, and their gradients come
@@ -88,8 +90,16 @@ class PartitionStagesPass(ModulePass):
     """The numbers of ranks of the stages, as "2,2"; by default as equal as can be, where there is a choice the fastest.
     """
 
+    chunks: int = 1
+    """
+    How many chunks of consecutive layers each stage has, for `interleaved-1f1b`: the first chunks of all stages come
+    before the second ones, so that values go through the stages as often.
+    """
+
     begins: str | None = None
-    """The number of the first layer of each stage, as "0,14"; by default where the step is fastest."""
+    """
+    The number of the first layer of each stage, as "0,14", or of each chunk; by default where the step is fastest.
+    """
 
     cost: Literal["roofline", "amp"] = "roofline"
     """`roofline` counts each stage's own devices and all that crosses, `amp` what AMP counts."""
@@ -109,18 +119,27 @@ class PartitionStagesPass(ModulePass):
             require_no_resharding(func, self.name)
             view = StepView(func, cluster.mesh)
             layers = find_layers(view)
-            if not 1 <= self.stages <= len(layers.names):
-                fail(
-                    func,
-                    f"has {len(layers.names)} layers, which cannot form {self.stages} stages: "
-                    f"{', '.join(layers.names)};"
-                    " ask for fewer stages",
-                )
+            self._check_layers(func, layers)
             counts, found = self._best(view, layers, cluster)
             clusters = stage_clusters(cluster, counts)
-            divide(view, layers, [c.mesh.name for c in clusters], found.bounds)
+            divide(view, layers, [c.mesh.name for c in clusters], places_of_layers(found.bounds, self.stages))
             add_stages(op, clusters)
         resolve_pins(op)
+
+    def _check_layers(self, func: FuncOp, layers: Layers) -> None:
+        """Refuse what layers cannot be divided into."""
+        if self.chunks < 1 or (self.chunks > 1 and self.stages < 2):
+            fail(func, f"chunks={self.chunks} of {self.stages} stages: expected at least one chunk, or several stages")
+        if self.chunks > 1 and self.cost == "amp":
+            fail(func, f"chunks={self.chunks}: cost=amp is for stages of one chunk; use cost=roofline")
+        if not 1 <= self.stages <= len(layers.names) // self.chunks:
+            of_chunks = f" of {self.chunks} chunks" if self.chunks > 1 else ""
+            fail(
+                func,
+                f"has {len(layers.names)} layers, which cannot form {self.stages} stages{of_chunks}: "
+                f"{', '.join(layers.names)};"
+                f" ask for fewer stages{' or chunks' if self.chunks > 1 else ''}",
+            )
 
     def _best(self, view: StepView, layers: Layers, cluster: Cluster) -> tuple[tuple[int, ...], Partition]:
         """The fastest partition over the ways to give out ranks."""
@@ -135,8 +154,9 @@ class PartitionStagesPass(ModulePass):
         bounds = self._bounds(view.func, layers) if self.begins is not None else None
         for counts in options:
             costs = self._costs(view, layers, cluster, counts)
-            stages, parts = self.stages, self.micro_batches
-            best = partition(len(layers.names), stages, parts, costs.compute, costs.communicate, bounds)
+            # A stage works on each of its chunks for each part.
+            chunks, times = self.stages * self.chunks, self.micro_batches * self.chunks
+            best = partition(len(layers.names), chunks, times, costs.compute, costs.communicate, bounds)
             found.append((counts, best))
         return min(found, key=lambda each: each[1].seconds)
 
@@ -144,10 +164,11 @@ class PartitionStagesPass(ModulePass):
         """Where stages begin, and the number of layers."""
         assert self.begins is not None
         bounds = (*_numbers(func, "begins", self.begins), len(layers.names))
-        if len(bounds) != self.stages + 1 or bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
+        count = self.stages * self.chunks
+        if len(bounds) != count + 1 or bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
             fail(
                 func,
-                f'begins="{self.begins}": expected {self.stages} ascending numbers of layers, the first 0; the layers'
+                f'begins="{self.begins}": expected {count} ascending numbers of layers, the first 0; the layers'
                 f" are {', '.join(f'{i} {name}' for i, name in enumerate(layers.names))}",
             )
         return bounds
@@ -170,7 +191,7 @@ class PartitionStagesPass(ModulePass):
         if self.cost == "roofline":
             if self.costs is not None:
                 fail(view.func, "costs=FILE requires cost=amp")
-            return StageCosts(view, layers, cluster, counts, self.micro_batches)
+            return StageCosts(view, layers, cluster, counts, self.micro_batches, self.chunks)
         try:
             forward = read_forward_seconds(self.costs) if self.costs is not None else None
         except ValueError as error:
@@ -180,7 +201,7 @@ class PartitionStagesPass(ModulePass):
                 view.func,
                 f"{self.costs} has {len(forward)} layers, the step {len(layers.names)}: {', '.join(layers.names)}",
             )
-        return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward)
+        return AmpCosts(view, layers, cluster, counts, self.micro_batches, forward=forward)
 
 
 def _numbers(func: FuncOp, option: str, text: str) -> tuple[int, ...]:

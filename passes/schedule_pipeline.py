@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from ..dialects.pipe import SCHEDULE, SlotAttr
-from ..dialects.staged import Stages
+from ..dialects.pipe import SCHEDULE, Slot
+from ..dialects.staged import Stages, transfers
 from .errors import fail
+from .plan_transfers import PlanTransfersPass
+from .stages.choose import MemoryBudget, choose_schedule, set_schedule
 from .stages.fragments import Fragments
-from .stages.schedules import Policy, schedule
+from .stages.schedules import PipelineShape, ScheduleName, policies, schedule
 from .step.loop import find_loop, temporal_axis
 from .step.memory_plan import forget_memory_plan
-from .step.step_view import stage_meshes, step_functions
+from .step.step_view import cluster_of_module, stage_meshes, step_functions, step_views
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,14 @@ class SchedulePipelinePass(ModulePass):
     Ensures: the ops in the loop are in fragments by stage and kind: `forward0`, `backward0` (gradients that go to
     another stage, and what they depend on) and `weights0` (the other gradients); where a stage sends no gradients on,
     all are in `backward0`. Transfers of parts stand between them in the order of dataflow; what is there once comes
-    before or after. `pipe.schedule` has per stage the order of its runs, starts and waits. Frees are dropped.
+    before or after. `pipe.schedule` has per stage the order of its runs, starts and waits. Frees are dropped. Where a
+    part comes back to a stage, whose chunks of the model it goes through one after the other, these have fragments of
+    their own: `forward0.0`, `forward0.1`.
+
+    `auto` plans transfers that are not planned (`plan-transfers`) and simulates all fixed orders, and the best that
+    list scheduling finds with the estimated seconds of fragments and transfers, each stage within its memory. The
+    fastest that fits is taken, so how long gradients of weights wait follows from what they hide. It needs the
+    module's cluster.
 
     Pipeline: schedule-pipeline{schedule=gpipe}
 
@@ -81,16 +92,26 @@ class SchedulePipelinePass(ModulePass):
     }
     ```
 
-    Source: cross-mesh 4; GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2021).
+    Source: cross-mesh 4; GPipe (Huang et al. 2019), 1F1B and interleaved 1F1B (Narayanan et al. 2021), ZB-H1 (Qi et al.
+    2023).
     """
 
     name = "schedule-pipeline"
 
-    schedule: Policy = "eager-1f1b"
-    """`gpipe`, `1f1b`, or `eager-1f1b`, which runs more forwards ahead and delays gradients of weights."""
+    schedule: ScheduleName = "eager-1f1b"
+    """
+    `gpipe`; `1f1b`; `eager-1f1b`, which runs more forwards ahead and delays gradients of weights; `zero-bubble`, which
+    delays them for longer the later the stage; `interleaved-1f1b`, for stages of several chunks; or `auto`.
+    """
 
     axis: str | None = None
     """The temporal axis whose parts go through the pipeline; by default the only one."""
+
+    in_flight: int | None = None
+    """For `auto`: how many parts a stage may have between forward and their last gradient; by default any number."""
+
+    limit: int | float | None = None
+    """For `auto`: bytes that each rank may use; by default the memory of its device."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Schedule every step function of the module."""
@@ -100,11 +121,44 @@ class SchedulePipelinePass(ModulePass):
                 fail(func, "has no stages; run partition-stages first")
             if SCHEDULE in func.attributes:
                 fail(func, "has a schedule already")
+            if self.schedule != "auto" and (self.in_flight is not None or self.limit is not None):
+                fail(func, f"in-flight and limit are for schedule=auto; {self.schedule} is the same for any memory")
+            if self.in_flight is not None and self.in_flight < 1:
+                fail(func, f"in-flight={self.in_flight}: expected at least one part")
             mesh = stage_meshes(op, func)[0][1]
             axis = temporal_axis(func, mesh, self.axis)
             forget_memory_plan(func.body.block)
             fragments = Fragments(func, find_loop(func, axis))
-            works, deliveries = fragments.works(), fragments.deliveries()
-            slots = schedule(works, deliveries, len(stages.names), mesh.axis(axis).size, self.schedule)
+            shape = PipelineShape(len(stages.names), mesh.axis(axis).size, fragments.chunks)
+            set_schedule(func, self._slots(ctx, op, func, fragments, shape, axis))
+
+    def _slots(
+        self, ctx: Context, module: ModuleOp, func: FuncOp, fragments: Fragments, shape: PipelineShape, axis: str
+    ) -> list[list[Slot]]:
+        """The schedule of a function, whose ops are put into fragments."""
+        works, deliveries = fragments.works(), fragments.deliveries()
+        if self.schedule == "auto":
+            stages = [cluster for view, cluster in step_views(module) if view.func is func]
+            whole = cluster_of_module(module)
             fragments.write(axis)
-            func.attributes[SCHEDULE] = ArrayAttr([ArrayAttr([SlotAttr(slot) for slot in mine]) for mine in slots])
+            if any(transfer.tasks is None for transfer in transfers(func)):
+                PlanTransfersPass().apply(ctx, module)
+            budget = MemoryBudget(self.limit, self.in_flight)
+            return choose_schedule(func, works, deliveries, shape, stages, whole, budget)
+        if self.schedule not in (known := policies(shape)):
+            fail(func, _refusal(self.schedule, shape, known))
+        fragments.write(axis)
+        return schedule(works, deliveries, shape, self.schedule)
+
+
+def _refusal(name: str, shape: PipelineShape, known: Sequence[str]) -> str:
+    """Why a pipeline cannot have an order."""
+    others = f"; use {', '.join((*known, 'auto'))}"
+    if shape.chunks == 1:
+        return f"has one chunk of the model in each stage, but {name} is for several{others}"
+    if name == "interleaved-1f1b":
+        return (
+            f"has {shape.parts} parts along its axis, but {name} takes as many at a time as there are stages:"
+            f" expected a multiple of {shape.stages}{others}"
+        )
+    return f"has {shape.chunks} chunks of the model in each stage, but {name} is for one{others}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from ..ir.mesh import Mesh
 from ..ir.not_supported import OTHER_SHAPE
 from .plan import Plan, PlanError, Value
 
-Batch = Mapping[str, Any] | Sequence[Any]
+Batch = Mapping[str, object] | Sequence[object]
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class LocalRows:
         return LocalRows(pinned, self.count)
 
 
-def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:
+def items_of(batch: Batch | LocalRows) -> Mapping[str, object]:
     """The items of a batch by name: keys, or positions as strings."""
     given = batch.batch if isinstance(batch, LocalRows) else batch
     return given if isinstance(given, Mapping) else {str(i): item for i, item in enumerate(given)}

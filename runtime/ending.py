@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -121,7 +121,11 @@ def report_errors_once(watch: Watch) -> None:
     sys.excepthook = hook
 
 
-def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
+Show: TypeAlias = "Callable[[type[BaseException], BaseException, TracebackType | None], object]"
+"""As `sys.excepthook`."""
+
+
+def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:
     """
     Report the error of this rank, unless another rank is the cause or has reported its own, and end the others.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +19,7 @@ from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
 from .stages import Stage, StepFunction, my_stage
+from .step_recorder import RECORDING
 
 LOSS_SCALE = "loss_scale"
 """The name of the state of a step, and of the metric, that its loss is scaled by."""
@@ -189,7 +191,8 @@ class Executor:
             PlanError: the batch does not fit the plan, or `initialize` was not called.
         """
         program = program or self.main
-        outputs = self._run(program, batch, lr)
+        with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
+            outputs = self._run(program, batch, lr)
         self._steps += 1
         return self._take(program, outputs)
 

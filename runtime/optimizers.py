@@ -14,12 +14,39 @@ executor makes them so; a gradient need not be (that of a transposed weight is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 
 Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
+
+
+class AdamOptions(TypedDict, total=False):
+    """What Adam and AdamW have the same defaults for, by torch's names; `found_inf` as above."""
+
+    betas: tuple[float, float]
+    eps: float
+    amsgrad: bool
+    maximize: bool
+    found_inf: torch.Tensor | None
+
+
+class AdamSettings(AdamOptions, total=False):
+    """All settings of Adam and AdamW."""
+
+    weight_decay: float
+
+
+class SgdSettings(TypedDict, total=False):
+    """All settings of SGD, by torch's names."""
+
+    momentum: float
+    dampening: float
+    nesterov: bool
+    weight_decay: float
+    maximize: bool
+    found_inf: torch.Tensor | None
 
 
 def adam_(
@@ -31,7 +58,7 @@ def adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
     `torch.optim.Adam`: the parameter, its two averages and the maximum where there is one, updated.
@@ -53,7 +80,7 @@ def adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """`torch.optim.AdamW`, as `adam_`."""
     largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
@@ -66,7 +93,7 @@ def sgd_(
     momentum_buffer: torch.Tensor | None,
     step: Scalar | None,
     lr: Scalar,
-    **settings: Any,
+    **settings: Unpack[SgdSettings],
 ) -> torch.Tensor | list[torch.Tensor]:
     """
     `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
@@ -92,7 +119,7 @@ def joined_adam_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.0,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """
     Adam of several parameters: all of them, then all of each kind of state, updated.
@@ -114,7 +141,7 @@ def joined_adamw_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.01,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """AdamW of several parameters, as `joined_adam_`."""
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]

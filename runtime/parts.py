@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
     return x.narrow(dim, start, end - start).contiguous()
 
 
-def accumulate(totals: list[Any], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[Any]:
+def accumulate(totals: list[object], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[object]:
     """
     What the parts so far give together.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from .groups import TIMEOUT, Handles, RankLayout
 from .plan import Plan, PlanError
 from .transfers import Channels, Lines
 
-StepFunction = Callable[..., Any]
+StepFunction = Callable[..., "torch.Tensor | Sequence[torch.Tensor] | None"]
 
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .checkpoint import EXTRA, Notes, Whole, newest_whole, packed, read, write
 from .checkpoint_ranks import CheckpointError, Ranks
@@ -39,7 +38,7 @@ class Restored:
     """
 
     step: int
-    extra: Any
+    extra: object
     path: Path
 
 

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -56,7 +56,7 @@ _joined = 0
 
 def job_store() -> TCPStore | None:
     """The store of the job, on a connection of its own; None where it is of another kind."""
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: object = dist.distributed_c10d._get_default_store()
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store.clone() if isinstance(store, TCPStore) else None  # pyright: ignore[reportAttributeAccessIssue]

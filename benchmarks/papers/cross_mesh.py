@@ -24,7 +24,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -116,8 +116,8 @@ class Case:
         here, there = (Grid.of(mesh, ranks) for mesh, ranks in zip((self.source, self.target), self.ranks, strict=True))
         return units(self.shape, Placed(here, self.sent), Placed(there, self.wanted))
 
-    def cluster(self) -> Cluster:
-        """The paper's hosts, as many as the meshes have rows."""
+    def cluster(self, bandwidth: float | None = None) -> Cluster:
+        """The paper's hosts, as many as the meshes have rows; with NICs of another bandwidth if one is given."""
         paper = find_cluster("cross-mesh-p3-4x4")
         assert paper.topology is not None
         hosts = tuple(
@@ -125,10 +125,14 @@ class Case:
             for mesh in (self.source, self.target)
         )
         count = self.source.device_count + self.target.device_count
-        topology = type(paper.topology)(paper.topology.levels, hosts)
+        levels = tuple(
+            replace(level, bandwidth=bandwidth) if bandwidth and level.name == "ethernet" else level
+            for level in paper.topology.levels
+        )
+        topology = type(paper.topology)(levels, hosts)
         return Cluster("p3", Mesh.of(gpu=count), paper.devices, (0,) * count, (), topology=topology)
 
-    def module(self) -> ModuleOp:
+    def module(self, bandwidth: float | None = None) -> ModuleOp:
         """The transfer as IR, without a plan."""
         kind = f"tensor<{'x'.join(map(str, self.shape))}xi32>"
         mine, theirs = (list(ranks) for ranks in self.ranks)
@@ -146,7 +150,7 @@ class Case:
             """,
             self.name,
         )
-        whole = self.cluster()
+        whole = self.cluster(bandwidth)
         first, second = (ranks[0] for ranks in self.ranks)
         parts = subcluster(whole, self.source, first), subcluster(whole, self.target, second)
         module.body.block.add_ops(ClusterOp(each) for each in (whole, *parts))
@@ -175,6 +179,12 @@ def paper_cases() -> Iterator[Case]:
     for hosts, gpus in ONE_TO_MANY:
         meshes = _mesh((1, 1), "stage0"), _mesh((hosts, gpus), "stage1")
         yield Case(f"1 to {hosts}x{gpus}", (2**28,), *meshes, _of_spec("R"), _of_spec("R"))
+
+
+def scaled(case: Case, size: float) -> Case:
+    """A case of three dims with about so many bytes."""
+    first, second = (each // 8 for each in case.shape[:2])
+    return replace(case, shape=(first, second, max(1, round(size / BYTES / first / second))))
 
 
 def random_cases(count: int) -> Iterator[Case]:
@@ -207,9 +217,9 @@ class Outcome:
     planning: float
 
 
-def outcome(case: Case, method: Method, order: Order) -> Outcome:
-    """What the simulator says of a plan."""
-    module = case.module()
+def outcome(case: Case, method: Method, order: Order, bandwidth: float | None = None) -> Outcome:
+    """What the simulator says of a plan, with the paper's NICs or with others."""
+    module = case.module(bandwidth)
     _schedule.cache_clear()
     begin = process_time()
     PlanTransfersPass(method=method, order=order).apply(Context(), module)

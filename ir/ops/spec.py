@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..plain import Plain, PlainTable
 from ..rules import Rule, parse_rule
 
 Shape = tuple[int, ...]
@@ -23,11 +24,11 @@ class OpInstance:
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
     operand_names: tuple[str, ...] = ()
-    arguments: Mapping[str, Any] | None = None
+    arguments: PlainTable | None = None
     masks: frozenset[int] = frozenset()
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """The value of the argument `name` of the schema, where it is not a tensor."""
+    def argument(self, name: str, default: Plain = None) -> Any:
+        """The value of the argument `name`, where it is not a tensor; the op's schema decides its type."""
         return (self.arguments or {}).get(name, default)
 
     def operand(self, name: str) -> Shape:

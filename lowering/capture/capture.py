@@ -11,7 +11,6 @@ attention gives wrong gradients on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -39,11 +38,11 @@ __all__ = [
 
 def capture_step(
     model: nn.Module | Callable[[], nn.Module],
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     batch: Batch,
     *,
-    metrics: Callable[..., Any] | None = None,
+    metrics: Callable[..., object] | None = None,
     precision: Precision | None = None,
     dtype: torch.dtype | None = None,
 ) -> CapturedStep:
@@ -75,11 +74,11 @@ def capture_step(
 
 def capture_forward(
     model: nn.Module | Callable[[], nn.Module],
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     batch: Batch,
     *,
     returns: Returns,
-    metrics: Callable[..., Any] | None = None,
+    metrics: Callable[..., object] | None = None,
     precision: Precision | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[CapturedStep, OutputForm | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.fx
@@ -12,6 +12,9 @@ import torch.fx
 InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
 OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
 Phase = Literal["forward", "backward", "update"]
+
+ParameterGroup: TypeAlias = Mapping[str, Any]
+"""A group of an optimizer of torch: its parameters, and its settings by torch's names."""
 
 LOSS_GRADIENT = "loss_gradient"
 """The key of ``meta`` that is true of the node which backward begins with, the gradient of the loss."""
@@ -109,7 +112,7 @@ class GroupSpec:
     """
 
     lr: float
-    hyper: dict[str, Any]
+    hyper: Mapping[str, object]
     states: tuple[str, ...] = ()
 
 

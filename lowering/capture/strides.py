@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.node import Target
 
 from ...ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError
@@ -35,7 +36,7 @@ def forget_strides(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _made(call: NodeMaker, node: torch.fx.Node, *_: Any) -> torch.fx.Node:
+def _made(call: NodeMaker, node: torch.fx.Node, *_: object) -> torch.fx.Node:
     value = node.meta["val"]
     return call(aten.empty.memory_format, list(value.shape), dtype=value.dtype, device=value.device)
 
@@ -54,7 +55,7 @@ def _written(
     return call(aten.permute.default, in_order, [order.index(dim) for dim in range(len(order))])
 
 
-_REWRITES: dict[Any, Callable[..., torch.fx.Node]] = {
+_REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
     aten.empty_strided.default: _made,
     aten.new_empty_strided.default: _made,
     aten.empty_permuted.default: _made,

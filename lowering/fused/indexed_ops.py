@@ -9,10 +9,11 @@ are what the interpreter runs and what the runtime's fast functions of the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+
+from .fused_op import Definition
 
 aten = torch.ops.aten
 
@@ -150,7 +151,7 @@ def nll_loss_backward_part(
     return _cut(grad, -1, part)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Definition] = {
     function.__name__: function
     for function in (
         embedding_part,

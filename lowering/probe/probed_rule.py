@@ -87,7 +87,7 @@ class ProbedRule:
         whole.append(f"w{len(whole)}")
         return whole[-1]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The rule as plain data."""
         factors = ((f.operands, f.results, f.reduction, f.additive) for f in self.factors)
         # Through JSON and back, so that what was stored and what is found compare.

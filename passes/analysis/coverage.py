@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -11,7 +10,7 @@ from ...dialects.aten import INFERRED, RULE, AtenOp, OpaqueOp
 from ...dialects.train import is_update
 
 
-def coverage(module: ModuleOp) -> dict[str, Any]:
+def coverage(module: ModuleOp) -> dict[str, int | dict[str, int]]:
     """
     What `shardwright import --coverage` writes.
 

@@ -164,7 +164,8 @@ def _collective(
         bucket = math.inf
         if len(operands) > 1:
             bucket = math.prod(largest_local_shape(shape_of(operand), step.source, mesh)) * element_bytes(operand)
-        memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket)
+        method = op.method.data if op.method is not None else "flat"
+        memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket, method)
         decided = reused[position] >= 0 if reused is not None else None if _is_beside(operand, op) else False
         yield from made_by_collective(memory, kind, operand, result, begin, end, decided)
 

@@ -111,7 +111,8 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
 def _sort(step: Step, mesh: Mesh) -> object:
     """What the cost of a step depends on, but for the bytes of the value."""
     shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
-    return (step.kind, step.axes, has_methods(step), has_offsets(step), shares)
+    moves = step.dim is not None and step.dim == step.to_dim
+    return (step.kind, step.axes, has_methods(step), has_offsets(step), moves, shares)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from ...ir.mesh import Mesh
 from ...ir.pins import Pin
 from ..search.objective import COMPLETION, Weights
-from ..stages.schedules import Policy
+from ..stages.schedules import ScheduleName
 
 Mode = Literal["whole", "accumulate", "duplex", "pipeline"]
 
@@ -32,7 +32,7 @@ class Layout:
     mode: Mode = "whole"
     parts: int = 1
     stages: int = 1
-    schedule: Policy | None = None
+    schedule: ScheduleName | None = None
     fused: bool = False
     keep: float = 1.0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -48,10 +47,12 @@ from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
-from ..stages.schedules import Policy
+from ..stages.fragments import has_chunks
+from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from .records import CandidateRecord
 from .workbench import AXIS, BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
@@ -88,7 +89,7 @@ class Homes:
     shapes: Mapping[Key, tuple[int, ...]]
     ratios: Attribute | None = None
     parts: int = 1
-    schedule: Policy = "1f1b"
+    schedule: ScheduleName = "1f1b"
     held: int = 0
     fused: bool = True
     keep: float = 1.0
@@ -212,7 +213,7 @@ class Homes:
         """Divide the function into the stages of the plan."""
         view = StepView(func, self.cluster.mesh)
         layers = find_layers(view)
-        divide(view, layers, [each.mesh.name for each in self.stages], self._bounds(view, layers))
+        divide(view, layers, [each.mesh.name for each in self.stages], self._places(view, layers))
         add_stages(module, list(self.stages))
         stages = Stages(func)
         for given in view.inputs:
@@ -224,20 +225,17 @@ class Homes:
                     " the model runs its layers in another order",
                 )
 
-    def _bounds(self, view: StepView, layers: Layers) -> list[int]:
-        """By stage its first layer: a layer without anything to keep goes with the one before it."""
+    def _places(self, view: StepView, layers: Layers) -> list[int]:
+        """By layer its stage: a layer without anything to keep goes with the one before it."""
         stage_of = {
             layers.homes[each.argument]: self.at[_key(each)]
             for each in sorted(view.inputs, key=lambda each: each.argument.index)
             if each.role in _KEPT and each.argument in layers.homes
         }
-        count, latest = len(layers.names), 0
-        reached: list[int] = []
-        for layer in range(count):
-            latest = max(latest, stage_of.get(layer, latest))
-            reached.append(latest)
-        firsts = (next((i for i, at in enumerate(reached) if at >= stage), count) for stage in range(len(self.stages)))
-        return [*firsts, count]
+        found: list[int] = []
+        for layer in range(len(layers.names)):
+            found.append(stage_of.get(layer, found[-1] if found else 0))
+        return found
 
     def _keep_boundaries(self, view: StepView, homes: Mapping[BlockArgument, Sharding]) -> None:
         """
@@ -275,16 +273,23 @@ def _parts(wanted: int, rows: int) -> list[int]:
 
 def _kept_part(func: FuncOp) -> float:
     """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
-    return _chosen(func).get("keep", 1.0)
+    chosen = _chosen(func)
+    return chosen.get("keep", 1.0) if chosen is not None else 1.0
 
 
-def _schedule(func: FuncOp) -> Policy:
-    return _chosen(func).get("schedule") or ("1f1b" if SCHEDULE in func.attributes else "gpipe")
+def _schedule(func: FuncOp) -> ScheduleName:
+    """That which a search has chosen; else one for any number of parts."""
+    chosen = _chosen(func)
+    if chosen is not None and (given := chosen.get("schedule")) is not None:
+        return given
+    if has_chunks(func):
+        return "auto"
+    return "1f1b" if SCHEDULE in func.attributes else "gpipe"
 
 
-def _chosen(func: FuncOp) -> Mapping[str, Any]:
+def _chosen(func: FuncOp) -> CandidateRecord | None:
     chosen = func.attributes.get(CHOSEN)
-    return python_value(chosen) if chosen is not None else {}
+    return python_value(chosen) if chosen is not None else None
 
 
 def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:

@@ -27,6 +27,7 @@ from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
 from ..agree_on_choices import AgreeOnChoicesPass
 from ..analysis.compute import op_work
+from ..analysis.fusion import least_parts
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
@@ -167,14 +168,15 @@ class Workbench:
         choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
         total, known = 0.0, dict[object, float]()
         for view in self.views:
+            parts = least_parts(view.func)
             for op in view.ops:
                 turns = layout.parts if choices.get(op) is not None else 1
                 if isinstance(op, train.AssignOp):
                     continue
                 joins = train.may_join(op)
-                key = (op.use_key(), turns, joins)
+                key = (op.use_key(), turns, joins, parts.get(op))
                 if key not in known:
-                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
                     part = shares if turns > 1 else shares / layout.parts
                     part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
                     seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
@@ -193,9 +195,10 @@ class Workbench:
         """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
         kinds = self.cluster.kinds_used
         totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
+        parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
         for op in (op for view in self.views for op in view.ops):
-            if (key := op.use_key()) not in known:
-                work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+            if (key := (op.use_key(), parts.get(op))) not in known:
+                work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
                 known[key] = [op_seconds(kind, work) for kind in kinds]
             totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
             worst += max(known[key])

@@ -30,9 +30,9 @@ class Store:
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
-        self._by_content: dict[tuple[Any, ...], Handle] = {}
+        self._by_content: dict[tuple[object, ...], Handle] = {}
         self._by_identity: dict[int, tuple[Handle, Array]] = {}
-        self._results: dict[tuple[Any, ...], Handle] = {}
+        self._results: dict[tuple[object, ...], Handle] = {}
         self.computed: Counter[str] = Counter()
         """How often each operation was computed rather than looked up."""
 

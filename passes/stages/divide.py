@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -17,22 +17,33 @@ from ..step.layers import Layers
 from ..step.step_view import StepView
 
 
-def divide(view: StepView, layers: Layers, meshes: Sequence[str], bounds: Sequence[int]) -> None:
+def divide(view: StepView, layers: Layers, meshes: Sequence[str], places: Sequence[int]) -> None:
     """
     Give the arguments and ops of a function to stages.
 
     Args:
         meshes: the names of the stages' meshes.
-        bounds: by stage its first layer, and in the end the number of layers.
+        places: by layer, the number of its stage.
     """
-    _Divider(view, layers, meshes, bounds).run()
+    _Divider(view, layers, meshes, places).run()
+
+
+def places_of_layers(bounds: Sequence[int], stages: int) -> list[int]:
+    """
+    By layer, the number of its stage.
+
+    Args:
+        bounds: the first layer of each chunk of layers, and in the end the number of layers; chunks go to the stages in
+            turns.
+    """
+    return [chunk % stages for chunk, (first, end) in enumerate(pairwise(bounds)) for _ in range(first, end)]
 
 
 class _Divider:
     """Goes through a function once, in program order, and knows of every value where it is; one use."""
 
-    def __init__(self, view: StepView, layers: Layers, meshes: Sequence[str], bounds: Sequence[int]) -> None:
-        self.view, self.layers, self.meshes, self.bounds = view, layers, meshes, bounds
+    def __init__(self, view: StepView, layers: Layers, meshes: Sequence[str], places: Sequence[int]) -> None:
+        self.view, self.layers, self.meshes, self.places = view, layers, meshes, places
         self.func: FuncOp = view.func
         self.block: Block = self.func.body.block
         self.stages = range(len(meshes))
@@ -52,13 +63,10 @@ class _Divider:
         self._results(self.view.terminator)
         self.func.attributes[STAGES] = ArrayAttr([StringAttr(mesh) for mesh in self.meshes])
 
-    def _stage_of(self, layer: int) -> int:
-        return bisect_right(self.bounds, layer, hi=len(self.meshes)) - 1
-
     def _home(self, value: SSAValue) -> int:
         """The stage that makes or keeps a value that cannot be had anywhere."""
         layer = self.layers.of_value(value)
-        return self._stage_of(layer if layer is not None else 0)
+        return self.places[layer if layer is not None else 0]
 
     def _wanted(self) -> dict[SSAValue, list[int]]:
         """Of what can be had anywhere: the stages that need it."""
@@ -72,7 +80,7 @@ class _Divider:
             needed.get(value, set[int]()).update(needed.get(argument, ()))
         for op in reversed(self.view.ops):
             users = [use.operation for result in op.outs for use in result.uses]
-            own = {self._stage_of(self.layers.of[op])} if op in self.layers.of else self._union(op.outs, needed)
+            own = {self.places[self.layers.of[op]]} if op in self.layers.of else self._union(op.outs, needed)
             returned = any(isinstance(user, ReturnOp) for user in users)
             if not own and returned:
                 own = {len(self.meshes) - 1}
@@ -114,7 +122,7 @@ class _Divider:
     def _op(self, op: Operation) -> None:
         """Put an op on its stage, and a copy of it on every further one that needs it for itself."""
         anywhere = bool(op.results) and op.results[0] in self.wanted
-        stages = self.wanted[op.results[0]] if anywhere else [self._stage_of(self.layers.of.get(op, 0))]
+        stages = self.wanted[op.results[0]] if anywhere else [self.places[self.layers.of.get(op, 0)]]
         given = list(op.operands)
         for stage in stages:
             here = op if stage == stages[0] else self._copy(op, stage)

@@ -1,12 +1,17 @@
 """
-In which order the stages of a pipeline go through their fragments and transfers, part by part (cross-mesh 4).
+In which order the stages of a pipeline go through their fragments and transfers, part by part.
 
 Stage i (from 1) of n runs its first forwards ahead, then one backward and one forward in turn:
 
-    gpipe        all forwards, then all backwards
-    1f1b         n - i + 1 forwards ahead
-    eager-1f1b   2 (n - i) + 1, so that what goes to the next stage has time to arrive before it is needed there;
-                 gradients of weights come after the next forward, while the gradient goes to the stage before
+    gpipe             all forwards, then all backwards (Huang et al. 2019)
+    1f1b              n - i + 1 forwards ahead (Narayanan et al. 2021)
+    eager-1f1b        2 (n - i) + 1, so that what goes to the next stage has time to arrive before it is needed there;
+                      gradients of weights come after the next forward, while the gradient goes to the stage before
+                      (cross-mesh 4)
+    zero-bubble       as 1f1b, but gradients of weights wait for i - 1 further parts: every stage holds n parts, as the
+                      first does under 1f1b, and they fill what stages would wait (ZB-H1 of Qi et al. 2023)
+    interleaved-1f1b  a stage has several chunks of the model, which n parts at a time go through one after the other
+                      (Narayanan et al. 2021)
 
 A transfer starts right after the fragment that makes its value. Who receives it starts it one fragment ahead of the
 one that uses it, at the latest, and waits right before that one. Over each pair of stages the receiver starts
@@ -17,14 +22,18 @@ order of all runs in which each has what it needs is that of the fragments part 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from ...dialects.pipe import Action, Slot
 
-Policy: TypeAlias = Literal["gpipe", "1f1b", "eager-1f1b"]
+Policy: TypeAlias = Literal["gpipe", "1f1b", "eager-1f1b", "zero-bubble", "interleaved-1f1b"]
+"""A fixed order."""
+
+ScheduleName: TypeAlias = Literal["gpipe", "1f1b", "eager-1f1b", "zero-bubble", "interleaved-1f1b", "auto"]
+"""A fixed order, or the best that can be found for the step."""
 
 
 class FragmentKind(StrEnum):
@@ -37,11 +46,12 @@ class FragmentKind(StrEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """A fragment of a stage."""
+    """A fragment of a stage, of one of its chunks."""
 
     label: str
     stage: int
     kind: FragmentKind
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,36 +64,99 @@ class Delivery:
     users: tuple[str, ...]
 
 
-def warm_up(policy: Policy, stage: int, stages: int, parts: int) -> int:
+@dataclass(frozen=True)
+class WorkRun:
+    """The run of a kind of fragment of a chunk, for one part."""
+
+    kind: FragmentKind
+    part: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class PipelineShape:
+    """How many stages a pipeline has, of how many chunks each, and into how many parts its batch is cut."""
+
+    stages: int
+    parts: int
+    chunks: int = 1
+
+
+def policies(shape: PipelineShape) -> tuple[Policy, ...]:
+    """The fixed orders that a pipeline can have."""
+    if shape.chunks == 1:
+        return "1f1b", "zero-bubble", "eager-1f1b", "gpipe"
+    return ("gpipe",) if shape.parts % shape.stages else ("interleaved-1f1b", "gpipe")
+
+
+def warm_up(policy: Policy, stage: int, shape: PipelineShape) -> int:
     """How many forwards a stage, counted from 0, runs before its first backward."""
-    ahead = {"gpipe": parts, "1f1b": stages - stage, "eager-1f1b": 2 * (stages - stage - 1) + 1}
-    return min(parts, ahead[policy])
+    stages, total = shape.stages, shape.parts * shape.chunks
+    left = stages - stage
+    ahead: dict[Policy, int] = {
+        "gpipe": total,
+        "1f1b": left,
+        "zero-bubble": left,
+        "eager-1f1b": 2 * (left - 1) + 1,
+        "interleaved-1f1b": left if shape.chunks == 1 else 2 * (left - 1) + (shape.chunks - 1) * stages + 1,
+    }
+    return min(total, ahead[policy])
 
 
-def order_of_runs(policy: Policy, stage: int, stages: int, parts: int) -> list[tuple[FragmentKind, int]]:
-    """The kinds of fragments that a stage, counted from 0, runs one after the other, each with its part."""
-    warm = warm_up(policy, stage, stages, parts)
-    runs = [(FragmentKind.FORWARD, part) for part in range(warm)]
-    for part in range(parts):
-        forward = [(FragmentKind.FORWARD, warm + part)] if warm + part < parts else []
-        weights = [(FragmentKind.WEIGHTS, part)]
+def order_of_runs(policy: Policy, stage: int, shape: PipelineShape) -> list[WorkRun]:
+    """What a stage, counted from 0, runs one after the other."""
+    forwards, backwards = (
+        _in_rounds(policy, kind, shape) for kind in (FragmentKind.FORWARD, FragmentKind.BACKWARD)
+    )
+    warm = warm_up(policy, stage, shape)
+    delay = stage if policy == "zero-bubble" else 0
+    runs, waiting, following = forwards[:warm], list[WorkRun](), iter(forwards[warm:])
+    for backward in backwards:
+        waiting.append(WorkRun(FragmentKind.WEIGHTS, backward.part, backward.chunk))
+        weights = [waiting.pop(0)] if len(waiting) > delay else []
+        forward = [run] if (run := next(following, None)) is not None else []
         after = (*forward, *weights) if policy == "eager-1f1b" else (*weights, *forward)
-        runs += [(FragmentKind.BACKWARD, part), *after]
-    return runs
+        runs += [backward, *after]
+    return [*runs, *waiting]
 
 
-def schedule(
-    works: Sequence[Work], deliveries: Sequence[Delivery], stages: int, parts: int, policy: Policy
+def _in_rounds(policy: Policy, kind: FragmentKind, shape: PipelineShape) -> list[WorkRun]:
+    """The parts of all chunks in the order in which they are begun: as many parts at a time as there are stages."""
+    at_a_time = shape.stages if policy == "interleaved-1f1b" else shape.parts
+    chunks = range(shape.chunks) if kind is FragmentKind.FORWARD else range(shape.chunks - 1, -1, -1)
+    return [
+        WorkRun(kind, part, chunk)
+        for first in range(0, shape.parts, at_a_time)
+        for chunk in chunks
+        for part in range(first, min(first + at_a_time, shape.parts))
+    ]
+
+
+def runs_of(works: Sequence[Work], shape: PipelineShape, policy: Policy) -> list[list[Slot]]:
+    """By stage, the runs of the fragments that there are, in a fixed order."""
+    by_place = {(work.stage, work.kind, work.chunk): work for work in works}
+    found: list[list[Slot]] = []
+    for stage in range(shape.stages):
+        order = order_of_runs(policy, stage, shape)
+        listed = ((by_place.get((stage, run.kind, run.chunk)), run.part) for run in order)
+        found.append([Slot(Action.RUN, work.label, part) for work, part in listed if work is not None])
+    return found
+
+
+def with_transfers(
+    runs: Sequence[Sequence[Slot]],
+    deliveries: Sequence[Delivery],
+    receive: Mapping[tuple[str, int], int] | None = None,
 ) -> list[list[Slot]]:
-    """By stage, what it does one after the other: runs of its fragments, starts of transfers and waits for them."""
-    by_place = {(work.stage, work.kind): work for work in works}
-    runs: list[list[Slot]] = []
-    for stage in range(stages):
-        order = order_of_runs(policy, stage, stages, parts)
-        found = ((by_place.get((stage, kind)), part) for kind, part in order)
-        runs.append([Slot(Action.RUN, work.label, part) for work, part in found if work is not None])
+    """
+    By stage, its runs with the starts of transfers and waits for them.
+
+    Args:
+        receive: by transfer and part, before which run, by its position, the receiver starts it at the latest; by
+            default before the one that comes before the first to use it.
+    """
     sent = [list(_sent(mine, deliveries)) for mine in runs]
-    return [_with_transfers(stage, runs, sent, deliveries) for stage in range(stages)]
+    return [_with_transfers(stage, runs, sent, deliveries, receive or {}) for stage in range(len(runs))]
 
 
 def _sent(runs: Iterable[Slot], deliveries: Sequence[Delivery]) -> Iterator[Slot]:
@@ -95,9 +168,12 @@ def _sent(runs: Iterable[Slot], deliveries: Sequence[Delivery]) -> Iterator[Slot
 
 
 def _with_transfers(
-    stage: int, runs: Sequence[Sequence[Slot]], sent: Sequence[Sequence[Slot]], deliveries: Sequence[Delivery]
+    stage: int,
+    runs: Sequence[Sequence[Slot]],
+    sent: Sequence[Sequence[Slot]],
+    deliveries: Sequence[Delivery],
+    receive: Mapping[tuple[str, int], int],
 ) -> list[Slot]:
-    """The runs of a stage with its starts and waits between them."""
     mine = runs[stage]
     arriving = {each.label: each for each in deliveries if each.stage == stage}
     before: list[list[Slot]] = [[] for _ in range(len(mine) + 1)]
@@ -109,7 +185,8 @@ def _with_transfers(
     for other in sent:
         latest = len(mine)
         for slot in reversed([slot for slot in other if slot.label in arriving]):
-            latest = min(latest, max(used[slot.label, slot.part] - 1, 0))
+            key = slot.label, slot.part
+            latest = min(latest, max(used[key] - 1, 0), receive.get(key, latest))
             before[latest].insert(0, slot)
     for (label, part), index in used.items():
         before[index].append(Slot(Action.WAIT, label, part))
@@ -125,3 +202,10 @@ def _first_use(runs: Sequence[Slot], delivery: Delivery, part: int) -> int:
     """The position of the first run that uses a delivery; the end where none does."""
     uses = (i for i, run in enumerate(runs) if run.part == part and run.label in delivery.users)
     return next(uses, len(runs))
+
+
+def schedule(
+    works: Sequence[Work], deliveries: Sequence[Delivery], shape: PipelineShape, policy: Policy
+) -> list[list[Slot]]:
+    """By stage, what it does one after the other in a fixed order."""
+    return with_transfers(runs_of(works, shape, policy), deliveries)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 from xdsl.ir import SSAValue
 
@@ -25,11 +24,13 @@ from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.step import BACKWARD
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import OpWork, op_seconds
+from ...ir.op_cost import KernelPart, OpWork, op_seconds
+from ...ir.plain import Plain
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ...ir.text_file import read_text
 from ..analysis.compute import op_work
+from ..analysis.fusion import least_parts
 from ..step.layers import Layers
 from ..step.step_view import StepView
 
@@ -56,6 +57,7 @@ class StageCosts:
     Args:
         counts: of ranks, by stage.
         micro_batches: into which a batch is divided.
+        chunks: of layers that each stage has; chunk by chunk the stages take turns.
     """
 
     view: StepView
@@ -63,20 +65,22 @@ class StageCosts:
     cluster: Cluster
     counts: tuple[int, ...]
     micro_batches: int
+    chunks: int = 1
 
-    def compute(self, stage: int, first: int, end: int) -> float:
-        """Seconds of the layers `first` .. `end - 1` on the devices of a stage."""
-        return self._sums[stage][end] - self._sums[stage][first]
+    def compute(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of the layers `first` .. `end - 1` on the devices of a chunk's stage."""
+        sums = self._sums[chunk % len(self.counts)]
+        return sums[end] - sums[first]
 
-    def communicate(self, stage: int, first: int, end: int) -> float:
-        """Seconds of what comes to a stage from its neighbours."""
-        return self._received(stage - 1, first, end, backward=False) + self._received(stage, first, end, backward=True)
+    def communicate(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of what comes to a chunk from its neighbours."""
+        return self._received(chunk - 1, first, end, backward=False) + self._received(chunk, first, end, backward=True)
 
     def _received(self, boundary: int, first: int, end: int, *, backward: bool) -> float:
-        """Seconds of what comes over the boundary between two stages, of which the second is next."""
-        if not 0 <= boundary < len(self.counts) - 1:
+        """Seconds of what comes over the boundary between two chunks, of which the second is next."""
+        if not 0 <= boundary < len(self.counts) * self.chunks - 1:
             return 0.0
-        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary + 1]))
+        alpha, beta = link_between(self.cluster, sum(self.counts[: boundary % len(self.counts) + 1]))
         sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
         return sum(alpha + beta * size / self.micro_batches for size in sizes)
 
@@ -111,17 +115,18 @@ class StageCosts:
     def _on(self, device: Device) -> list[float]:
         found = [0.0] * len(self.layers.names)
         known: dict[object, float] = {}
+        parts = least_parts(self.view.func)
         for op in self.view.ops:
             if op in self.layers.of and not train.is_update(op):
-                key = op.use_key()
+                key = op.use_key(), parts.get(op)
                 if key not in known:
-                    known[key] = op_seconds(device, self._of_micro_batch(op))
+                    known[key] = op_seconds(device, self._of_micro_batch(op, parts.get(op)))
                 found[self.layers.of[op]] += known[key]
         return found
 
-    def _of_micro_batch(self, op: ComputeOp) -> OpWork:
+    def _of_micro_batch(self, op: ComputeOp, part: KernelPart | None) -> OpWork:
         """What an op does for a micro-batch: its part of the whole."""
-        work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+        work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part)
         return replace(work, flops=work.flops / self.micro_batches, bytes=work.bytes / self.micro_batches)
 
 
@@ -145,11 +150,11 @@ class AmpCosts(StageCosts):
         each = [super(AmpCosts, self).layer_seconds(self.cluster.device(rank)) for rank in ranks]
         return [sum(seconds) / len(each) for seconds in zip(*each, strict=True)]
 
-    def communicate(self, stage: int, first: int, end: int) -> float:
-        """Seconds of what a stage sends to the next."""
-        if stage == len(self.counts) - 1:
+    def communicate(self, chunk: int, first: int, end: int) -> float:
+        """Seconds of what a stage, of one chunk, sends to the next."""
+        if chunk == len(self.counts) - 1:
             return 0.0
-        _, beta = link_between(self.cluster, sum(self.counts[: stage + 1]))
+        _, beta = link_between(self.cluster, sum(self.counts[: chunk + 1]))
         left = (c for c in self.crossings if not c.backward and c.made < end and max(c.used) >= end)
         return sum(beta * c.bytes / self.micro_batches for c in left)
 
@@ -161,18 +166,19 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
     ValueError names the file and what is wrong.
     """
     try:
-        given: Any = json.loads(read_text(path))
+        given: Plain = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the costs: {error}") from error
-    listed = cast("dict[str, Any]", given).get("forward_s") if isinstance(given, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(x, int | float) for x in cast("list[object]", listed)):
+    listed = given.get("forward_s") if isinstance(given, dict) else None
+    seconds = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
+    if not isinstance(listed, list) or len(seconds) < len(listed):
         raise ValueError(f'{path}: expected {{"forward_s": [seconds of each layer, ...]}}')
-    return tuple(float(seconds) for seconds in cast("list[float]", listed))
+    return tuple(map(float, seconds))
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:
-    """(alpha, beta) between `rank` and the one before it."""
-    route = cluster.route(rank - 1, rank)
+    """(alpha, beta) between `rank` and the one before it; the first comes after the last."""
+    route = cluster.route(rank - 1, rank % cluster.mesh.device_count)
     return route.latency, 1.0 / route.bandwidth
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -160,7 +160,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
         "backend": backend_of(clock.device),
         "devices": [list(each) for each in devices],  # pyright: ignore[reportArgumentType]
     }
-    found: Any = None
+    found: Journal | ProfileError | None = None
     if request.resume and clock.rank == 0:
         found = _resumed(request, about)
     found = clock.share(found)
@@ -169,7 +169,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
     return replace(found, trouble="") if isinstance(found, Journal) else Journal(about)
 
 
-def _resumed(request: ProfileRequest, about: dict[str, Any]) -> Journal | ProfileError:
+def _resumed(request: ProfileRequest, about: dict[str, object]) -> Journal | ProfileError:
     if request.progress is None:
         return ProfileError("cannot resume: the output is not a file")
     try:

@@ -15,7 +15,7 @@ from ..collectives import METHODS, USUAL
 from ..communicator import Communicator
 from ..executor import Executor
 from ..groups import Axes
-from ..hierarchical import HIERARCHICAL
+from ..hierarchical import HIERARCHICAL, PHASED
 from ..plan import Plan, Result, Value
 from ..stages import Stage
 from .samples import OpSample, arena_for, callable_of
@@ -110,7 +110,7 @@ def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[ExchangeTa
     usual = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
         # Of more axes, those without the last would have to be a group, too.
-        kinds = [*usual, *([("all_reduce", HIERARCHICAL)] if len(axes) == 2 else [])]
+        kinds = [*usual, *((kind, HIERARCHICAL) for kind in PHASED if len(axes) == 2)]
         # A part of a part at least, for an all-to-all splits what is split already.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))

@@ -26,7 +26,10 @@ from shardwright.ir.mesh import Mesh
 
 MODELS = ("gpt2-tiny", "unet-tiny")
 SHAPES = {2: ("1,1",), 3: ("1,1,1", "1,2", "2,1"), 4: ("2,2", "1,2,1")}
-SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zero-bubble", "auto")
+INTERLEAVED = {2: (("1,1", "interleaved-1f1b"),), 4: (("2,2", "interleaved-1f1b"), ("2,2", "auto"))}
+"""Ranks and schedules of stages of two chunks."""
+
 TOGETHER = {
     "ratios": (["balance-ratios", "split-batch{parts=4}"], ["overlap"]),
     "duplex": (["split-batch{parts=4}", "split-batch{parts=2 axis=half}"], ["duplex{axis=half}"]),
@@ -40,9 +43,9 @@ TOGETHER = {
 PLAIN = (["split-batch{parts=4}"], ["overlap"])
 
 
-def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN) -> str:
+def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN, chunks: int = 1) -> str:
     """The passes from an imported step to a pipeline of four micro-batches."""
-    stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}"}}'
+    stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}" chunks={chunks}}}'
     passes = ["decompose-mean", "canonicalize", "cse", "dce", stages, "search-strategy", *inside[0]]
     passes += ["insert-resharding", "select-collectives", *inside[1]]
     passes += [f"schedule-pipeline{{schedule={schedule} axis=micro}}", "plan-transfers"]
@@ -50,8 +53,8 @@ def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PL
     return ",".join(passes)
 
 
-def case(model: str, ranks: str, schedule: str, dtype: torch.dtype) -> CheckCase:
-    mesh, passes = Mesh.of(gpu=sum(map(int, ranks.split(",")))), pipeline(ranks, schedule)
+def case(model: str, ranks: str, schedule: str, dtype: torch.dtype, chunks: int = 1) -> CheckCase:
+    mesh, passes = Mesh.of(gpu=sum(map(int, ranks.split(",")))), pipeline(ranks, schedule, PLAIN, chunks)
     return CheckCase(model, mesh, dtype=dtype, optimizer="sgd", cluster=split_cluster(mesh), pipeline=passes)
 
 
@@ -67,6 +70,8 @@ def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
         for ranks in SHAPES[world_size]:
             for schedule in SCHEDULES if ranks != "2,1" else ("1f1b",):
                 yield f"{model} {ranks} {schedule} float64", case(model, ranks, schedule, torch.float64)
+        for ranks, schedule in INTERLEAVED.get(world_size, ()):
+            yield f"{model} {ranks} {schedule} of two chunks float64", case(model, ranks, schedule, torch.float64, 2)
         last = SHAPES[world_size][-1]
         yield f"{model} {last} eager-1f1b float32", case(model, last, "eager-1f1b", torch.float32)
 
@@ -80,8 +85,10 @@ CASES["transgan-tiny 3 stages eager-1f1b"] = time_cuts.SCHEDULED["3 stages, eage
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 
-ALSO_ALWAYS = ("1,2,1 gpipe float64", "1,2,1 1f1b float64")
+ALSO_ALWAYS = ("1,2,1 gpipe float64", "1,2,1 1f1b float64", "1,1,1 auto float64", "2,2 auto of two chunks float64")
 NOT_ALWAYS = ("1,1 gpipe float64", "1,2 gpipe float64", "2,2 gpipe float64")
+NOT_ALWAYS += ("1,1 zero-bubble float64", "1,2 zero-bubble float64", "2,2 zero-bubble float64", "1,2 auto float64")
+NOT_ALWAYS += ("1,1,1 auto float64", "1,2,1 auto float64", "2,2 auto of two chunks float64")
 
 
 def is_quick(name: str) -> bool:
@@ -104,7 +111,10 @@ def test_a_pipeline_trains_as_one_device_does(name: str, results: Callable[[str]
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("eager-1f1b float64")])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CASES if name.endswith(("eager-1f1b float64", "unet-tiny 2,2 auto of two chunks float64"))],
+)
 def test_the_interpreter_agrees(name: str):
     result = check_interpreted(replace(CASES[name], steps=2))
     assert result.passed, str(result)

@@ -312,6 +312,9 @@ PIPELINES = {
     f"overlap,{END}",
     "in stages": f"{BEGIN},partition-stages{{stages=2}},search-strategy,split-batch{{parts=4}},insert-resharding,"
     f"select-collectives,overlap,schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers,{END}",
+    "in stages of two chunks": f"{BEGIN},partition-stages{{stages=2 chunks=2}},search-strategy,split-batch{{parts=4}},"
+    "insert-resharding,select-collectives,overlap,schedule-pipeline{schedule=interleaved-1f1b axis=micro},"
+    f"plan-transfers,{END}",
 }
 
 

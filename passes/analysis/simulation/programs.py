@@ -21,6 +21,7 @@ from ....dialects.stage_program import ScheduledOp, stage_programs
 from ....dialects.staged import Stages, transfers
 from ....ir.cluster import sent_bytes
 from ..durations import communication_of
+from ..fusion import Parts, fused_parts
 from .costs import OpCosts, Seconds, is_over_space
 from .network import Traffic, transfer_traffic
 from .places import Division
@@ -73,19 +74,30 @@ Program: TypeAlias = list[tuple[Instruction, int]]
 
 def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
     """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
+    return written_programs(func, writers_of(func, divisions))
+
+
+def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:
+    """What writes the programs of every place, under any schedule of the function."""
     known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
+    parts = fused_parts(func)
+    return [ProgramWriter(func, each, crossing, parts) for each in divisions]
+
+
+def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Program]:
+    """The programs under the schedule that the function has now."""
     by_stage = {program.stage: program.entries for program in stage_programs(func)}
-    return [_Writer(func, each, crossing).program(by_stage[each.place.stage]) for each in divisions]
+    return [each.program(by_stage[each.division.place.stage]) for each in writers]
 
 
-class _Writer:
-    """Writes the program of one place."""
+class ProgramWriter:
+    """Writes the program of one place; reads bodies of fragments once, which no schedule changes."""
 
-    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic]) -> None:
+    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
         self.cluster = division.place.cluster
-        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes])
+        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes], parts)
         self.end = func.body.block.last_op
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}

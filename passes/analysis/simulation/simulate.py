@@ -16,7 +16,7 @@ from ...step.step_view import cluster_of_module, step_views
 from .engine import Engine
 from .network import Network
 from .places import Place, Routes, divided
-from .programs import Issue, programs_of
+from .programs import Issue, writers_of, written_programs
 from .results import RankClass, Simulation
 
 
@@ -31,19 +31,32 @@ def simulate(func: FuncOp, places: Sequence[Place], *, every_rank: bool = False)
     Raises:
         OpFailure: an op without a signature, a resharding without a collective, or a wait that never ends.
     """
-    divisions = divided(func, places, every_rank=every_rank)
-    programs = programs_of(func, divisions)
-    issues = (each for program in programs for each, _ in program if isinstance(each, Issue))
-    network = Network(each.traffic for each in issues)
-    classes = tuple(
-        RankClass(number, column, division.place, tuple(division.place.ranks[rank] for rank in ranks), ranks)
-        for division in divisions
-        for column, (number, ranks) in enumerate(zip(division.numbers, division.classes, strict=True))
-    )
-    by_class = [program for program, division in zip(programs, divisions, strict=True) for _ in division.classes]
-    interference = [each.place.cluster.interference for each in classes]
-    engine = Engine(by_class, [each.column for each in classes], network, interference)
-    return Simulation(func, classes, engine.run())
+    return Simulator(func, places, every_rank=every_rank).run()
+
+
+class Simulator:
+    """Simulates a step under one schedule after the other, which the function has when `run` is called."""
+
+    def __init__(self, func: FuncOp, places: Sequence[Place], *, every_rank: bool = False) -> None:
+        self.func = func
+        self.divisions = divided(func, places, every_rank=every_rank)
+        self.writers = writers_of(func, self.divisions)
+        self.classes = tuple(
+            RankClass(number, column, division.place, tuple(division.place.ranks[rank] for rank in ranks), ranks)
+            for division in self.divisions
+            for column, (number, ranks) in enumerate(zip(division.numbers, division.classes, strict=True))
+        )
+
+    def run(self) -> Simulation:
+        """One step; the errors are those of `simulate`."""
+        programs = written_programs(self.func, self.writers)
+        issues = (each for program in programs for each, _ in program if isinstance(each, Issue))
+        network = Network(each.traffic for each in issues)
+        pairs = zip(programs, self.divisions, strict=True)
+        by_class = [program for program, division in pairs for _ in division.classes]
+        interference = [each.place.cluster.interference for each in self.classes]
+        engine = Engine(by_class, [each.column for each in self.classes], network, interference)
+        return Simulation(self.func, self.classes, engine.run())
 
 
 def simulate_module(

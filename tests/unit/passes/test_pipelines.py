@@ -7,9 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.dialects.pipe import Action, Slot
-from shardwright.passes.stages.schedules import Delivery, FragmentKind, Policy, Work, order_of_runs, schedule
+from shardwright.passes.stages.schedules import (
+    Delivery,
+    FragmentKind,
+    PipelineShape,
+    Policy,
+    Work,
+    WorkRun,
+    order_of_runs,
+    schedule,
+)
 
-POLICIES: tuple[Policy, ...] = ("gpipe", "1f1b", "eager-1f1b")
+POLICIES: tuple[Policy, ...] = ("gpipe", "1f1b", "eager-1f1b", "zero-bubble")
 
 
 def pipeline(stages: int, skips: frozenset[tuple[int, int]] = frozenset()) -> tuple[list[Work], list[Delivery]]:
@@ -78,8 +87,8 @@ def _is_sender(slot: Slot, stage: int) -> bool:
 
 def text(policy: Policy, stage: int, stages: int, parts: int) -> str:
     """The runs of a stage but for gradients of weights: `F0 F1 B0`."""
-    runs = order_of_runs(policy, stage, stages, parts)
-    return " ".join(f"{kind[0].upper()}{part}" for kind, part in runs if kind is not FragmentKind.WEIGHTS)
+    runs = order_of_runs(policy, stage, PipelineShape(stages, parts))
+    return " ".join(f"{run.kind[0].upper()}{run.part}" for run in runs if run.kind is not FragmentKind.WEIGHTS)
 
 
 def test_one_forward_one_backward_as_published():
@@ -97,15 +106,17 @@ def test_gpipe_runs_all_forwards_first():
     assert text("gpipe", 0, 2, 3) == "F0 F1 F2 B0 B1 B2"
 
 
-def test_gradients_of_weights_are_delayed_by_eager_alone():
+def test_gradients_of_weights_come_at_once_but_under_eager():
     forward, backward, weights = FragmentKind.FORWARD, FragmentKind.BACKWARD, FragmentKind.WEIGHTS
-    assert order_of_runs("eager-1f1b", 0, 2, 4)[3:7] == [(backward, 0), (forward, 3), (weights, 0), (backward, 1)]
-    assert order_of_runs("1f1b", 0, 2, 4)[2:5] == [(backward, 0), (weights, 0), (forward, 2)]
+    shape = PipelineShape(2, 4)
+    eager, plain = (order_of_runs(policy, 0, shape) for policy in ("eager-1f1b", "1f1b"))
+    assert eager[3:7] == [WorkRun(backward, 0), WorkRun(forward, 3), WorkRun(weights, 0), WorkRun(backward, 1)]
+    assert plain[2:5] == [WorkRun(backward, 0), WorkRun(weights, 0), WorkRun(forward, 2)]
 
 
 def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
     works, deliveries = pipeline(2)
-    first, second = schedule(works, deliveries, 2, 2, "1f1b")
+    first, second = schedule(works, deliveries, PipelineShape(2, 2), "1f1b")
     run, start, wait = (lambda label, part, action=action: Slot(action, label, part) for action in Action)
     assert first[:3] == [run("forward0", 0), start("h01", 0), start("g01", 0)]
     assert first[3:7] == [run("forward0", 1), start("h01", 1), wait("g01", 0), run("backward0", 0)]
@@ -118,7 +129,7 @@ def test_a_transfer_starts_after_its_source_and_one_run_ahead_of_its_use():
 def test_every_schedule_comes_to_its_end(data: st.DataObject, stages: int, parts: int, policy: Policy):
     pairs = [(a, b) for a in range(stages) for b in range(a + 2, stages)]
     skips = data.draw(st.frozensets(st.sampled_from(pairs))) if pairs else frozenset[tuple[int, int]]()
-    program = schedule(*pipeline(stages, skips), stages, parts, policy)
+    program = schedule(*pipeline(stages, skips), PipelineShape(stages, parts), policy)
     simulate(program, dict.fromkeys(FragmentKind, 1.0), 0.5)
     runs = [slot for slots in program for slot in slots if slot.action is Action.RUN]
     assert len(runs) == len(set(runs)) == 3 * stages * parts
@@ -129,7 +140,7 @@ def test_without_communication_eager_is_as_fast_and_with_it_faster(stages: int):
     seconds = {FragmentKind.FORWARD: 1.0, FragmentKind.BACKWARD: 1.0, FragmentKind.WEIGHTS: 1.0}
 
     def time(policy: Policy, latency: float) -> float:
-        return simulate(schedule(*pipeline(stages), stages, 16, policy), seconds, latency)
+        return simulate(schedule(*pipeline(stages), PipelineShape(stages, 16), policy), seconds, latency)
 
     assert time("eager-1f1b", 0.0) <= time("1f1b", 0.0)
     assert time("eager-1f1b", 1.0) < time("1f1b", 1.0)

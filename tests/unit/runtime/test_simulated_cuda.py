@@ -17,10 +17,19 @@ from simulated_cuda.check import check_program
 from simulated_cuda.mutate import mutated
 from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 
-from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, rows, transfers
+from shardwright.runtime import (
+    Stage,
+    collectives,
+    executor,
+    fused_attention,
+    grouped_products,
+    groups,
+    hierarchical,
+    rows,
+    transfers,
+)
 from shardwright.runtime import stages as stages_module
-from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.hierarchical import begin_hierarchical
+from shardwright.runtime.communicator import Communicator, UntilEvent
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
 from shardwright.runtime.transfers import Channels, Lines
@@ -93,19 +102,28 @@ FAULTS = {
         "zero3", Pending.wait, {"for work in self.works:": "for work in self.works[1:]:"}, "race"
     ),
     "a phase does not wait for the one before": Fault(
-        "hierarchical", begin_hierarchical, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
+        "hierarchical", hierarchical._all_reduce, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
+    ),
+    "a gather inside does not wait for the one across": Fault(
+        "in phases", hierarchical._all_gather, {"= gathered.wait()": "= gathered.finish()"}, "race"
+    ),
+    "a reduction across does not wait for the one inside": Fault(
+        "in phases", hierarchical._reduce_scatter, {"= scattered.wait()": "= scattered.finish()"}, "race"
+    ),
+    "what goes on is sent before it is here": Fault(
+        "in phases", hierarchical._all_to_all, {"(here,) = sent.wait()": "(here,) = sent.finish()"}, "race"
     ),
     "a hierarchical collective does not wait for its operands": Fault(
-        "hierarchical", Communicator._start, {f"stream.wait_stream({MAIN})": "pass"}, "race"
+        "hierarchical", Communicator._beside, {f"stream.wait_stream({MAIN})": "pass"}, "race"
     ),
     "a hierarchical collective is not waited for": Fault(
-        "hierarchical", Communicator.wait, {f"{MAIN}.wait_event(token.done)": "pass"}, "race"
+        "hierarchical", UntilEvent.wait, {f"{MAIN}.wait_event(self.event)": "pass"}, "race"
     ),
     "the end of a hierarchical collective is never marked": Fault(
-        "hierarchical", Communicator._start, {DONE: "pass"}, "race"
+        "hierarchical", Communicator._beside, {DONE: "pass"}, "race"
     ),
     "a stream is drawn for every collective": Fault(
-        "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
+        "hierarchical", Communicator._beside, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
     ),
     "a message is too short": Fault(
         "zero3", RowLayout.to_gather, {"new_empty(self._group.size * length)": "new_empty(length)"}, "error"

@@ -1,0 +1,152 @@
+"""
+The fastest order of a pipeline whose fragments are there: of the fixed ones and of those that list scheduling finds.
+
+All are estimated with the seconds that fragments and transfers take by themselves. The fixed ones, and the best few of
+the others, are simulated; the fastest that fits in memory is chosen. So it is never slower, as simulated, than a fixed
+order that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.dialects.func import FuncOp
+
+from ...dialects.pipe import SCHEDULE, Slot, SlotAttr
+from ...ir.cluster import Cluster
+from ..analysis.memory import peak_memory
+from ..analysis.simulation.alone import seconds_alone
+from ..analysis.simulation.simulate import Simulator, places_of
+from .estimate import PipelineTimes, in_flight
+from .kept_by_parts import most_taken, taken_by_parts
+from .list_schedule import URGENCIES, Holding, ListSchedule, list_schedule
+from .schedules import Delivery, PipelineShape, Work, policies, schedule, with_transfers
+
+SIMULATED = 3
+"""How many of the orders that list scheduling finds are simulated."""
+
+SURE = 0.5
+"""Of the room that parts have in a stage's memory, which part they can take for sure."""
+
+Slots = list[list[Slot]]
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """
+    What stages may hold.
+
+    Args:
+        bytes: on each rank; None is the memory of its device.
+        parts: how many parts a stage may have between forward and their last gradient.
+    """
+
+    bytes: float | None = None
+    parts: int | None = None
+
+
+def choose_schedule(
+    func: FuncOp,
+    works: Sequence[Work],
+    deliveries: Sequence[Delivery],
+    shape: PipelineShape,
+    clusters: Sequence[Cluster],
+    whole: Cluster,
+    budget: MemoryBudget,
+) -> Slots:
+    """
+    The slots of all stages.
+
+    Args:
+        func: with the fragments, in a module.
+        clusters: of the stages.
+        whole: of all ranks of the job.
+
+    Raises:
+        OpFailure: an op without a signature, or a resharding without a collective.
+    """
+    return _ScheduleChoice(func, works, deliveries, shape, clusters, whole, budget).best()
+
+
+def set_schedule(func: FuncOp, slots: Sequence[Sequence[Slot]]) -> None:
+    """Write a schedule into a function."""
+    func.attributes[SCHEDULE] = ArrayAttr([ArrayAttr([SlotAttr(slot) for slot in mine]) for mine in slots])
+
+
+class _ScheduleChoice:
+    """The orders that are tried, and what they come to; one use."""
+
+    def __init__(
+        self,
+        func: FuncOp,
+        works: Sequence[Work],
+        deliveries: Sequence[Delivery],
+        shape: PipelineShape,
+        clusters: Sequence[Cluster],
+        whole: Cluster,
+        budget: MemoryBudget,
+    ) -> None:
+        self.func, self.works, self.deliveries, self.shape = func, works, deliveries, shape
+        self.clusters, self.budget = clusters, budget
+        self.simulator = Simulator(func, places_of(func, clusters, whole))
+        runs, crossing = seconds_alone(self.simulator)
+        self.times = PipelineTimes(tuple(works), tuple(deliveries), shape.parts, runs, crossing)
+        self.taken = taken_by_parts(func, [cluster.mesh for cluster in clusters])
+
+    def best(self) -> Slots:
+        """The fastest that fits; where none does, that which needs least beyond what there is."""
+        fixed = [schedule(self.works, self.deliveries, self.shape, policy) for policy in policies(self.shape)]
+        alone = [[slot for slot in mine if slot.part == 0] for mine in fixed[0]]
+        excess = zip(alone, self._excess(alone), strict=True)
+        room = [most_taken(mine, self.taken) - over for mine, over in excess]
+        least, closest = inf, fixed[0]
+        for slots in sorted((*fixed, *self._listed(room)), key=self._seconds):
+            if self._surely_fits(slots, room) or (most := max(self._excess(slots))) <= 0:
+                return slots
+            if most < least:
+                least, closest = most, slots
+        return closest
+
+    def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
+        """Whether so little of the room is taken that what single ops need does not matter."""
+        taken = (most_taken(mine, self.taken) <= SURE * left for mine, left in zip(slots, room, strict=True))
+        return all(taken) and all(in_flight(mine, self.works) <= self._parts for mine in slots)
+
+    def _listed(self, room: Sequence[float]) -> Iterator[Slots]:
+        """
+        The best few orders by list scheduling.
+
+        Args:
+            room: by stage, the bytes that parts may take.
+        """
+        found: dict[str, ListSchedule] = {}
+        for urgency in URGENCIES:
+            listed = list_schedule(self.times, Holding(self.taken, room, self._parts), urgency)
+            # Of those that take as long, the first has the fewest parts ahead.
+            found.setdefault(f"{listed.seconds:.6g}", listed)
+        for each in sorted(found.values(), key=lambda each: each.seconds)[:SIMULATED]:
+            yield with_transfers(each.runs, self.deliveries, each.receive)
+
+    @property
+    def _parts(self) -> float:
+        """How many parts, of each chunk, a stage may have in flight."""
+        return inf if self.budget.parts is None else self.budget.parts * self.shape.chunks
+
+    def _excess(self, slots: Slots) -> list[float]:
+        """By stage, by how many bytes a schedule exceeds the budget; negative where there is room left."""
+        set_schedule(self.func, slots)
+        found: list[float] = []
+        for stage, cluster in enumerate(self.clusters):
+            ranks = range(cluster.mesh.device_count)
+            limits = [cluster.device(r).memory if self.budget.bytes is None else self.budget.bytes for r in ranks]
+            peak = peak_memory(self.func, cluster.mesh, limits, stage, cluster.blocks)
+            over = peak.bytes - limits[peak.rank]
+            found.append(over if in_flight(slots[stage], self.works) <= self._parts else inf)
+        return found
+
+    def _seconds(self, slots: Slots) -> float:
+        set_schedule(self.func, slots)
+        return self.simulator.run().seconds

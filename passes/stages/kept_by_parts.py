@@ -1,0 +1,58 @@
+"""What fragments take of a stage's memory for each part, until later fragments of the part have used it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.compute import element_bytes, shape_of
+from ...dialects.pipe import Action, FragmentOp, Slot, TransferOp
+from ...dialects.placed import sharding_of
+from ...dialects.staged import Stages
+from ...ir.mesh import Mesh
+from ..analysis.memory import local_bytes_by_part
+
+
+def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh]) -> Mapping[str, float]:
+    """
+    By fragment, the bytes that one part of it takes, less those that it gives back, as it is the last to use them.
+
+    Args:
+        meshes: of the stages.
+    """
+    stages, found = Stages(func), defaultdict[str, float](float)
+    fragments = [op for op in func.body.block.ops if isinstance(op, FragmentOp)]
+    place = {op: index for index, op in enumerate(fragments)}
+    inside = {each: op for op in fragments for each in op.body.block.ops}
+    for op in func.body.block.ops:
+        if not isinstance(op, FragmentOp | TransferOp):
+            continue
+        for value in op.results:
+            if (stage := stages.of_value(value)) is None or not (users := _users(value, place, inside)):
+                continue
+            size = _part_bytes(value, meshes[stage])
+            first = op if isinstance(op, FragmentOp) else users[0]
+            found[first.label.data] += size
+            found[users[-1].label.data] -= size
+    return found
+
+
+def _users(
+    value: SSAValue, place: Mapping[FragmentOp, int], inside: Mapping[Operation, FragmentOp]
+) -> list[FragmentOp]:
+    """The fragments that use a value, in the order in which a part goes through them."""
+    users = {inside[use.operation] for use in value.uses if use.operation in inside}
+    return sorted(users, key=lambda op: place[op])
+
+
+def _part_bytes(value: SSAValue, mesh: Mesh) -> float:
+    return float(local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), mesh).max())
+
+
+def most_taken(slots: Sequence[Slot], taken: Mapping[str, float]) -> float:
+    """The most that a stage has taken at any time of its schedule."""
+    return max(accumulate(taken.get(slot.label, 0.0) for slot in slots if slot.action is Action.RUN), default=0.0)
