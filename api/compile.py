@@ -63,6 +63,7 @@ from ..passes.search_strategy import Algorithm, SearchStrategyPass
 from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
+from ..passes.sort_within_rows import SortWithinRowsPass
 from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
@@ -74,6 +75,7 @@ BEGIN = Pipeline.of(
     DecomposeMeanPass(),
     DecomposeCrossEntropyPass(),
     MakeBatchMajorPass(),
+    SortWithinRowsPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
     DetachFactoriesPass(),

@@ -25,7 +25,7 @@ from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
-from .step.layers import layer_of
+from .step.blocks import layer_of
 from .step.memory_plan import forget_memory_plan
 from .step.step_view import cluster_on, stage_meshes, step_functions
 from .sum_squares import sum_squares

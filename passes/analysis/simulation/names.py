@@ -11,7 +11,7 @@ from ....dialects.pipe import FragmentOp, TransferOp
 from ....dialects.spmd import StartOp
 from ....dialects.step import BACKWARD
 from ....dialects.train import ForeachOp, TrainOp, is_update
-from ...step.layers import layer_of
+from ...step.blocks import layer_of
 
 
 def op_name(op: Operation) -> str:
