@@ -1,7 +1,7 @@
 """
-Measured ratios on emulated links: duplex, pipeline schedules, and balanced shares, each beside its alternative.
+Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex orders parts schedules shares ...]
     sudo python benchmarks/emulated.py --sweep [RATE ...] [--pairs 20]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
+    "rows": lambda: mlp_step((256, 256, 256, 256), batch=4096),
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
@@ -57,6 +59,8 @@ class Comparison:
         pipelines: by name the passes; the first is what others are compared with.
         shares: by rank, the share of a core that it gets.
         speeds: by rank, its FLOP/s in the cluster that is planned for, as a share of the others'.
+        fragment: seconds that every fragment of a pipeline takes at least, by sleeping: a device of its own that is not
+            slowed by what else runs on this machine.
     """
 
     step: str
@@ -64,10 +68,11 @@ class Comparison:
     ranks: int = 2
     shares: Mapping[int, float] = field(default_factory=dict[int, float])
     speeds: Sequence[float] = (1.0, 1.0)
+    fragment: float = 0.0
 
 
-def _pipeline(schedule: str) -> str:
-    stages = f"{_HEAD},partition-stages{{stages=2}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
+def _pipeline(schedule: str, count: int = 2) -> str:
+    stages = f"{_HEAD},partition-stages{{stages={count}}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
     return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
@@ -90,7 +95,23 @@ COMPARISONS: dict[str, Comparison] = {
             },
         },
     ),
+    "parts": Comparison(
+        "gpt2",
+        {
+            "whole products": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "in 2 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=2}},overlap,{_TAIL}",
+            "in 4 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=4}},overlap,{_TAIL}",
+            "by cost": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives,overlap,{_TAIL}",
+        },
+    ),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
+    "three stages": Comparison(
+        "rows",
+        {name: _pipeline(name, 3) for name in ("1f1b", "eager-1f1b", "zero-bubble")},
+        ranks=3,
+        speeds=(1.0, 1.0, 1.0),
+        fragment=0.08,
+    ),
     "shares": Comparison(
         "mlp",
         {
@@ -147,6 +168,8 @@ def worker(folder: Path) -> None:
     sides: list[Executor] = []
     for name, text in asked["programs"]:
         stages = [Stage(*each) for each in load_text(text, name)]
+        if asked["fragment"]:
+            _lengthen(stages, asked["fragment"])
         sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
         sides[-1].initialize(step.model, 0)
     generator, rows = random.Random(0), list[list[float]]()
@@ -167,6 +190,21 @@ def worker(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def _lengthen(stages: Sequence[Any], seconds: float) -> None:
+    """Have every fragment of a program take so long at least."""
+    names = stages[0].step.__globals__
+    for name, function in list(names.items()):
+        if re.fullmatch(r"(forward|backward|weights)\d+", name):
+
+            def longer(*given: Any, run: Callable[..., Any] = function) -> Any:
+                start = time.perf_counter()
+                found = run(*given)
+                time.sleep(max(0.0, seconds - (time.perf_counter() - start)))
+                return found
+
+            names[name] = longer
+
+
 def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
     """A row per program of one comparison."""
     comparison = COMPARISONS[name]
@@ -182,7 +220,7 @@ def seconds(
         folder = Path(place)
         texts = [(name, each.program) for name, each in made.items()]
         listed = [texts[0], *texts]
-        asked = {"step": comparison.step, "programs": listed, "pairs": pairs}
+        asked = {"step": comparison.step, "programs": listed, "pairs": pairs, "fragment": comparison.fragment}
         (folder / "asked.json").write_text(json.dumps(asked))
         arguments = [os.fspath(Path(__file__).resolve()), "--worker", place]
         _netns.launch(names, arguments, shares=comparison.shares)

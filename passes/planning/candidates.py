@@ -26,6 +26,7 @@ class Layout:
         schedule: of a pipeline; None while it does not matter yet.
         fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
+        chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
     """
 
     mesh: Mesh
@@ -35,6 +36,7 @@ class Layout:
     schedule: ScheduleName | None = None
     fused: bool = False
     keep: float = 1.0
+    chunked: bool = False
 
     @property
     def name(self) -> str:
@@ -42,6 +44,7 @@ class Layout:
         sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
+        also += ", products in parts" if self.chunked else ""
         match self.mode:
             case "whole":
                 return sizes + also
@@ -56,8 +59,9 @@ class Layout:
 
     @property
     def without_time(self) -> Layout:
-        """What it shares with the layouts that differ in micro-batches and their schedule alone."""
-        return replace(self, mode="pipeline" if self.stages > 1 else "whole", parts=1, schedule=None)
+        """What it shares with the layouts that differ in micro-batches, their schedule and what comes after it."""
+        mode: Mode = "pipeline" if self.stages > 1 else "whole"
+        return replace(self, mode=mode, parts=1, schedule=None, chunked=False)
 
 
 @dataclass(frozen=True)

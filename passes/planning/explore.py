@@ -12,6 +12,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..step.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
+from .chunked_plan import chunked
 from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
 from .notes import Allowance, Note
 from .trials import Attempt, Judged, Trials
@@ -147,7 +148,16 @@ class Explorer:
             self._finish_estimated(1)
         if self.best is None or self.best_attempt is None:
             return None
-        return self.trials.program(self.best_attempt, self.best)
+        return self._refinished(self.trials.program(self.best_attempt, self.best), self.best_attempt)
+
+    def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
+        """The best plan, or the same with products in parts where that makes its step shorter."""
+        found = chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)
+        if found is None:
+            return best
+        why = "" if found.fits else "does not fit"
+        self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
+        return found if found.fits and found.seconds < best.seconds else best
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """

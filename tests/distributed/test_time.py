@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dropout_steps
 import pytest
+import time_cuts
 import time_steps
 import torch
 from launches import names_of, results_of
@@ -81,6 +82,9 @@ CASES["gpt2 with dropout, duplex"] = replace(
 CASES["bert with dropout, accumulation"] = replace(
     case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
 )
+# Tokens are routed to experts within each part: by one-hot masks with room for so many, and sorted.
+CASES["bert-sgmoe-tiny, accumulation"] = time_cuts.FORMS["accumulate"].case("bert-sgmoe-tiny", torch.float32)
+CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 
 
 THOROUGH = {
