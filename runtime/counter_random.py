@@ -1,5 +1,5 @@
 """
-Random tensors that do not depend on how they are spread: each element is drawn by its place in the whole tensor.
+Random tensors that do not depend on how they are spread: each element is drawn by its place in the full tensor.
 
 These functions take the place of `aten.random_*` in a generated program. A rank draws its part alone, and any parts
 together are what one device draws (`ir.counter` says from which bits). What they have in common:
@@ -7,7 +7,7 @@ together are what one device draws (`ir.counter` says from which bits). What the
 - `seed`: of the step, an int64 of no dims, in the memory of the host, or on a GPU what its streams begin with
   (`SeedTable`); `stream`: which of its streams;
 - `size`: the shape of the part; `start`: the index of its first element in the tensor of shape `whole`. Without them
-  the part is the whole;
+  the part is the full tensor;
 - `like`: a tensor of the shape of the part, whose numbers do not matter;
 - `independent`: draw from torch's own generator, seeded by seed, stream and start. That is the same on ranks that
   hold the same part, but another spread gives other numbers.
@@ -31,7 +31,7 @@ _CHUNK = {"cpu": 1 << 15, "cuda": 1 << 22}
 """Blocks that are made at a time, by device: what a CPU's cache holds; elsewhere 64 MB of memory, no more."""
 
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""The bits of a uniform number: all that a dtype can tell apart below one."""
+"""The bits of a uniform number: as many as a dtype can represent below one."""
 
 Shape = Sequence[int]
 Device = torch.device | str | None
@@ -209,7 +209,7 @@ def random_integers(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Whole numbers from `low` to below `high`."""
+    """Integers from `low` to below `high`."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).random_(low, high, generator=part.generator())
@@ -270,7 +270,7 @@ def _filled(
 
 
 def _row_numbers(part: _Part) -> torch.Tensor:
-    """The number, in the whole tensor, of every row of a part."""
+    """The number, in the full tensor, of every row of a part."""
     numbers = torch.zeros(1, dtype=torch.int64, device=part.device)
     for start, size, whole in zip(part.start[:-1], part.size[:-1], part.whole[:-1], strict=True):
         here = torch.arange(start, start + size, device=part.device)

@@ -69,7 +69,8 @@ class Executor:
         comm: connects this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step gave, whole, by name. `main` is the program that `step` runs by default.
+    what else the last step returned, by name, on every rank the full tensor. `main` is the program that `step` runs by
+    default.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -325,7 +326,8 @@ class Executor:
 
     def gather(self, value: Value | Result) -> torch.Tensor:
         """
-        The whole of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call it.
+        The full tensor of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call
+        it.
 
         Raises:
             KeyError: a gradient that the program does not return.
@@ -344,8 +346,8 @@ class Executor:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Parameters and persistent buffers of all stages, whole and in the host's memory, by their single-device names;
-        all ranks must call it. No more than one of them at a time is whole on a GPU.
+        Parameters and persistent buffers of all stages, as full tensors in the host's memory, by their single-device
+        names; all ranks must call it. A GPU holds at most one full tensor at a time.
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
@@ -363,7 +365,7 @@ def _part(value: Value, program: RankProgram) -> tuple[object, ...]:
 
 def gather(value: SpreadTensor, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
     """
-    The whole of a value of which each rank holds its part, in memory of its own on every rank.
+    The full tensor of a value of which each rank holds a part, in memory of its own on every rank.
 
     Args:
         rows: whether the first dim stays as it is split.
