@@ -1,7 +1,7 @@
 """
 Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex parts schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex parts "parts of blocks" schedules shares]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
 the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
@@ -28,6 +28,7 @@ import _netns
 from _report import interval, plot_intervals, publish
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
@@ -35,6 +36,7 @@ _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
+    "blocks": lambda: mlp_step((256, 1024, 256, 1024, 16), batch=1024),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
 _TAIL = "reuse-buffers,check-memory,insert-frees"
@@ -65,6 +67,15 @@ def _pipeline(schedule: str) -> str:
     return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
+_WHOLE = f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT}"
+_PARTS = {
+    "whole products": f"{_WHOLE},overlap,{_TAIL}",
+    "in 2 parts": f"{_WHOLE},chunk-collectives{{parts=2}},overlap,{_TAIL}",
+    "in 4 parts": f"{_WHOLE},chunk-collectives{{parts=4}},overlap,{_TAIL}",
+    "by cost": f"{_WHOLE},chunk-collectives,overlap,{_TAIL}",
+}
+"""Tensor parallelism with its products whole, and with their reductions in parts."""
+
 COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
         "gpt2",
@@ -73,15 +84,8 @@ COMPARISONS: dict[str, Comparison] = {
             "duplex": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts=2}},{_FLAT},duplex,overlap,{_TAIL}",
         },
     ),
-    "parts": Comparison(
-        "gpt2",
-        {
-            "whole products": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
-            "in 2 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=2}},overlap,{_TAIL}",
-            "in 4 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=4}},overlap,{_TAIL}",
-            "by cost": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives,overlap,{_TAIL}",
-        },
-    ),
+    "parts": Comparison("gpt2", _PARTS),
+    "parts of blocks": Comparison("blocks", _PARTS),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
     "shares": Comparison(
         "mlp",
@@ -95,9 +99,8 @@ COMPARISONS: dict[str, Comparison] = {
 }
 
 
-def programs(comparison: Comparison, rate: str) -> dict[str, str]:
-    """The text of every program, planned for the cluster that is emulated."""
-    from shardwright.api.compile import PlanOptions, compile_step
+def emulated_cluster(comparison: Comparison, rate: str) -> Cluster:
+    """The cluster that is emulated."""
     from shardwright.ir.cluster_file import parse_cluster
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
@@ -108,7 +111,14 @@ def programs(comparison: Comparison, rate: str) -> dict[str, str]:
     )
     text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
     link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
-    cluster = parse_cluster(text + places + link, "emulated")
+    return parse_cluster(text + places + link, "emulated")
+
+
+def programs(comparison: Comparison, rate: str) -> dict[str, str]:
+    """The text of every program, planned for the cluster that is emulated."""
+    from shardwright.api.compile import PlanOptions, compile_step
+
+    cluster = emulated_cluster(comparison, rate)
     step = STEPS[comparison.step]()
     found: dict[str, str] = {}
     for name, passes in comparison.pipelines.items():
