@@ -1,7 +1,7 @@
 """
 Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex parts "parts of blocks" schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex "parts of blocks"]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
 the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
