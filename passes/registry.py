@@ -21,6 +21,7 @@ _HOMES: dict[str, str] = {
     "decompose-mean": "decompose_mean:DecomposeMeanPass",
     "make-batch-major": "make_batch_major:MakeBatchMajorPass",
     "detach-factories": "detach_factories:DetachFactoriesPass",
+    "sort-within-rows": "sort_within_rows:SortWithinRowsPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
     "mark-compiled": "mark_compiled:MarkCompiledPass",

@@ -231,7 +231,7 @@ def _is_whole(product: AtenOp, factor: str) -> bool:
 
 
 class ChunkTimes:
-    """What sites are expected to take on a cluster."""
+    """The expected seconds of sites on a cluster."""
 
     def __init__(self, flow: OpFlow, cluster: Cluster) -> None:
         self.flow, self.cluster = flow, cluster

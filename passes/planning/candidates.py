@@ -20,7 +20,7 @@ class Layout:
 
     Args:
         mesh: of all devices.
-        mode: the batch whole; in parts one after the other; in two parts that take turns; or through stages.
+        mode: the batch whole; in parts one after the other; in parts that take turns; or through stages.
         parts: into how many the batch is cut.
         stages: of a pipeline.
         schedule: of a pipeline; None while it does not matter yet.
@@ -51,7 +51,8 @@ class Layout:
             case "accumulate":
                 return f"{sizes} in {self.parts} parts{also}"
             case "duplex":
-                return f"{sizes} duplex{also}"
+                parts = f" in {self.parts} parts" if self.parts > 2 else ""
+                return f"{sizes} duplex{parts}{also}"
             case "pipeline":
                 order = f", {self.schedule}" if self.schedule is not None else ""
                 return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{also}"

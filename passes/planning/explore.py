@@ -13,7 +13,7 @@ from ...ir.mesh import Mesh
 from ..step.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
 from .chunked_plan import chunked
-from .layouts import Fixed, accumulations, meshes, pipelines
+from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
 from .notes import Allowance, Note
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
@@ -259,9 +259,17 @@ class Explorer:
         else:
             self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from self._promising([Layout(own, "duplex", 2)], REFINED)
+            yield from self._promising(duplexes(own, rows, self.fixed), REFINED)
+            yield from self._duplexed(own)
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
+
+    def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
+        """What did best with the batch whole, in two parts that take turns; presets, where that is asked for."""
+        whole = [each for each in self._leaders(REFINED) if each.layout.mode == "whole"]
+        by_hand = [Candidate(Layout(own), choice) for choice in presets(own)] if self.fixed.duplex else []
+        for each in (*whole, *by_hand):
+            yield replace(each, layout=replace(each.layout, mode="duplex", parts=2))
 
     def _refuse(self, layouts: Iterable[Layout], why: str) -> None:
         """Say of what stands for all layouts of a kind why none of them can be."""

@@ -1,12 +1,12 @@
 """
 Which models can be cut in time: accumulated in two parts, run as duplex, and as pipelines of two and of three stages.
 
-    python benchmarks/time_cuts.py [--huggingface] [--check] [NAME ...]
+    python benchmarks/cut_in_time.py [--huggingface] [--check] [NAME ...]
 
 Every shipped model at test size (with `--huggingface` the tiny configs of `models/hf/tiny.py`) is planned in each form,
 by the passes that `parallelize` runs: `dp` on two devices where the batch is cut, one device a stage where layers are.
-A cell is `yes`, or the op that forbids it with its layer; refusals are printed in full. With `--check` what was planned
-is interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
+A cell is `yes`, or the layer that forbids it; refusals are printed whole. With `--check` what was planned is
+interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
 """
 
 from __future__ import annotations
@@ -15,61 +15,22 @@ import argparse
 import logging
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-import torch
 from _report import publish
-from split_cluster import split_cluster
+from time_cuts import FORMS
 
-from shardwright.api.checking.cases import CheckCase, imported, plan_case
+from shardwright.api.checking.cases import imported, plan_case
 from shardwright.api.checking.check import check_interpreted
-from shardwright.api.compile import BEGIN
-from shardwright.ir.mesh import Mesh
 from shardwright.models import MODELS
 from shardwright.passes.errors import PassError, place_in_model
-
-CHANGES = "insert-resharding,select-collectives"
-REST = "reuse-buffers,check-memory,insert-frees"
-
-
-@dataclass(frozen=True)
-class Form:
-    """A way to cut a step in time: on how many devices, and the passes between import and memory."""
-
-    devices: int
-    passes: str
-
-    def pipeline(self) -> str:
-        """The whole pipeline."""
-        return f"{BEGIN},{self.passes},{REST}"
-
-
-DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
-
-
-def _stages(count: int) -> str:
-    parts = f"partition-stages{{stages={count}}},search-strategy,split-batch{{parts=4}},{CHANGES},overlap"
-    return f"{parts},schedule-pipeline{{schedule=1f1b axis=micro}},plan-transfers"
-
-
-FORMS = {
-    "accumulate": Form(2, f"{DATA_PARALLEL},split-batch{{parts=2}},{CHANGES},accumulate,overlap"),
-    "duplex": Form(2, f"{DATA_PARALLEL},split-batch{{parts=2 unrolled=true}},{CHANGES},duplex,overlap"),
-    "2 stages": Form(2, _stages(2)),
-    "3 stages": Form(3, _stages(3)),
-}
 
 
 def outcome(name: str, form: str, *, check: bool) -> str:
     """What becomes of a model in a form."""
-    mesh = Mesh.of(gpu=FORMS[form].devices)
-    pipeline = FORMS[form].pipeline()
-    case = CheckCase(
-        name, mesh, None, torch.float64, "sgd", steps=2, cluster=split_cluster(mesh), pipeline=pipeline
-    )
+    case = FORMS[form].case(name, steps=2)
     try:
         if check:
             result = check_interpreted(case)
@@ -101,7 +62,7 @@ def main() -> None:
     for name in options.names or names:
         rows.append({"model": name, **{form: outcome(name, form, check=options.check) for form in FORMS}})
     flags = " --huggingface" * options.huggingface + " --check" * options.check
-    publish("time_cuts", rows, command=f"python benchmarks/time_cuts.py{flags}")
+    publish("cut_in_time", rows, command=f"python benchmarks/cut_in_time.py{flags}")
 
 
 if __name__ == "__main__":
