@@ -32,6 +32,7 @@ import _netns
 from _report import interval, plot_intervals, publish
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
@@ -43,6 +44,7 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
     "rows": lambda: mlp_step((256, 256, 256, 256), batch=4096),
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
+    "blocks": lambda: mlp_step((256, 1024, 256, 1024, 16), batch=1024),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
 _TAIL = "reuse-buffers,check-memory,insert-frees"
@@ -76,6 +78,15 @@ def _pipeline(schedule: str, count: int = 2) -> str:
     return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
+_WHOLE = f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT}"
+_PARTS = {
+    "whole products": f"{_WHOLE},overlap,{_TAIL}",
+    "in 2 parts": f"{_WHOLE},chunk-collectives{{parts=2}},overlap,{_TAIL}",
+    "in 4 parts": f"{_WHOLE},chunk-collectives{{parts=4}},overlap,{_TAIL}",
+    "by cost": f"{_WHOLE},chunk-collectives,overlap,{_TAIL}",
+}
+"""Tensor parallelism with its products whole, and with their reductions in parts."""
+
 COMPARISONS: dict[str, Comparison] = {
     "duplex": Comparison(
         "gpt2",
@@ -95,15 +106,8 @@ COMPARISONS: dict[str, Comparison] = {
             },
         },
     ),
-    "parts": Comparison(
-        "gpt2",
-        {
-            "whole products": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
-            "in 2 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=2}},overlap,{_TAIL}",
-            "in 4 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=4}},overlap,{_TAIL}",
-            "by cost": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives,overlap,{_TAIL}",
-        },
-    ),
+    "parts": Comparison("gpt2", _PARTS),
+    "parts of blocks": Comparison("blocks", _PARTS),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
     "three stages": Comparison(
         "rows",
@@ -130,9 +134,8 @@ FLOPS = 25e9
 SWEEP = ("25mbit", "50mbit", "100mbit", "150mbit", "200mbit", "300mbit", "400mbit", "800mbit")
 
 
-def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, CompiledStep]:
-    """Every program, planned for the cluster that is emulated."""
-    from shardwright.api.compile import PlanOptions, compile_step
+def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) -> Cluster:
+    """The cluster that is emulated."""
     from shardwright.ir.cluster_file import parse_cluster
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
@@ -143,7 +146,14 @@ def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, 
     )
     text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
     link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
-    cluster = parse_cluster(text + places + link, "emulated")
+    return parse_cluster(text + places + link, "emulated")
+
+
+def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, CompiledStep]:
+    """Every program, planned for the cluster that is emulated."""
+    from shardwright.api.compile import PlanOptions, compile_step
+
+    cluster = emulated_cluster(comparison, rate, flops)
     step = STEPS[comparison.step]()
     return {
         name: compile_step(step, cluster, PlanOptions(pipeline=passes), name=name)

@@ -77,6 +77,7 @@ PASSES: tuple[str, ...] = (
     *("search-strategy{algorithm=exhaustive}", "search-strategy{memory=20000}", "balance-ratios", "insert-resharding"),
     *("balance-ratios{segments=layers}", "split-batch{parts=2}", 'split-batch{parts=3 axis="half"}', "duplex"),
     *("split-batch{parts=2 unrolled=true}", "select-collectives", "select-collectives{method=hierarchical}"),
+    *("chunk-collectives{parts=2}", "chunk-collectives"),
     *("select-collectives{method=padded}", "select-collectives{method=grouped_broadcast}", "accumulate", "overlap"),
     *("overlap{bucket_mb=0}", "overlap{bucket_mb=0.001 in_flight=1}", "overlap{memory=200}", "schedule-pipeline"),
     *("schedule-pipeline{schedule=gpipe}", "schedule-pipeline{schedule=1f1b}", "plan-transfers", "recompute"),
