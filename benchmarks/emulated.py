@@ -243,7 +243,8 @@ def matrix_flops(width: int = 1024, times: int = 7) -> float:
 
 def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
     """Duplex beside the same plan without it, by rate, and what is chosen of the two."""
-    from shardwright.passes.analysis.simulation.overlap_report import ALL, overlaps
+    from shardwright.ir.overlap import ALL
+    from shardwright.passes.analysis.simulation.overlap_report import overlaps
     from shardwright.passes.analysis.simulation.simulate import simulate_module
 
     comparison, flops = COMPARISONS["duplex"], matrix_flops()

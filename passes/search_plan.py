@@ -121,7 +121,7 @@ class SearchPlanPass(ModulePass):
     """Into how many parts the batch is cut, by stages or by accumulation; 1 for none."""
 
     duplex: Literal["auto", "yes", "no"] = "auto"
-    """Whether two parts of the batch take turns."""
+    """Whether parts of the batch take turns: `auto` where that is simulated to be faster."""
 
     keep_activations: int | float | None = None
     """The fraction of the bytes that backward needs of forward that may be kept (`recompute`), 1 for all; by default

@@ -206,7 +206,7 @@ def _decisions(add: _Add) -> None:
     add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
     parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"
     add("--micro-batches", type=_positive, metavar="N", help=parts_help)
-    duplex_help = "one half of the batch computes while the other communicates (%(default)s)"
+    duplex_help = "parts of the batch compute while others communicate; auto: if simulated faster (%(default)s)"
     add("--duplex", choices=("auto", "yes", "no"), default="auto", help=duplex_help)
     budget_help = "end the search after so long with the best plan so far; by default it does not depend on time"
     add("--budget", type=float, metavar="SECONDS", help=budget_help)

@@ -265,10 +265,13 @@ class Explorer:
             self._refuse((Layout(own, "duplex", 2),), refusal)
 
     def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
-        """What did best with the batch whole, in two parts that take turns; presets, where that is asked for."""
+        """
+        What did best with the batch whole, in two parts that take turns; and the presets that send within layers, which
+        duplex hides, or all of them where it is asked for.
+        """
         whole = [each for each in self._leaders(REFINED) if each.layout.mode == "whole"]
-        by_hand = [Candidate(Layout(own), choice) for choice in presets(own)] if self.fixed.duplex else []
-        for each in (*whole, *by_hand):
+        known = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
+        for each in dict.fromkeys((*whole, *(Candidate(Layout(own), choice) for choice in known))):
             yield replace(each, layout=replace(each.layout, mode="duplex", parts=2))
 
     def _refuse(self, layouts: Iterable[Layout], why: str) -> None:

@@ -1,0 +1,59 @@
+"""Parts that take turns are chosen where they are simulated to be faster, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ir_files import context
+
+from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.ir.cluster import Cluster, Device, Link
+from shardwright.ir.mesh import Mesh
+from shardwright.models.mlp import mlp_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.add_pins import AddPinsPass
+from shardwright.passes.pipeline import run_passes
+from shardwright.passes.planning.explore import Explorer
+from shardwright.passes.planning.layouts import Fixed, duplexes
+from shardwright.passes.planning.notes import Allowance
+from shardwright.passes.planning.workbench import Finished, Workbench
+
+MESH = Mesh.of(gpu=2)
+
+
+def cluster(latency: float, seconds_a_byte: float, launch: float) -> Cluster:
+    device = Device("a", (("float32", 1e9),), 1e9, 1e9, launch=launch)
+    return Cluster("c", MESH, (device,), (0, 0), (Link("gpu", latency, seconds_a_byte),))
+
+
+# What is sent takes about as long as what is computed; and not at all, where every op takes as long to launch.
+CHOSEN = {"long messages": (cluster(1e-6, 1e-7, 0.0), True), "many launches": (cluster(1e-6, 1e-10, 1e-3), False)}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
+    given, pays = CHOSEN[name]
+    module = import_training_step(mlp_step((64, 256, 256, 256, 64), batch=64))
+    add_cluster(module, given)
+    run_passes(context(), module, [*BEGIN, AddPinsPass("tp")], verify_each=False)
+    found: dict[bool | None, Finished] = {}
+    for duplex in (None, False, True):
+        fixed = Fixed(stages=1, micro_batches=1, duplex=duplex)
+        made = Explorer(Workbench(module, given), fixed, Allowance(20_000)).run()
+        assert made is not None
+        assert duplex is None or (made.candidate.layout.mode == "duplex") == duplex
+        found[duplex] = made
+    assert (found[None].candidate.layout.mode == "duplex") == pays
+    assert found[None].seconds <= min(found[True].seconds, found[False].seconds) / 0.98
+    assert (found[True].seconds < 0.9 * found[False].seconds) == pays
+
+
+def test_parts_have_as_many_rows_where_they_can():
+    assert [layout.parts for layout in duplexes(MESH, 12)] == [2, 3, 4]
+    assert [layout.parts for layout in duplexes(MESH, 8)] == [2, 4]
+    assert [layout.parts for layout in duplexes(MESH, 7)] == [2]
+    assert not list(duplexes(MESH, 1))
+    assert not list(duplexes(MESH, 8, Fixed(duplex=False)))
+    (named,) = (layout for layout in duplexes(MESH, 8) if layout.parts == 4)
+    assert (named.name, replace(named, parts=2).name) == ("2 duplex in 4 parts", "2 duplex")
