@@ -111,7 +111,7 @@ def parallelize(
         stages: number of pipeline stages, 1 for no pipeline.
         micro_batches: number of micro-batches, 1 for none: accumulated one after the other (``stages=1``), or sent
             through the stages of a pipeline. A step is still one update, by the full batch.
-        duplex: whether parts of the batch compute while others communicate; `auto` where that is simulated to be faster.
+        duplex: whether parts of the batch compute while others communicate; `auto` where simulation says it is faster.
         keep_activations: the fraction of activations, by bytes, that is kept for backward, 1 for all and 0 for those
             between layers only; the rest is recomputed. By default as many as fit in memory. What the model itself
             runs under `torch.utils.checkpoint` is recomputed in any case.

@@ -2,9 +2,11 @@
 Our data-parallel plan against DistributedDataParallel, and our ZeRO-3 plan against FSDP2 (`fully_shard`).
 
     python benchmarks/parity.py [--ranks 2 4] [--pairs 120] [--step gpt2|mlp] [--cluster NAME|FILE]
+        [--bucket MIB]
 
-Our plans are for this machine as `shardwright profile` measures it, as those of `parallelize(cluster="auto")` are, or
-for a cluster that is named; how large buckets are follows from it, and is in the table.
+Our plans are for the shipped cluster `local-4`, or another, or for this machine as `shardwright profile` measures it
+(`--cluster measured`), as those of `parallelize(cluster="auto")` are. How large buckets are follows from it, unless
+`--bucket` gives it, and is in the table.
 
 Both sides train the same model on the same batch in the same processes, step by step in turn (A B A B ...), so that
 the machine's noise hits both. The figure is the median of the paired ratios ours / theirs, with a bootstrap interval
@@ -41,6 +43,8 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
+from shardwright.passes.overlap import OverlapPass
+from shardwright.passes.pipeline import Pipeline
 from shardwright.runtime import Executor, Stage, run_ranks
 from shardwright.runtime.stages import connect
 
@@ -71,9 +75,16 @@ def bucket_mib(cluster: Cluster) -> float:
     return bucket_bytes(cluster, CollectiveKind.ALL_REDUCE, tuple(cluster.mesh.names)) / 2**20
 
 
-def plan_text(step: TrainingStep, cluster: Cluster, preset: str, *, compiles: bool = False) -> str:
-    """The program of `step` pinned to a preset on a cluster of one axis."""
-    return compile_step(step, cluster, PlanOptions(pins=preset, compile=compiles), name=preset).program
+def plan_text(
+    step: TrainingStep, cluster: Cluster, preset: str, *, compiles: bool = False, bucket: float | None = None
+) -> str:
+    """The program of `step` pinned to a preset on a cluster of one axis, with buckets of so many MiB."""
+    options = PlanOptions(pins=preset, compile=compiles)
+    if bucket is not None:
+        passes = options.passes(cluster)
+        sized = (replace(each, bucket_mb=bucket) if isinstance(each, OverlapPass) else each for each in passes)
+        options = PlanOptions(pipeline=Pipeline.of(*sized))
+    return compile_step(step, cluster, options, name=preset).program
 
 
 def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
@@ -154,10 +165,10 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, 
     return rows
 
 
-def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str, Any]:
+def compare(step_name: str, cluster: Cluster, peer: str, pairs: int, bucket: float | None = None) -> dict[str, Any]:
     """One row: our plan against one peer on one number of ranks."""
     ranks = cluster.mesh.device_count
-    text = plan_text(STEPS[step_name](), cluster, PRESETS[peer])
+    text = plan_text(STEPS[step_name](), cluster, PRESETS[peer], bucket=bucket)
     by_rank = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)
     rows = [seconds for seconds, _ in by_rank[0]]
     used = [[sum(each) for each in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
@@ -180,7 +191,7 @@ def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str
         "A/A high": control_high,
         "cpu": statistics.median(ours / theirs for ours, theirs, _ in used),
         "A/A cpu": statistics.median(again / theirs for _, theirs, again in used),
-        "bucket MiB": bucket_mib(cluster),
+        "bucket MiB": bucket_mib(cluster) if bucket is None else bucket,
     }
 
 
@@ -191,10 +202,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
-    parser.add_argument("--cluster", default=MEASURED, help="a shipped cluster or a file; by default, this machine")
+    parser.add_argument("--cluster", default="local-4", help="a shipped cluster, a file, or measured")
+    parser.add_argument("--bucket", type=float, metavar="MIB", help="the size of buckets, by default by the cluster")
     options = parser.parse_args()
     rows = [
-        compare(options.step, cluster_of(ranks, options.cluster), peer, options.pairs)
+        compare(options.step, cluster_of(ranks, options.cluster), peer, options.pairs, options.bucket)
         for peer in options.peers
         for ranks in options.ranks
     ]

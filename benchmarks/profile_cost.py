@@ -5,7 +5,8 @@ What measuring a step costs: steps inside `step.profile()` against steps outside
 
 A pair is a block of steps that are measured and one of steps that are not, each of about --seconds, in an order that is
 drawn. `ratio` is the median of the paired ratios with its interval of 95 %, `cpu` that of the seconds of processor time
-of all threads of rank 0, which other processes disturb less. The controls compare two blocks that are not measured.
+of all threads of rank 0, which other processes disturb less, and `least` the ratio of the shortest blocks. The controls
+compare two blocks that are not measured.
 `call us` is the processor time that recording adds to one collective, and `calls of step` that of all collectives of
 a step as a part of its processor time: what the ratios cannot tell from noise. Bringing together what the ranks
 measured, once at the end, is in none of these: `gather ms`, of ten steps.
@@ -77,6 +78,8 @@ def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
         low, high = interval(ratios)
         row |= {f"{title}ratio": statistics.median(ratios), f"{title}low": low, f"{title}high": high}
         row |= {f"{title}A/A": statistics.median(control)}
+        least = [min(column) for column in zip(*rows, strict=True)]
+        row |= {f"{title}least": least[0] / least[1], f"{title}least A/A": least[2] / least[1]}
     each, of_step = seconds_of_a_call(), statistics.median(b for _, b, _ in used) / steps
     row |= {"call us": 1e6 * each, "calls of step": each * row["calls"] / of_step}
     return row | {"gather ms": 1e3 * _gathering(step, batch)}

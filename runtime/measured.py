@@ -15,6 +15,7 @@ from ..ir.overlap import ALL, PHASES, Span
 from .executor import Executor
 from .faults import HERE
 from .lifetime import Identity
+from .plan import PlanError
 from .step_recorder import StepRecorder
 
 _ROUNDS = 10
@@ -31,6 +32,9 @@ def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None
     """
     The recorded steps of all ranks, the same on each, in seconds from the begin of each step; None where there are
     none. Every rank must call this, after as many steps.
+
+    Raises:
+        PlanError: the ranks recorded different numbers of steps.
     """
     name, device = executor.plan.name, executor.comm.device
     if not dist.is_initialized():
@@ -74,6 +78,11 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
 def _together(
     name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]
 ) -> MeasuredSteps | None:
+    if len(counts := {len(each) for each in by_rank}) > 1:
+        raise PlanError(
+            f"the ranks measured {' or '.join(map(str, sorted(counts)))} steps; have every rank train the same ones "
+            "inside `with step.profile()`"
+        )
     steps = [
         [_later(rank, -by) for rank, by in zip(step, ahead, strict=True)] for step in zip(*by_rank, strict=True)
     ]

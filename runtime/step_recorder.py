@@ -266,7 +266,8 @@ class StepRecorder:
 
         def arrive() -> None:
             for work in pending.works:
-                work.wait()
+                if work is not None:
+                    work.wait()
 
         wait = self._waited(arrive, call) if now else self._waited(self._clock.follow(call, arrive))
         return Pending([_NotedWork(wait)], pending.finish)

@@ -27,6 +27,8 @@ MOST_RANKS = 1024
 def run_command(options: Namespace) -> int:
     """Run what `plan` wrote, or plan a step and run it; the exit code is that of the job."""
     saving = _saving(options)
+    if options.overlap is not None and not (folder := Path(options.overlap).absolute().parent).is_dir():
+        raise _error(f"--overlap {options.overlap} cannot be written: there is no folder {folder}")
     if Path(options.target).is_dir():
         return _run_plan(Path(options.target), options, saving)
     with tempfile.TemporaryDirectory(prefix="shardwright-run-") as folder:

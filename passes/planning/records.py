@@ -10,7 +10,7 @@ from ...ir.mesh import Axis, Mesh
 from ...ir.pins import Pin
 from ...ir.sharding import parse_sharding
 from ..search.objective import Weights
-from ..stages.schedules import Policy
+from ..stages.schedules import ScheduleName
 from .candidates import Candidate, Choice, Family, Layout, Mode
 
 
@@ -62,7 +62,7 @@ class CandidateRecord(TypedDict):
     choice: ChoiceRecord
     pins: list[PinRecord]
     own_mesh: dict[str, int]
-    schedule: NotRequired[Policy]
+    schedule: NotRequired[ScheduleName]
     keep: NotRequired[float]
     chunked: NotRequired[bool]
 

@@ -78,7 +78,7 @@ class Rehearsed(Communicator):
         """Note that the op with that number comes next; without one, no op of the step."""
         self.ticks.append((number, time.perf_counter()))
 
-    def _begin(self, group: RankGroup, request: Request) -> Pending:
+    def _begun(self, group: RankGroup, request: Request, now: bool) -> Pending:
         results = list(request.tensors) if group.size == 1 else _made_up(group, request)
 
         def finish() -> list[torch.Tensor]:

@@ -42,7 +42,8 @@ def reduced(where: Cluster) -> tuple[ChunkTimes, ReducedProduct]:
           %w: tensor<1024x512xf32> {{train.param = "w", spmd.sharding = {of}[{{"gpu"}}, {{}}]>}})
           -> tensor<512x512xf32> {{
         %h = aten.mm %x, %w {{
-          spmd.signature = #spmd.sig<@mesh, ([{{}}, {{"gpu"}}], [{{"gpu"}}, {{}}]) -> ([{{}}, {{}}], unreduced={{"gpu"}})>
+          spmd.signature =
+            #spmd.sig<@mesh, ([{{}}, {{"gpu"}}], [{{"gpu"}}, {{}}]) -> ([{{}}, {{}}], unreduced={{"gpu"}})>
         }} : (tensor<512x1024xf32>, tensor<1024x512xf32>) -> tensor<512x512xf32>
         %s = spmd.all_reduce [{{"gpu"}}] %h out_sharding = <@mesh, [{{}}, {{}}]> method = "flat" : tensor<512x512xf32>
         %y = aten.relu %s {{spmd.signature = #spmd.sig<@mesh, ([{{}}, {{}}]) -> ([{{}}, {{}}])>}}

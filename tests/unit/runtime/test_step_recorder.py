@@ -22,6 +22,8 @@ from shardwright.ir.measured_steps import (
 from shardwright.ir.overlap import Overlap
 from shardwright.ir.overlap_table import measured_table
 from shardwright.runtime.layer_ranges import LayerRange
+from shardwright.runtime.measured import _together
+from shardwright.runtime.plan import PlanError
 from shardwright.runtime.requests import Pending, Request
 from shardwright.runtime.step_recorder import RECORDING, StepRecorder, computed
 
@@ -247,3 +249,12 @@ def test_on_gpus_events_are_recorded_and_the_host_waits_at_the_ends_only(monkeyp
     overlap = made.steps[0].overlaps["forward", "gpu"]
     seconds = (overlap.compute, overlap.communication, overlap.overlapped)
     assert seconds == pytest.approx((0.035, 0.02, 0.015))
+
+
+def test_ranks_that_measured_other_steps_are_refused():
+    with pytest.raises(PlanError, match="the ranks measured 1 or 2 steps"):
+        _together("net", [[rank(0)], [rank(1), rank(1)]], [0.0, 0.0])
+    found = _together("net", [[rank(0)], [rank(1)]], [0.0, 5.0])
+    # The clock of rank 1 is ahead by 5 s, so its step began before that of rank 0.
+    assert found is not None
+    assert [(each.start, each.end) for each in found.steps[0]] == [(5.0, 15.0), (0.0, 10.0)]

@@ -145,6 +145,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "--save-every is an option of checkpoints, which are off; give --save FOLDER too",
     ),
     "resume from nowhere": (["run", "mlp-tiny", "--resume"], "--resume needs --save FOLDER"),
+    "measure into nowhere": (["run", "mlp-tiny", "--overlap", "/no/folder/m.json"], "there is no folder /no/folder"),
     "save to a file": (["run", "mlp-tiny", "--save", __file__], "this is a file; give a folder"),
     "no ranks to profile": (["profile"], "give --nproc-per-node N, or start it on every host with: torchrun"),
     "profile to nowhere": (["profile", "--nproc-per-node", "2", "-o", "no/where.toml"], "cannot write no/where.toml"),
