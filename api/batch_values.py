@@ -34,7 +34,7 @@ def _holds_tensor(item: object) -> bool:
 @dataclass(frozen=True)
 class BatchValues:
     """
-    What every batch has to have.
+    The plain values that every batch has to have.
 
     Args:
         tensors: the names of items that are tensors.

@@ -99,11 +99,11 @@ def _unobserved(phase: str) -> None:
 @dataclass(frozen=True)
 class PlanOptions:
     """
-    What a user can ask of a plan.
+    The options of a plan.
 
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
-            `search-strategy`, on the cluster's own mesh with the batch whole. ``fixed`` where a preset is pinned.
+            `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` where a preset is pinned.
         pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
@@ -190,10 +190,10 @@ class PlanOptions:
         )
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
-        """The passes that decide on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
+        """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
         program = Pipeline.of(InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass(), OverlapPass())
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
-            # Other algorithms say what is wanted, and ratios find the limits of memory themselves.
+            # Other algorithms are chosen by name, and ratios find the limits of memory themselves.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
             return Pipeline.of(search, program, fits, JoinUpdatesPass())
         if self.ratios in ("auto", "balanced"):
@@ -250,7 +250,7 @@ class CompiledStep:
 def import_training_step(
     step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
 ) -> ModuleOp:
-    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
+    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be captured."""
     captured = capture_step(
         step.model,
         step.loss,
@@ -366,7 +366,7 @@ def versions() -> dict[str, str]:
 
 def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
     """
-    What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
+    What `plan.json` holds of a finished plan: times in seconds, sizes in bytes.
 
     `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
     of every other kind.

@@ -239,8 +239,8 @@ class DistributedStep(StepState):
     @property
     def metrics(self) -> dict[str, torch.Tensor]:
         """
-        What the last step gave beside the loss, whole and the same on every rank: the metrics that were asked for, and
-        ``grad_norm``, where gradients are clipped by it.
+        What the last step returned beside the loss, the same full tensors on every rank: the metrics that were asked
+        for, and ``grad_norm``, where gradients are clipped by it.
         """
         return dict(self._executor.metrics)
 
@@ -274,13 +274,13 @@ class DistributedStep(StepState):
         self, dataset: Dataset[Any], seed: int | None = 0, *, drop_last: bool = True, **options: Any
     ) -> DataLoader[Any]:
         """
-        A DataLoader that loads this rank's rows of every batch, marked for the step; the whole batch where the items of
-        a batch are split differently. Its `batch_sampler` has `set_epoch`.
+        A DataLoader that loads this rank's rows of every batch, marked for the step; the global batch where the items
+        of a batch are split differently. Its `batch_sampler` has `set_epoch`.
 
         Args:
             dataset: with a length.
             seed: as in `sampler`.
-            drop_last: whether what is left over after the last whole batch of an epoch is not used; if it is, its shape
+            drop_last: whether what is left over after the last full batch of an epoch is not used; if it is, its shape
                 must be one of those that were declared, as `parallelize(..., shapes=[batch])`.
             options: of `DataLoader`, as ``num_workers``; ``collate_fn`` is of samples, as ever.
 
@@ -309,7 +309,7 @@ class DistributedStep(StepState):
         """
         The module that was planned, with the trained weights, to be used inside: evaluated, saved or averaged.
 
-        It holds them whole, on every rank. What is done to its weights inside changes no training.
+        It holds full tensors, on every rank. What is done to its weights inside changes no training.
 
         Raises:
             PlanError: there is none: a function that makes the model was planned.

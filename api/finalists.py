@@ -1,4 +1,4 @@
-"""The best plans of several kinds, and which of them is the fastest when it is run: predictions err."""
+"""Running the best plans of several kinds, to find the fastest: predictions have errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-A module whose training a step has taken over cannot be used as if it held the trained weights.
+A guard on a module that a step trains: its own weights are not the trained ones.
 
 The step keeps parts of its own of all parameters and buffers, so what the module holds is what they were at first. A
 guarded module says so, and what to do, wherever its weights are read or called for.
@@ -31,7 +31,7 @@ class StaleModuleError(RuntimeError):
 @dataclass
 class Guard:
     """
-    What the modules of one model ask before they are used.
+    Decides whether the modules of one model may be used.
 
     Args:
         name: of the model, for messages.
@@ -106,7 +106,7 @@ _CHANGES = ("register_parameter", "register_buffer", "add_module", "register_mod
 
 
 class _Guarded(nn.Module):
-    """What is asked first in a guarded module; the methods of `_USES` ask too."""
+    """A guarded module, which asks the guard first; so do the methods of `_USES`."""
 
     def _shardwright_check(self, what: str) -> None:
         found = self.__dict__.get(_GUARD)

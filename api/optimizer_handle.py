@@ -1,4 +1,4 @@
-"""`step.optimizer`: what learning-rate schedulers of torch, and loops that set the rate, take for an optimizer."""
+"""`step.optimizer`: an optimizer for torch's learning-rate schedulers and for loops that set the rate."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> Abstr
 
 @dataclass(frozen=True)
 class _Asked:
-    """What rank 0 is to plan."""
+    """The arguments of planning, on rank 0."""
 
     step: TrainingStep
     cluster: str | Path | Cluster

@@ -1,4 +1,4 @@
-"""What `parallelize` tells the logger ``shardwright`` of a plan, on rank 0."""
+"""What `parallelize` logs of a plan, to the logger ``shardwright`` on rank 0."""
 
 from __future__ import annotations
 

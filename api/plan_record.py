@@ -1,4 +1,4 @@
-"""What planning again has to know of a plan: how it was made, on which cluster, and where the state of its step is."""
+"""The record of a plan for `replan`: how it was made, for which cluster, and where the state of its step is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSION = 1
 @dataclass(frozen=True)
 class PlanRecord:
     """
-    A plan as planning again begins from it.
+    A plan that `replan` begins from.
 
     Args:
         name: of the program.
@@ -48,7 +48,7 @@ class PlanRecord:
 
     @staticmethod
     def of(module: ModuleOp, report: PlanReport) -> PlanRecord:
-        """That of a planned module and what `plan.json` says of it."""
+        """That of a planned module and its report, `plan.json`."""
         chosen = report.get("chosen_candidate")
         found = cluster_of_module(module)
         adapted = bool(report.get("replan", {}).get("adapted", False))

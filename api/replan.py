@@ -76,7 +76,7 @@ class Transition:
     least: int
 
     def report(self) -> dict[str, object]:
-        """What `plan.json` says of it: sizes in bytes."""
+        """Its entries in `plan.json`: sizes in bytes."""
         moves = self.moves
         lost = [{"value": name, "rank": rank, "box": [list(dim) for dim in box]} for name, rank, box in moves.lost]
         return {

@@ -1,4 +1,4 @@
-"""The loss of a step: a number to look at, whose `backward()` says that it has been done."""
+"""The loss of a step: a number, whose `backward()` is an error that says backward has been done."""
 
 from __future__ import annotations
 

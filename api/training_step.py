@@ -1,5 +1,5 @@
 """
-`TrainingStep`: what a user hands to the compiler, and nothing else.
+`TrainingStep`: the model, loss, optimizer and example batch that a user gives to the compiler.
 
 A step says how one device would train: a model, a loss, an optimizer and one example batch at its
 global size. It says nothing about a cluster.

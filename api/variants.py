@@ -95,7 +95,7 @@ class Planner:
 @dataclass
 class Connections:
     """
-    What the programs of a job share.
+    The connections that the programs of a job share.
 
     Args:
         compiles: whether their computation between collectives is compiled.

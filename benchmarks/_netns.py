@@ -16,7 +16,10 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-_SWITCH, _BRIDGE = "swbench", "swbr0"
+_OWN = f"sw{os.getpid()}"
+"""What the names of this process's namespaces and cgroups begin with: several benchmarks may run at a time."""
+
+_SWITCH, _BRIDGE = f"{_OWN}switch", "swbr0"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
 _PERIOD = 10_000
 """Microseconds: short, so that a slowed process is slow evenly."""
@@ -32,10 +35,10 @@ def require() -> None:
         raise Unavailable("emulated links need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         raise Unavailable(f"emulated links need iproute2; missing: {', '.join(missing)}")
-    probe = subprocess.run(["ip", "netns", "add", "swprobe"], capture_output=True, text=True)
+    probe = subprocess.run(["ip", "netns", "add", f"{_OWN}probe"], capture_output=True, text=True)
     if probe.returncode != 0:
         raise Unavailable(f"this kernel cannot create network namespaces: {probe.stderr.strip()}")
-    _run("ip netns del swprobe")
+    _run(f"ip netns del {_OWN}probe")
 
 
 @contextmanager
@@ -53,7 +56,7 @@ def hosts(
         Unavailable: see `require`.
     """
     require()
-    names = [f"swhost{index}" for index in range(len(rates))]
+    names = [f"{_OWN}host{index}" for index in range(len(rates))]
     _remove(names)
     try:
         _run(f"ip netns add {_SWITCH}", f"ip -n {_SWITCH} link add {_BRIDGE} type bridge")
@@ -107,7 +110,7 @@ def launch(
             process.kill()
             process.wait()
         for rank in range(len(names)):
-            if (group := _CGROUP / f"swbench{rank}").exists():
+            if (group := _CGROUP / f"{_OWN}rank{rank}").exists():
                 group.rmdir()
 
 
@@ -116,7 +119,7 @@ def _slow(rank: int, pid: int, share: float | None) -> None:
         return
     if not (_CGROUP / "cgroup.procs").exists():
         raise Unavailable(f"slowing a rank needs the cpu cgroup at {_CGROUP}")
-    group = _CGROUP / f"swbench{rank}"
+    group = _CGROUP / f"{_OWN}rank{rank}"
     group.mkdir(exist_ok=True)
     (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
     (group / "cpu.cfs_quota_us").write_text(str(int(share * _PERIOD)))

@@ -4,11 +4,14 @@ Transfers between meshes on emulated hosts: the methods and orders of cross-mesh
     sudo python benchmarks/emulated_transfers.py [--rounds 12] [--rate 100mbit] [--mib 8] [--cases case1 case3 ...]
 
 Every host is a network namespace with four ranks, whose NIC sends no faster than RATE and receives no faster
-(`_netns`); what stays inside of a host is loopback. The cases are those of the paper's Table 2 (`papers/cross_mesh.py`)
+(`_netns`); what stays inside of a host is loopback. The cases are those of the paper's Table 2 (`_cross_mesh_cases.py`)
 with fewer bytes. In every round each case is sent by each method and order, in random order and by the runtime's own
 `Channels`; the slowest rank counts, from a barrier on. `bound` is the NIC bound at the rate, and `ratio` the median of
 the paired ratios to `broadcast best`, with its bootstrap interval of 95 %; that one is sent twice, as a control.
 `simulated` is the same ratio as the simulator has it. Each rank checks once what has arrived.
+
+The runtime begins all tasks of a transfer at once, and gloo's sockets share a NIC. With `in turn` a rank begins a task
+when the one before it is over, as broadcasts of NCCL on one stream do: so the order counts as it does in the paper.
 """
 
 from __future__ import annotations
@@ -28,13 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import _netns
+from _cross_mesh_cases import BYTES, Case, outcome, paper_cases, scaled
 from _report import interval, plot_intervals, publish
 
-sys.path.insert(0, str(Path(__file__).parent / "papers"))
-
-from cross_mesh import BYTES, Case, Method, Order, outcome, paper_cases, scaled
-
-from shardwright.ir.transfer_plan import least_nic_time, plan
+from shardwright.ir.port_schedule import Order
+from shardwright.ir.transfer_plan import Method, least_nic_time, plan
 
 GPUS = 4
 CASES = ("case1", "case3", "case4", "case7", "case9")
@@ -48,31 +49,31 @@ WAYS: tuple[tuple[Method, Order], ...] = (
     ("send_recv", "greedy"),
 )
 WARM = 1
+TURNS: tuple[Order, ...] = ("best", "greedy", "naive")
+IN_TURN = "in turn"
 
 
 @dataclass(frozen=True)
 class Way:
-    """A case, sent in one way."""
+    """A case, sent in one way: `mode` is `control`, or `in turn` for one task after the other on each rank."""
 
     case: Case
     method: Method
     order: Order
-    control: bool = False
+    mode: str = ""
 
     @property
     def title(self) -> str:
         """Its name among those of its case."""
-        return f"{self.method} {self.order}{' (control)' * self.control}"
+        return f"{self.method} {self.order}" + (f", {self.mode}" if self.mode else "")
 
 
 def ways(mib: float, names: Sequence[str]) -> list[Way]:
     """All that is sent, the best first among those of a case."""
     cases = [scaled(case, mib * 2**20) for case in paper_cases() if case.name in names]
-    return [
-        Way(case, *way, control)
-        for case in cases
-        for way, control in ((BEST, False), (BEST, True), *((way, False) for way in WAYS[1:]))
-    ]
+    turns: list[tuple[Method, Order]] = [("broadcast", order) for order in TURNS]
+    others = [(BEST, "control"), *((way, "") for way in WAYS[1:]), *((way, IN_TURN) for way in turns)]
+    return [Way(case, *way, mode) for case in cases for way, mode in ((BEST, ""), *others)]
 
 
 def worker(folder: Path) -> None:
@@ -86,7 +87,7 @@ def worker(folder: Path) -> None:
     dist.init_process_group("gloo")
     asked = json.loads((folder / "asked.json").read_text())
     me, listed = dist.get_rank(), ways(asked["mib"], asked["cases"])
-    transfers: list[Transfer] = []
+    transfers: list[list[Transfer]] = []
     for number, way in enumerate(listed):
         case = way.case
         source, target = (
@@ -95,9 +96,14 @@ def worker(folder: Path) -> None:
                 (case.source, case.target), case.ranks, (case.sent, case.wanted), strict=True
             )
         )
-        tasks = tuple(plan(case.units(), case.sites, way.method, way.order))
-        transfers.append(Transfer(str(number), case.shape, "int32", source, target, tasks))
-    channels = Channels(transfers, Lines())
+        tasks = plan(case.units(), case.sites, way.method, way.order)
+        groups = [(task,) for task in tasks] if way.mode == IN_TURN else [tuple(tasks)]
+        labels = [f"{number}.{at}" for at in range(len(groups))]
+        transfers.append([
+            Transfer(label, case.shape, "int32", source, target, group)
+            for label, group in zip(labels, groups, strict=True)
+        ])
+    channels = Channels([each for group in transfers for each in group], Lines())
     shapes = {way.case.shape for way in listed}
     whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
     generator, rows = random.Random(0), list[list[float]]()
@@ -106,20 +112,22 @@ def worker(folder: Path) -> None:
         generator.shuffle(order)
         seconds = [0.0] * len(listed)
         for index in order:
-            transfer = transfers[index]
-            mine = None
+            transfer, mine = transfers[index][0], None
             if me in transfer.source.ranks:
                 mine = whole[transfer.shape][transfer.source.slices(transfer.shape, me, 0)].contiguous()
             dist.barrier()
             start = time.perf_counter()
-            if mine is not None:
-                channels.send(transfer.label, 0, mine)
-            if me in transfer.target.ranks:
-                arrived = channels.receive(transfer.label, 0).wait()
-                if number == 0:
-                    expected = whole[transfer.shape][transfer.target.slices(transfer.shape, me, 0)]
-                    assert torch.equal(arrived, expected), listed[index].title
-            channels.finish()
+            for each in transfers[index]:
+                if not each.tasks_of(0, me):
+                    continue
+                if mine is not None:
+                    channels.send(each.label, 0, mine)
+                if me in each.target.ranks:
+                    arrived = channels.receive(each.label, 0).wait()
+                    if number == 0 and len(transfers[index]) == 1:
+                        expected = whole[each.shape][each.target.slices(each.shape, me, 0)]
+                        assert torch.equal(arrived, expected), listed[index].title
+                channels.finish()
             took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
             dist.all_reduce(took, dist.ReduceOp.MAX)
             seconds[index] = took.item()
@@ -151,7 +159,7 @@ def _row(
     case = way.case
     ratios = [row[at] / row[best] for row in rows]
     low, high = interval(ratios)
-    simulated = [outcome(case, method, order, bandwidth).seconds for method, order in ((way.method, way.order), BEST)]
+    simulated = outcome(case, way.method, way.order, bandwidth).seconds / outcome(case, *BEST, bandwidth).seconds
     least = least_nic_time(case.units(), case.sites) * BYTES / bandwidth
     seconds = statistics.median(row[at] for row in rows)
     return {
@@ -164,7 +172,7 @@ def _row(
         "ratio": statistics.median(ratios),
         "low": low,
         "high": high,
-        "simulated": simulated[0] / simulated[1],
+        "simulated": simulated,
         "rounds": len(rows),
     }
 

@@ -6,7 +6,9 @@ What measuring a step costs: steps inside `step.profile()` against steps outside
 A pair is a block of steps that are measured and one of steps that are not, each of about --seconds, in an order that is
 drawn. `ratio` is the median of the paired ratios with its interval of 95 %, `cpu` that of the seconds of processor time
 of all threads of rank 0, which other processes disturb less. The controls compare two blocks that are not measured.
-Bringing together what the ranks measured, once at the end, is not in it: `gather ms`.
+`call us` is the processor time that recording adds to one collective, and `calls of step` that of all collectives of
+a step as a part of its processor time: what the ratios cannot tell from noise. Bringing together what the ranks
+measured, once at the end, is in none of these: `gather ms`, of ten steps.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from parity import STEPS
 
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.runtime.measured import gathered, recorder_of
+from shardwright.runtime.requests import Pending, Request
+from shardwright.runtime.step_recorder import StepRecorder
 
 
 def seconds_of(step: DistributedStep, batch: Any, steps: int, *, measured: bool) -> tuple[float, float]:
@@ -73,7 +77,34 @@ def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
         low, high = interval(ratios)
         row |= {f"{title}ratio": statistics.median(ratios), f"{title}low": low, f"{title}high": high}
         row |= {f"{title}A/A": statistics.median(control)}
+    each, of_step = seconds_of_a_call(), statistics.median(b for _, b, _ in used) / steps
+    row |= {"call us": 1e6 * each, "calls of step": each * row["calls"] / of_step}
     return row | {"gather ms": 1e3 * _gathering(step, batch)}
+
+
+class _Over:
+    """Work that is over."""
+
+    def wait(self) -> None:
+        """Nothing is left to wait for."""
+
+
+def seconds_of_a_call(count: int = 2000, rounds: int = 9) -> float:
+    """Of the processor, what recording adds to starting and awaiting a collective that is over; of several rounds."""
+    value = torch.ones(4)
+    request, pending = Request("all_reduce", (value,), ("gpu",)), Pending([_Over()], lambda: [value])
+    recorder, found = StepRecorder(torch.device("cpu"), 0, [(0, 1)]), list[float]()
+
+    def one(*, recorded: bool) -> float:
+        with recorder.recording(), recorder.step() if recorded else nullcontext():
+            start = time.process_time()
+            for _ in range(count):
+                recorder.collective(request, (0, 1), lambda: pending, now=False).wait()
+            return time.process_time() - start
+
+    for _ in range(rounds):
+        found.append((one(recorded=True) - one(recorded=False)) / count)
+    return statistics.median(found)
 
 
 def _calls(step: DistributedStep, batch: Any) -> int:

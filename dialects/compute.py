@@ -1,5 +1,5 @@
 """
-What every op that computes has in common: tensors in and out, arguments, a sharding rule and a signature.
+The base of all ops that compute: tensors in and out, arguments, a sharding rule and a signature.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _bytes_of(dtype: str) -> int:
 
 
 def value_bytes(value: SSAValue) -> int:
-    """The bytes of the whole (global) tensor value."""
+    """The bytes of the global tensor value."""
     size = element_bytes(value)
     for extent in shape_of(value):
         size *= extent

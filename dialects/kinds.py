@@ -1,4 +1,4 @@
-"""Kinds of attributes: what an attribute has to be, in words and as a test."""
+"""Kinds of attributes: constraints, with their description for errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 2**31
 
 @dataclass(frozen=True)
 class Kind:
-    """What an attribute has to be: in words, and as a test."""
+    """A constraint of an attribute, with its description for errors."""
 
     words: str
     holds: Callable[[Attribute], bool]

@@ -1,5 +1,5 @@
 """
-What the attributes of this package's dialects may be, by where they stand: on ops, functions, arguments, results.
+The constraints of this package's attributes, by where they are: on ops, functions, arguments or results.
 
 Passes and the emitter read them by name, so that an attribute of another type or out of range would be met in the
 middle of a pass; the verifier meets it first.

@@ -24,7 +24,7 @@ SEGMENT = "spmd.segment"
 
 PIECES = "spmd.pieces"
 """
-On an argument: by dim, into how many pieces that must stay whole it is divided at most, where another function that has
+On an argument: by dim, into how many indivisible pieces it is divided at most, where another function that has
 the argument too ties more dims together.
 """
 

@@ -167,7 +167,7 @@ def _verify_phases(op: Operation, step: Step, mesh: Mesh, method: MethodAttr | N
 
 def axes_of(step: Step) -> AxesAttr:
     """
-    The axes of a step in the form of the collective ops: per dim; for a reduction to the whole, on its own.
+    The axes of a step in the form of the collective ops: per dim; for a reduction of all elements, on its own.
     """
     rank = len(step.source.dims)
     if step.dim is None:

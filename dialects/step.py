@@ -1,4 +1,4 @@
-"""The attributes by which passes tell one another what has been decided for a step function."""
+"""The attributes of a step function in which passes write what they decide."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Device:
     One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), the fixed
     seconds that starting one op costs, and that a step costs; where it was profiled, fitted rates of families of ops,
     and the measured seconds of single ones by `OpWork.key`. `block` is the number of bytes of which its allocator gives
-    every tensor whole multiples.
+    every tensor a multiple.
     """
 
     kind: str
@@ -189,7 +189,7 @@ class Interference:
 @dataclass(frozen=True)
 class Cluster:
     """
-    A mesh with a kind of device per rank (`placement` indexes `devices`), and what is between them.
+    A mesh with a kind of device per rank (`placement` indexes `devices`), and the links between them.
 
     Args:
         links: of axes. Without a topology every spatial axis needs one; with it they are what was measured.

@@ -1,4 +1,4 @@
-"""Fields of a cluster file: numbers with units, and errors that say where the text is wrong."""
+"""Fields of a cluster file: numbers with units, and errors with the line and field."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _split(keys: str) -> tuple[str, ...]:
 
 
 class Section:
-    """One table of a file: reads its fields, or says what is wrong with them."""
+    """One table of a file: reads its fields; ClusterFileError where one is wrong."""
 
     def __init__(self, source: Source, path: Path, table: PlainTable) -> None:
         self.source, self.path, self.table = source, path, table

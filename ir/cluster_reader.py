@@ -1,4 +1,4 @@
-"""What a cluster file says, as a cluster; every error names the line, the field, and what was expected."""
+"""Reading a cluster file; every error names the line, the field, and what was expected."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _level(section: Section) -> Level:
 
 
 def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
-    """A [[host]]; what is between several devices, and several hosts, must be said."""
+    """A [[host]]; the wires between several devices, and between several hosts, must be given."""
     section.only(("count", "devices", "device", "inside", "nic", "nics"))
     count, devices = section.count("count", DEVICES, 1), section.count("devices", DEVICES, 1)
     inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))

@@ -1,5 +1,5 @@
 """
-What a collective between two shardings costs, by the way in which it is carried out (HAP 2.5.1).
+The cost of a collective between two shardings, by method (HAP 2.5.1).
 
 Parts that differ in size are *padded* to the largest, or travel one after the other, each in a broadcast from its
 owner (a reduction to its owner, in a reduce-scatter), as they are: *grouped broadcast*. Padding wins where the parts
@@ -111,7 +111,7 @@ def has_offsets(step: Step) -> bool:
 
 def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:
     """
-    The part of the whole value that the device with the most of it handles: gathered, or not yet scattered.
+    The part of the full (gathered, or not yet scattered) value that the device with the largest share handles.
 
     Where parts are padded to the largest, that is as many times the largest as there are parts.
     """

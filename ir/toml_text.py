@@ -1,4 +1,4 @@
-"""Reading TOML that anybody may have written, and writing what they may have named."""
+"""Reading untrusted TOML, and writing names into it safely."""
 
 from __future__ import annotations
 

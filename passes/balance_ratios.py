@@ -162,7 +162,7 @@ def _verify_pins(view: StepView) -> None:
 
 @dataclass(frozen=True)
 class _Balance:
-    """What became of one step or stage: seconds before and after, and the ops that stay whole, with the reason."""
+    """What became of one step or stage: seconds before and after, and the ops that are not split, with the reason."""
 
     before: float
     after: float

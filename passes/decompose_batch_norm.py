@@ -29,7 +29,7 @@ _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_
 @dataclass(frozen=True)
 class DecomposeBatchNormPass(ModulePass):
     """
-    Write batch-norms in training as sums over the batch, so that their statistics are those of the whole batch however
+    Write batch-norms in training as sums over the batch, so that their statistics are those of the full batch however
     it is split.
 
     Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled

@@ -29,7 +29,7 @@ _MADE = {
     "empty_like": "empty.memory_format",
     **dict.fromkeys(_FILLED, "full"),
 }
-"""By op that reads of an operand its shape and dtype alone, the one that is told both."""
+"""By op that reads of an operand its shape and dtype alone, the one that takes both as arguments."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class JoinUpdatesPass(ModulePass):
     shardings may differ. What torch has no multi-tensor function for stays an op of each parameter. Joined ops write
     over parameters and states where these are not read again, and need no `train.assign` then.
 
-    So are the squares that the norm of all gradients is made of (`train.sum_of_squares`), and the scaling of gradients
+    So are the squares that the norm of all gradients sums up (`train.sum_of_squares`), and the scaling of gradients
     goes with their updates.
 
     A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
@@ -241,7 +241,7 @@ def _key_of_update(op: Operation) -> object:
 
 
 def _common(updates: Sequence[Update]) -> set[SSAValue]:
-    """The numbers that several updates read: rates, counts, and what is made of them."""
+    """The numbers that several updates read: rates, counts, and what is computed from them."""
     reader: dict[SSAValue, int] = {}
     found: set[SSAValue] = set()
     for number, update in enumerate(updates):

@@ -34,7 +34,7 @@ class StripReshardingPass(ModulePass):
     """
     Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
-    A loop over parts of the batch becomes the whole batch again: the ops of its fragments (`accumulate`,
+    A loop over parts of the batch becomes the full batch again: the ops of its fragments (`accumulate`,
     `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays.
 
     Requires: nothing.

@@ -1,4 +1,4 @@
-"""What the ranks of a job must have alike: weights, seeds, batches. Digests are compared before numbers go apart."""
+"""Comparing weights, seeds and batches that the ranks of a job must have in common, by digests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verify_alike(what: str, mine: Hashable) -> None:
     Check that all ranks were given the same; every rank must call this.
 
     Raises:
-        PlanError: on every rank, if any differs; the message tells who has what.
+        PlanError: on every rank, if any differs; the message names the values of all ranks.
     """
     everyone = of_all_ranks(mine)
     if len(set(everyone)) > 1:

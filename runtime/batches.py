@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,13 +12,13 @@ from ..ir.mesh import Mesh
 from ..ir.not_supported import OTHER_SHAPE
 from .plan import Plan, PlanError, Value
 
-Batch = Mapping[str, object] | Sequence[object]
+Batch = Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True)
 class LocalRows:
     """
-    This rank's rows of a batch, every item whole along its other dims.
+    This rank's rows of a batch, every item unsplit along its other dims.
 
     Args:
         count: how many rows the global batch has; None for as many as the example.
@@ -33,7 +34,7 @@ class LocalRows:
         return LocalRows(pinned, self.count)
 
 
-def items_of(batch: Batch | LocalRows) -> Mapping[str, object]:
+def items_of(batch: Batch | LocalRows) -> Mapping[str, Any]:
     """The items of a batch by name: keys, or positions as strings."""
     given = batch.batch if isinstance(batch, LocalRows) else batch
     return given if isinstance(given, Mapping) else {str(i): item for i, item in enumerate(given)}

@@ -43,7 +43,7 @@ _UNFINISHED = ".unfinished"
 @dataclass(frozen=True)
 class Notes:
     """
-    What a checkpoint has besides tensors.
+    The contents of a checkpoint besides tensors.
 
     Args:
         step: how many steps were made.
@@ -164,7 +164,7 @@ class Whole:
     path: Path
     notes: Notes
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-    extra: object = field(repr=False)
+    extra: Any = field(repr=False)
 
 
 def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
@@ -172,7 +172,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     The newest checkpoint of which no file is missing or changed; every rank must call this.
 
     Raises:
-        CheckpointError: there are checkpoints, and none is whole.
+        CheckpointError: there are checkpoints, and none is intact.
     """
     (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [], patient="")
     faults: list[str] = []

@@ -85,7 +85,7 @@ class _Box(torch.Tensor):
     part: LocalShard
 
     def size(self, dim: int | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the whole: it is compared with what was written."""
+        """The size of the full tensor, which is compared with what was written."""
         whole = torch.Size(_sizes(self.part.shape))
         return whole if dim is None else whole[dim]
 
@@ -186,4 +186,4 @@ _KNOWN: Sequence[tuple[str, str]] = (
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),
 )
-"""What the description of a checkpoint of ours is made of."""
+"""The classes in the description of one of our checkpoints."""

@@ -1,4 +1,4 @@
-"""How a job ends: whatever goes wrong on its ranks, one of them prints one message, and all end with an exit code."""
+"""Ending a job: whatever goes wrong, one rank prints one message, and all exit with an error code."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _missing(store: Store, rank: int, world: int, seconds: float) -> list[int]:
 
 
 def missing_text(missing: Sequence[int], seconds: float) -> str:
-    """What is said of ranks that have not come."""
+    """The message about ranks that have not come."""
     listed = ", ".join(map(str, missing))
     return (
         f"ranks {listed} of the job did not arrive within {seconds:g} s: check what they do before parallelize, "
@@ -163,7 +163,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def error_text(error: BaseException, where: str = "") -> str:
     """
-    What to say of an error in one line.
+    An error in one line.
 
     Args:
         where: it happened, as `Here.place`.

@@ -1,4 +1,4 @@
-"""How long a fault of a rank may last, and what this rank's main thread is doing: what the watch tells the others."""
+"""How long a fault of a rank may last, and what this rank's main thread is doing, for the watches of all ranks."""
 
 from __future__ import annotations
 

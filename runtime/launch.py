@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..ir.overlap_table import measured_table
 from ..ir.text_file import write_atomically
-from .batches import Batch
 from .communicator import Communicator
 from .compiled.load import compiled_stages
 from .ending import (
@@ -53,7 +52,7 @@ _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What the command line of a program says."""
+    """The options on the command line of a program."""
 
     steps: int
     seed: int
@@ -162,7 +161,7 @@ class LoadedStep(Protocol):
     @property
     def model(self) -> torch.nn.Module: ...
     @property
-    def batch(self) -> Batch: ...
+    def batch(self) -> Any: ...
 
 
 def load_step(spec: str | None) -> LoadedStep:

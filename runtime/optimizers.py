@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import torch
+from torch._ops import OpOverloadPacket
+
+_aten = torch.ops.aten
 
 Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
@@ -128,7 +131,7 @@ def joined_adam_(
         settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
     """
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(torch._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    return _adam(_aten._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)
 
 
 def joined_adamw_(
@@ -145,11 +148,11 @@ def joined_adamw_(
 ) -> list[torch.Tensor]:
     """AdamW of several parameters, as `joined_adam_`."""
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(torch._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    return _adam(_aten._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)
 
 
 def _adam(
-    kernel: Callable[..., None],
+    kernel: OpOverloadPacket,
     given: Sequence[Tensors],
     step: Scalar,
     lr: Scalar,
@@ -163,7 +166,7 @@ def _adam(
 ) -> list[torch.Tensor]:
     params, grads, *states = given
     if kept := _filled(params):
-        kernel(
+        _by_rate(kernel, lr)(
             [params[i] for i in kept],
             [grads[i].contiguous() for i in kept],
             *([state[i] for i in kept] if state else [] for state in states),
@@ -225,13 +228,13 @@ def joined_sgd_(
                 direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
             param[i].add_(direction, alpha=-float(lr))
     elif kept:
-        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+        _by_rate(_aten._fused_sgd_, lr)(
             [param[i] for i in kept],
             [grad[i].contiguous() for i in kept],
             [buffers[i] for i in kept] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
-            lr=lr,  # pyright: ignore[reportArgumentType]
+            lr=lr,
             dampening=dampening,
             nesterov=nesterov,
             maximize=maximize,
@@ -244,6 +247,11 @@ def joined_sgd_(
 def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """The count of this update, from that of the last."""
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
+
+
+def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
+    """The overload of a fused kernel that takes the learning rate where it is: on a GPU nobody waits for it there."""
+    return kernel.tensor_lr if isinstance(lr, torch.Tensor) else kernel.default
 
 
 def _filled(params: Tensors) -> list[int]:

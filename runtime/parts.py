@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ def part_of(x: torch.Tensor, dim: int, part: int, parts: int | Sizes) -> torch.T
     return x.narrow(dim, start, end - start).contiguous()
 
 
-def accumulate(totals: list[object], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[object]:
+def accumulate(totals: list[Any], parts: Sequence[torch.Tensor], how: Sequence[str] | None = None) -> list[Any]:
     """
     What the parts so far give together.
 

@@ -8,7 +8,7 @@ something that is kept depends on it, and memory exists only from the first call
 that reads it.
 
 The unit of both is a storage: a parameter, its `.data` and all views of it share one. A call that
-overwrites a whole storage starts a new version of it, for which nothing before matters.
+overwrites all of a storage starts a new version of it, for which nothing before matters.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _schedule(calls: Sequence[_RecordedCall], final: frozenset[Storage]) -> _Sch
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay kept, by every name, and the most bytes of whole tensors that it held at once."""
+    """What a replay kept, by every name, and the most bytes of full tensors that it held at once."""
 
     kept: dict[str, torch.Tensor]
     peak_bytes: int

@@ -1,5 +1,5 @@
 """
-Do the ranks still agree, while they train? Losses, rates and batches, and whatever several ranks hold the same part of.
+Comparing replicas during training: losses, rates, batches, and every part that several ranks hold.
 
 Rank 0 names a step that is soon to come. Before that step each rank makes checksums of its parameters, buffers and
 states, and of what it was given, and the watch's thread sends them to the store, where rank 0 compares them: nothing is

@@ -1,4 +1,4 @@
-"""One collective call as data: what is asked for, checked and with its defaults filled in."""
+"""A collective call as data, checked and with its defaults filled in."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Programs of several stages: which stage a rank runs, and what connects it to its own and to the others."""
+"""Programs of several stages: finding the stage of a rank, and its connections within and between stages."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,14 +15,14 @@ from .groups import TIMEOUT, Handles, RankLayout
 from .plan import Plan, PlanError
 from .transfers import Channels, Lines
 
-StepFunction = Callable[..., "torch.Tensor | Sequence[torch.Tensor] | None"]
+StepFunction = Callable[..., Any]
 
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 class Stage(NamedTuple):
     """
-    What the ranks of one mesh run: a whole program, or a stage of a pipeline.
+    What the ranks of one mesh run: a program, or a stage of a pipeline.
 
     Args:
         plan: its plan.

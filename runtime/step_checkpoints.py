@@ -1,4 +1,4 @@
-"""`step.save` and `step.load`: what a step holds as checkpoints, which any other plan of the model can take over."""
+"""`step.save` and `step.load`: checkpoints of a step's state, which any other plan of the model can load."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .checkpoint import EXTRA, Notes, Whole, newest_whole, packed, read, write
 from .checkpoint_ranks import CheckpointError, Ranks
@@ -29,7 +30,7 @@ _NONE: Mapping[str, bytes] = {}
 @dataclass(frozen=True)
 class Restored:
     """
-    What was loaded.
+    A checkpoint that was loaded.
 
     Args:
         step: how many steps had been made.
@@ -38,7 +39,7 @@ class Restored:
     """
 
     step: int
-    extra: object
+    extra: Any
     path: Path
 
 

@@ -41,7 +41,7 @@ class Holders:
     Args:
         mesh: of their stage, with its axes of time.
         ranks: of the job, in the order of the mesh's own.
-        sharding: in the text form of `ir.sharding`; empty for a value that all hold whole.
+        sharding: in the text form of `ir.sharding`; empty for a replicated value.
     """
 
     mesh: Mesh
@@ -203,7 +203,7 @@ class _Carrier(threading.Thread):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to wait for or to tell."""
+        """Whether nothing is left to wait for or to report."""
         return not self.is_alive() and self._error is None
 
     def arrive(self) -> None:

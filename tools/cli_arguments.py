@@ -24,7 +24,7 @@ _Add = Callable[..., object]
 
 
 def command_line(*words: object) -> str:
-    """A command of this tool as a shell reads it: what a message tells to run."""
+    """A command of this tool as a shell reads it, for messages that recommend one."""
     return shlex.join((TOOL, *map(str, words)))
 
 
@@ -201,7 +201,7 @@ def _planning(add: _Add) -> None:
 
 
 def _decisions(add: _Add) -> None:
-    """Options that fix decisions of the search over whole plans."""
+    """Options that fix decisions of the search over plans."""
     add("--mesh", metavar="MESH", help="mesh of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
     add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
     parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"

@@ -38,7 +38,7 @@ FASTER = 1e-4
 """An alternative that is faster by less than this part is as fast."""
 
 CHANGED = 1e-3
-"""Where the plan's step, made again, differs by more than this part, that is said."""
+"""Where the plan's step, made again, differs by more than this part, a remark says so."""
 
 
 def explain_command(options: Namespace) -> int:

@@ -52,7 +52,7 @@ _DECISIONS: dict[str, Any] = {
     "budget": None,
     "candidate": None,
 }
-"""The options of a search over whole plans, with their values for commands without them."""
+"""The options of a search over plans, with their values for commands without them."""
 
 
 def import_command(options: Namespace) -> int:
@@ -126,7 +126,7 @@ def side_processes() -> int:
 
 
 def _step(options: Namespace, spec: str) -> TrainingStep:
-    """The step that a command line names, with what else it says of it."""
+    """The step that a command line names, with the options for it."""
     step, dtype = find_step(spec), getattr(options, "reduce_dtype", None)
     return step if dtype is None else replace(step, reduce_dtype=dtype)
 
@@ -177,7 +177,7 @@ def summary(report: PlanReport) -> Table:
 
 
 def alternatives(report: PlanReport) -> Table:
-    """The candidates that came next, and why they lost; the whole list is in `plan.json`."""
+    """The candidates that came next, and why they lost; all are in `plan.json`."""
     listed = report["candidates"]
     known = sorted((each for each in listed if "step" in each), key=lambda each: (bool(each["why"]), each["step"]))
     rest = [each for each in known if each["why"]]

@@ -1,4 +1,4 @@
-"""`shardwright replan`: a plan for other devices, made of the one that there is."""
+"""`shardwright replan`: a plan for other devices, from an existing one."""
 
 from __future__ import annotations
 

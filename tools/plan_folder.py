@@ -1,4 +1,4 @@
-"""Reading what `shardwright plan` wrote, or what somebody has made of it since."""
+"""Reading what `shardwright plan` wrote, which a user may have edited since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of simulated steps: what every stream does over time, and how a step's time goes with a number swept."""
+"""Plots of simulated steps: the timeline of every stream, and a step's time over a swept number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated step comes to, as tables for a terminal."""
+"""The results of a simulation as tables for a terminal."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     The batch of step `number`, made from an example so that the loss and the gradients change with it.
 
     The elements of each tensor are shuffled, each tensor by itself: they keep their range, but labels no longer
-    go with inputs. Masks (booleans, and what is called so) are shuffled by whole rows, for a mask that hides a whole
+    go with inputs. Masks (booleans, and what is called so) are shuffled by rows, for a mask that hides a whole
     row has no gradient.
 
     Args:

@@ -1,8 +1,8 @@
 """
-What one use of an op does, counted from its row by the sizes of its rule's factors: operations, and bytes.
+The FLOPs and bytes of one use of an op, from its row and the sizes of its rule's factors.
 
 A signature shares out factors, so one count serves any signature: with the sizes of the largest part, of a rank's own,
-or of a share that is no whole number.
+or of a share that is not an integer.
 """
 
 from __future__ import annotations

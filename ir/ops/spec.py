@@ -53,9 +53,9 @@ class OpSpec:
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands
     flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`); `each`
-               is the number of elements of the largest tensor, and what stands where nothing is said
+               is the number of elements of the largest tensor, and the default
     scale      what its arguments make of that number: half of it under a causal mask
-    reads      operands that are not read whole -> the tensor that has as many elements as are read; empty: none are
+    reads      operands that are read in part -> the tensor that has as many elements as are read; empty: none are
     passes     how often what is read and written is gone over, where the runtime has a function of several ops
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments

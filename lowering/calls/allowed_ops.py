@@ -8,8 +8,8 @@ they are given. An op is run if torch itself says that it is a function of tenso
 - any other that somebody vouches for in this process: by a rule for it (`register_rule`, `check_rule`), or because a
   model that was captured here calls it.
 
-What torch says is the op's schema, its tags, and whether it has a kernel that tells the result without computing it:
-what has none was not captured, but for a few whose names are public.
+What torch says is the op's schema, its tags, and whether it has a kernel that gives the result's shape without
+computing it: what has none was not captured, but for a few whose names are public.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ that no later op depends on strides."""
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a node calls, and with what: tensors in the schema's order, the names of those that are None, the rest."""
+    """The call of a node: its op, tensors in the schema's order, the names of those that are None, the rest."""
 
     name: str
     tensors: tuple[Node, ...]

@@ -212,7 +212,7 @@ def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
         given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
     localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
     for name, place in localize.items():
-        # Where a part is says nothing of the whole value, so it is no argument of the op's.
+        # Offsets of a part are arguments of the local call, not of the op.
         if name in given or "." in place:
             given[name] = _local_size(op, place, mesh, rank)
     return given
@@ -225,7 +225,7 @@ _PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<what>\.start|\.w
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     """
     The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
-    whole value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
+    full value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
     size of its part of the rule's factor, of `factor r*` those of r0, r1 and so on.
     """
     if (factor := _FACTOR.fullmatch(place)) is not None:

@@ -109,18 +109,6 @@ def compute_output(model: nn.Module, batch: Batch, precision: Precision | None =
         return model(**batch) if isinstance(batch, dict) else model(*batch)
 
 
-def without_labels(batch: Batch, example: Batch) -> Batch:
-    """
-    The arguments of the model alone, of a batch that may have labels for a loss function.
-
-    Args:
-        example: a batch that has them.
-    """
-    if isinstance(batch, Mapping):
-        return {key: item for key, item in batch.items() if key != LABELS}
-    return tuple(batch[: len(example) - 1])
-
-
 def _autocast(precision: Precision | None, device_type: str = "cpu") -> AbstractContextManager[object]:
     """
     Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.

@@ -4,7 +4,7 @@ Capture: from a model, a loss, an optimizer and a batch to one fx graph of the f
 The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`trace`), and
 then brought into one form (`normalize`). It stays close to the model: compounds such as the
 mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
-GELU, attention, convolution, cross-entropy) is kept whole. Torch's core decompositions are not used: their
+GELU, attention, convolution, cross-entropy) stays one op. Torch's core decompositions are not used: their
 attention gives wrong gradients on the CPU.
 """
 
@@ -90,7 +90,7 @@ def capture_forward(
         returns: ``loss``, and the metrics; or the ``output`` of the model.
 
     Returns:
-        the graph, and the form of what the model returns, if that is wanted.
+        the graph, and the structure of what the model returns, if its outputs are asked for.
 
     Raises:
         CaptureError: the forward pass cannot be captured; the message says where in the model, why and what to do.

@@ -1,4 +1,4 @@
-"""What a forward does beside computing, which a captured step would do once and never again: refused by name."""
+"""Refusing side effects of a forward pass, which a captured step would not repeat."""
 
 from __future__ import annotations
 

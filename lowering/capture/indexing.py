@@ -1,7 +1,7 @@
 """
 Indexing in the form that the IR has: a tensor for each of the first dims, none left out.
 
-``x[:, i]`` leaves its first dim whole, which torch writes as None among the index tensors. It is rewritten to
+``x[:, i]`` does not index its first dim, which torch writes as None among the index tensors. It is rewritten to
 ``x.permute(1, 0)[i]`` with the dims put back afterwards, and its gradient, an ``index_put``, likewise.
 """
 

@@ -212,12 +212,12 @@ def _item(func: object, x: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor_of(func: object, x: object, *args: object, dtype: torch.dtype | None = None, **kwargs: object) -> object:
-    """A tensor of a number, which has torch's default dtype unless another is said."""
+    """A tensor of a number, of torch's default dtype unless `dtype` is given."""
     if not isinstance(x, torch.Tensor):
         return NotImplemented
     if dtype is None:
         dtype = torch.get_default_dtype() if is_number(x) else x.dtype
-    # As a method of an unmarked alias: what is made is no number any more.
+    # As a method of an unmarked alias: the result no longer stands for a number.
     return x.detach().clone().to(dtype) if is_number(x) or func is torch.tensor else x.to(dtype)
 
 

@@ -40,7 +40,7 @@ class ParameterSnapshot:
 @dataclass(frozen=True)
 class SmallRun:
     """
-    What happened.
+    The observations of a run of an optimizer.
 
     Args:
         optimizer: one like that which ran, as it was made.

@@ -1,5 +1,5 @@
 """
-Calls of a model that are made in another way while it is traced: of the same result, and of shapes known beforehand.
+Replacing calls of a model while it is traced, by calls with the same result and static shapes.
 
 ``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a fixed shape, but their gradients gather as many
 elements as the mask happens to have.

@@ -1,5 +1,5 @@
 """
-Strides taken out of a graph, for those of the parts that a rank holds are others.
+Removing ops that name strides from a graph, for the local parts have others.
 
 What is made with strides is made without; what is read or written by strides (``as_strided``) is read or written by
 position in the flat tensor: ``x.as_strided([2, 3], [3, 1])`` is ``x.view(-1)[p]`` with ``p = 3 * arange(2)[:, None] +

@@ -62,7 +62,7 @@ MODEL, LOSS = "model", "loss"
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """Where a tensor belongs."""
+    """The place of a tensor in the structure that a model returns."""
 
     number: int
 
@@ -240,7 +240,7 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
 
 
 def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
-    """The joint graph by way of `torch.export`; None where that fails too, for the first error tells more."""
+    """The joint graph by way of `torch.export`; None where that fails too: the first error is more informative."""
     try:
         return _traced(ExportedStep(step, tensors), tensors, fakes)
     # It runs the model's own code, and may raise anything.

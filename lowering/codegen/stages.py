@@ -46,7 +46,7 @@ def staged(
     What a program of several stages has below its imports.
 
     Args:
-        about: what all plans say alike.
+        about: what all plans have in common.
         ticks: as `emit_python` has them.
     """
     table, functions = Table(), dict[str, list[str]]()

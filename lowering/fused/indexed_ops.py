@@ -1,5 +1,5 @@
 """
-Ops that look something up by index, on a part of what is looked up: definitions by torch's ops on the whole.
+Ops that look something up by index, on a part of what is looked up: definitions by torch's ops on the full tensor.
 
 `part` is ``(start, stop, size)``: the first operand holds the positions from `start` to `stop` of a dim that has `size`
 of them on all devices together. Looking up gives zero for what another part holds, so that the results of all parts add

@@ -58,7 +58,7 @@ def import_function(
     plain = function if functional else make_fx(function)(*_by_value(inputs))
     traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
     if any(map(_writes, traced.graph.nodes)):
-        # What an op writes that is made of others (`pad` in circles) shows only in its trace.
+        # The writes of an op that is composed of others (circular `pad`) show only in its trace.
         traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)

@@ -83,7 +83,7 @@ class NodeImporter:
         return value
 
     def _op(self, node: Node, bound: Arguments, operands: Sequence[SSAValue]) -> Operation:
-        results = node.meta["val"]
+        results: tuple[torch.Tensor | None, ...] | list[torch.Tensor | None] | torch.Tensor | None = node.meta["val"]
         listed = results if isinstance(results, tuple | list) else (results,)
         types = [_result_type(result) for result in listed]
         attributes = dict(bound.attributes)
@@ -127,7 +127,7 @@ _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
 
 
 _MOST_CHARACTERS = 200
-"""Of a value's name: the whole name of what it holds stands in its role."""
+"""Of a value's name: the full name of what it holds is in its role."""
 
 
 def value_name(text: str) -> str:

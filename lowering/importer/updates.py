@@ -82,7 +82,7 @@ class _Template:
     """
     The ops of an update, in a block of their own whose arguments are the inputs.
 
-    The count and the rate are the same for all parameters; `of_all` is these and what is made of them.
+    The count and the rate are the same for all parameters; `of_all` is these and what is computed from them.
     """
 
     def __init__(self, update: CapturedUpdate, rules: UnknownOps) -> None:

@@ -1,4 +1,4 @@
-"""What probing found, kept between runs: a JSON file of the user's, one per version of torch."""
+"""The cache of inferred rules: a JSON file in the user's folder, one per version of torch."""
 
 from __future__ import annotations
 

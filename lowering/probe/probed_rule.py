@@ -45,7 +45,7 @@ class ProbedRule:
         """
         The rule in factor notation for these shapes; None where it does not fit them.
 
-        A dim that is larger than its factor is a product with a factor of its own, and dims of no factor stay whole.
+        A dim that is larger than its factor is a product with a factor of its own, and dims of no factor are not split.
         """
         sizes: dict[str, int] = {}
         whole: list[str] = []

@@ -164,7 +164,7 @@ class DistributedTrainer(Trainer):
         """What the Trainer hands to models that divide their loss by it: the count of labels in the global batch."""
         if items is None or not self.model_accepts_loss_kwargs:
             return {}
-        # The ranks' are added up, and each is given the whole batch.
+        # The ranks' are added up, and each is given the global batch.
         ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
         return {"num_items_in_batch": torch.as_tensor(items, dtype=torch.float32) / ranks}
 

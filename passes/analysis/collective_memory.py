@@ -2,9 +2,9 @@
 What a collective holds beside its operand and its result: what the runtime's direct methods do (`runtime/collectives`),
 and its phases (`runtime/hierarchical`).
 
-Parts that are contiguous blocks of the whole travel from their place to their place. Others are copied together before
-they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced arrives
-beside the result in any case.
+Parts that are contiguous blocks of the full value travel from their place to their place. Others are copied together
+before they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced
+arrives beside the result in any case.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _beside(
 
 
 def _in_phases(kind: CollectiveKind, part: float) -> CollectiveMemory:
-    """What hierarchical ones hold: messages before and after each phase, of which one is a `part` of a whole value."""
+    """What hierarchical ones hold: messages before and after each phase, of which one is a `part` of the full value."""
     match kind:
         case CollectiveKind.ALL_GATHER:
             return CollectiveMemory(of_result=1.0 + part, is_late=True)

@@ -1,4 +1,4 @@
-"""What an op does and costs on a device, by signature."""
+"""The work and the cost of an op on a device, by signature."""
 
 from __future__ import annotations
 

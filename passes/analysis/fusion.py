@@ -1,5 +1,5 @@
 """
-What is one kernel where the computation between collectives is compiled, and what each of its ops then costs.
+Which ops become one kernel where the computation between collectives is compiled, and their costs then.
 
 A function with `train.compiled` is run by Inductor, stretch by stretch. Ops that go over elements (pointwise ops, sums,
 normalisations, losses, constants) and hand values to one another are one kernel, with one launch. It reads what comes
@@ -68,7 +68,7 @@ def least_parts(func: FuncOp) -> Parts:
     What each op does at the least, whatever collectives come between; nothing where it will not be compiled.
 
     For it is read what another kind of kernel made and no other such op takes, and written what another kind of kernel
-    takes; no launch is counted. So a bound of a step by these is one of every program that is made of it.
+    takes; no launch is counted. So a bound of a step by these holds for every program that it becomes.
     """
     if not is_compiled(func):
         return ALONE

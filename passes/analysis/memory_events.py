@@ -1,5 +1,5 @@
 """
-What the ops of a step function do with memory, in the order in which a rank runs them: the events of `liveness`.
+The events of `liveness`: how the ops of a step function use memory, in the order in which a rank runs them.
 
 A function without stages runs in program order, each fragment once, as the last of its parts does: what it yields is
 added to its results, sums so far. A stage of a pipeline runs its program entry by entry (`dialects.stage_program`); a

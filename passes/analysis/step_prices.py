@@ -1,4 +1,4 @@
-"""What single collectives cost in a search: their seconds, or a linearisation of them, weighted by axes."""
+"""The prices of single collectives in a search: their seconds, or a linearisation of them, weighted by axes."""
 
 from __future__ import annotations
 

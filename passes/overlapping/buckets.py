@@ -27,7 +27,7 @@ Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
 @dataclass(frozen=True)
 class Key:
     """
-    What collectives that travel together have in common.
+    The properties that all collectives of a bucket have in common.
 
     Of those that bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
     `parts` is whether they work on parts of the batch, one after the other, and not once.

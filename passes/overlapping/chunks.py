@@ -29,7 +29,9 @@ from .buckets import BucketTraffic
 from .flow import CollectiveRole, OpFlow
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-_REDUCED = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+REDUCED = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+VIEWS = ("view", "_unsafe_view")
+"""The products that are cut, the reductions of their results, and the views that make rows."""
 
 MOST = 8
 """Into how many parts something is cut at most."""
@@ -103,7 +105,7 @@ def sites_of(flow: OpFlow) -> Iterator[Site]:
     taken: set[Operation] = set()
     for op in flow.of(CollectiveRole.INNER):
         step = op.step(sharding_of(op.operand), flow.mesh)
-        if step.kind in _REDUCED:
+        if step.kind in REDUCED:
             found = _reduced(op, step)
         else:
             found = _gathered(op, step, flow, place) if step.kind is CollectiveKind.ALL_GATHER else None
@@ -208,7 +210,7 @@ def _product(value: SSAValue) -> AtenOp | None:
 def _is_rows(op: AtenOp, shape: Sequence[int]) -> bool:
     """Whether an op makes rows of all dims of a value but the last."""
     rows = (math.prod(shape[:-1]), *shape[-1:])
-    return op.overload in ("view", "_unsafe_view") and len(shape) > 2 and shape_of(op.outs[0]) == rows
+    return op.overload in VIEWS and len(shape) > 2 and shape_of(op.outs[0]) == rows
 
 
 def _in_result(rule: Rule, factor: str) -> bool:
@@ -229,7 +231,7 @@ def _is_whole(product: AtenOp, factor: str) -> bool:
 
 
 class ChunkTimes:
-    """What sites are expected to take on a cluster."""
+    """The expected seconds of sites on a cluster."""
 
     def __init__(self, flow: OpFlow, cluster: Cluster) -> None:
         self.flow, self.cluster = flow, cluster
@@ -241,6 +243,11 @@ class ChunkTimes:
         counts = [parts for parts in (2, 4, MOST) if parts <= site.size]
         best = min(counts, key=lambda parts: self.seconds(site, parts), default=1)
         return best if best > 1 and self.seconds(site, best) < WORTH * whole else 1
+
+    def gain(self, site: Site) -> float:
+        """The seconds that it is expected to take less so."""
+        parts = self.best_parts(site)
+        return self.seconds(site, 1) - self.seconds(site, parts) if parts > 1 else 0.0
 
     def seconds(self, site: Site, parts: int) -> float:
         """

@@ -1,4 +1,4 @@
-"""An order of a step's ops in which the operands of collectives are there earlier, and work is left to do meanwhile."""
+"""Reordering a step's ops, so that operands of collectives are computed earlier and other work hides these."""
 
 from __future__ import annotations
 

@@ -52,8 +52,9 @@ from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
+from .finishes import AXIS
 from .records import CandidateRecord
-from .workbench import AXIS, BATCH_NORMS, decompositions
+from .workbench import BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 _ROUNDS = 8

@@ -64,6 +64,7 @@ class CandidateRecord(TypedDict):
     own_mesh: dict[str, int]
     schedule: NotRequired[Policy]
     keep: NotRequired[float]
+    chunked: NotRequired[bool]
 
 
 class FamilyRecord(TypedDict):
@@ -112,6 +113,8 @@ class Chosen:
             found["schedule"] = layout.schedule
         if layout.keep < 1:
             found["keep"] = layout.keep
+        if layout.chunked:
+            found["chunked"] = True
         return found
 
     @staticmethod
@@ -126,6 +129,7 @@ class Chosen:
             record.get("schedule"),
             record["fused"],
             record.get("keep", 1.0),
+            record.get("chunked", False),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])

@@ -64,7 +64,7 @@ class Activations:
         self.ops = [self._op(op) for op in self.forward]
 
     def _is_forward(self, op: ComputeOp) -> bool:
-        # What is made of batch and constants alone is kept, by all layers that use it.
+        # Values that depend on batch and constants alone are kept, by all layers that use them.
         return op in self.layers.of and BACKWARD not in op.attributes and not train.is_update(op)
 
     def root(self, value: SSAValue) -> SSAValue:

@@ -1,4 +1,4 @@
-"""What a search must obey on one step, and how the IR holds it (`spmd.pin`)."""
+"""The constraints of a search, and how the IR holds them (`spmd.pin`)."""
 
 from __future__ import annotations
 

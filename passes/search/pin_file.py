@@ -11,11 +11,11 @@ preset = "dp"                     # or "zero1", "zero2", "zero3", "tp"
 axes = ["gpu"]                    # the axes that it is for; all by default
 ```
 
-`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero1` does the same with
-the states of the optimizer split, each device updating its part of every parameter (a gradient is reduced straight to
-the parts that are updated, so `zero2`, which splits gradients too, is the same program); `zero3` splits parameters as
-well and gathers them anew for every use; `tp` keeps the batch whole and every matrix of a matrix product split where it
-is used (Megatron's layouts are the cheapest completions of that).
+`dp` splits the batch, runs every op on its part of the batch and keeps parameters replicated; `zero1` does the same
+with the states of the optimizer split, each device updating its part of every parameter (a gradient is reduced straight
+to the parts that are updated, so `zero2`, which splits gradients too, is the same program); `zero3` splits parameters
+as well and gathers them anew for every use; `tp` leaves the batch unsplit and splits every matrix of a matrix product
+where it is used (Megatron's layouts are the cheapest completions of that).
 """
 
 from __future__ import annotations

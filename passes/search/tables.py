@@ -1,5 +1,5 @@
 """
-Hash-consed arrays and the few operations on them that elimination is made of.
+Hash-consed arrays and the few operations on them that elimination needs.
 
 A `Store` keeps one copy of every array and names it by a small integer, its *handle*: equal arrays have equal
 handles. `Store.apply` remembers every result by operation and operand handles. So equal layers fold by

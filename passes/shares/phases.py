@@ -1,5 +1,6 @@
 """
-A step as phases, communication and then computation, and how long each takes by the shares of an axis (HAP 3.2).
+A step as phases, communication and then computation, and the time of each as a function of the shares of an axis (HAP
+3.2).
 
 A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
 linear in the shares: a collective's in the largest, where the line touches its time at the present shares, a device's

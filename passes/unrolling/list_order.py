@@ -66,13 +66,17 @@ class ListOrder:
 
 
 def list_orders(loop: UnrolledLoop, cluster: Cluster, freedoms: Iterable[OrderFreedom] = FREEDOMS) -> list[ListOrder]:
-    """The list orders of a loop that differ, one for each freedom, the fastest first."""
+    """
+    The list orders of a loop that differ, one for each freedom, the fastest first, of those within a thousandth that
+    which holds least.
+    """
     graph = _CopyGraph(loop, cluster)
     found: dict[tuple[Turn, ...], ListOrder] = {}
     for freedom in freedoms:
         turns, seconds = _ListRun(graph, freedom).run()
         found.setdefault(turns, ListOrder(freedom, turns, seconds))
-    return sorted(found.values(), key=lambda each: each.seconds)
+    least = min((each.seconds for each in found.values()), default=0.0)
+    return sorted(found.values(), key=lambda each: round(each.seconds / least, 3) if least else 0.0)
 
 
 @dataclass(frozen=True)

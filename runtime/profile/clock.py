@@ -23,7 +23,7 @@ Given = TypeVar("Given")
 
 
 def _wait(done: Callable[[], object]) -> None:
-    """Wait for the other ranks, so that the watch of a job tells of one that does not come."""
+    """Wait for the other ranks, so that the watch of a job reports one that does not come."""
     HERE.wait("the measurement of the ranks", done)
 
 

@@ -66,7 +66,7 @@ _DELAY_ROUNDS = 5
 _SAVE_SECONDS = 2.0
 
 _WATCH_SECONDS = 0.25
-"""Between two looks at what other processes do: so long that the system's counters tell."""
+"""Between two looks at what other processes do: so long that the system's counters are precise enough."""
 
 
 @dataclass(frozen=True)

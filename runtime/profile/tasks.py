@@ -1,4 +1,4 @@
-"""What a profile measures: collectives by method and group, transfers, ops, and the fixed cost of a step."""
+"""The tasks of a profile: collectives by method and group, transfers, ops, and the fixed cost of a step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ProfileTask:
     One thing to measure.
 
     Args:
-        name: tells it from all others, in this run and in later ones.
+        name: unique, in this run and in later ones.
         series: those that differ from it in size alone.
         make: gives the function that does it once.
         together: whether ranks communicate in it, and so must do it equally often.
@@ -68,7 +68,7 @@ class ExchangeTask:
 
     Args:
         method: empty for the backend's usual one; or `START`; of a transfer, `SHIFTED`.
-        whole: the bytes of the whole value: gathered, or not yet scattered; of an all-to-all, of a rank's operand.
+        whole: the bytes of the full (gathered, or not yet scattered) value; of an all-to-all, of a rank's operand.
     """
 
     kind: str

@@ -51,6 +51,16 @@ IN_PHASES = replace(
 """All that is over both axes goes inside hosts and across: gathers, scatters, and the tokens of experts."""
 
 
+IN_PARTS = replace(
+    case("mlp-tiny", "2x2", None, torch.float64, "adamw"),
+    ratios="even",
+    pipeline="make-batch-major,decompose-mean,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
+    "insert-resharding,select-collectives,chunk-collectives{parts=2},overlap,check-order,reuse-buffers,check-memory,"
+    "insert-frees",
+)
+"""Products with what is gathered for them, or reduced of them, a part after the other."""
+
+
 def cases(world_size: int) -> Iterator[CheckCase]:
     one_axis, two_axes = MESHES[world_size]
     for model in MODELS:
@@ -61,7 +71,7 @@ def cases(world_size: int) -> Iterator[CheckCase]:
                 yield case(model, one_axis, pins, dtype, "sgd")
             yield case(model, two_axes, HYBRID, dtype, "sgd")
     if world_size == 4:
-        yield from (HIERARCHICAL, IN_PHASES)
+        yield from (HIERARCHICAL, IN_PHASES, IN_PARTS)
 
 
 CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
@@ -83,7 +93,7 @@ def is_quick(name: str) -> bool:
     if each.mesh.device_count > 2:
         plans = ON_MANY[each.mesh.device_count].get(str(each.step), set[tuple[str, str | None]]())
         searched_as_sgd = each.pins is None and each.optimizer == "sgd"
-        return each in (HIERARCHICAL, IN_PHASES) or (
+        return each in (HIERARCHICAL, IN_PHASES, IN_PARTS) or (
             each.dtype == torch.float64 and not searched_as_sgd and (mesh, each.pins) in plans
         )
     if each.pins is None:
@@ -112,6 +122,13 @@ def test_what_is_searched_here_communicates(model: str):
 
 def test_hosts_make_reductions_hierarchical():
     assert 'method="hierarchical"' in compile_case(HIERARCHICAL, imported(HIERARCHICAL)).program
+
+
+def test_gathers_and_reductions_are_tried_in_parts():
+    module = imported(IN_PARTS)
+    compile_case(IN_PARTS, module)
+    parts = [op for op in module.walk() if isinstance(op, StartOp) and "part" in (op.args[0].name_hint or "")]
+    assert {op.collective.value for op in parts} >= {"all_gather", "reduce_scatter"}
 
 
 def test_every_kind_of_collective_is_tried_in_phases():

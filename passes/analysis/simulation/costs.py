@@ -1,4 +1,4 @@
-"""What single ops cost each class of ranks."""
+"""The seconds of single ops on each class of ranks."""
 
 from __future__ import annotations
 

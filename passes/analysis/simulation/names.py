@@ -1,4 +1,4 @@
-"""What the model's author calls the ops and collectives of a step."""
+"""The names of a step's ops and collectives in the user's model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What ranks do, one instruction after the other, as the scheduled IR says.
+The instructions of each class of ranks, read from the scheduled IR.
 
 Ops that compute one after the other are one span, and the body of a fragment is read once, however often it runs. A
 collective is issued, and waited for where it is not a `spmd.start`; a transfer is issued on both sides of it.
@@ -57,7 +57,7 @@ class Await:
 @dataclass(frozen=True, eq=False)
 class End:
     """
-    What a step costs beside its ops, and by how much its last rank ends later, as if `op` took it.
+    The fixed cost of a step, and by how much its last rank ends later, counted as time of `op`.
 
     Args:
         overhead: by class, the first of these in seconds.
@@ -70,11 +70,6 @@ class End:
 Instruction: TypeAlias = Span | Issue | Await | End
 Program: TypeAlias = list[tuple[Instruction, int]]
 """Instructions, each with the part of the loop that it is for (0 outside of loops)."""
-
-
-def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
-    """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
-    return written_programs(func, writers_of(func, divisions))
 
 
 def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:

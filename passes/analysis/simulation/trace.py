@@ -136,7 +136,7 @@ class _TraceWriter:
             yield {**mine, "ph": "f", "ts": run.taken[number] * _MICROSECONDS}
 
     def _described(self, op: Operation, each: RankClass) -> Event:
-        """What a click on a slice tells."""
+        """What a click on a slice shows."""
         if op not in self._arguments:
             self._arguments[op] = dict(_description(op, each, self.parts.get(op)))
         return self._arguments[op]
