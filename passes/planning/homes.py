@@ -46,6 +46,7 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
+from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
 from ..stages.fragments import has_chunks
@@ -174,8 +175,10 @@ class Homes:
             made.append(AccumulatePass())
         made += (OverlapPass(), JoinUpdatesPass())
         if cut and self.stages:
-            made.append(SchedulePipelinePass(self.schedule, AXIS))
-        return [*made, PlanTransfersPass()] if self.stages else made
+            made += (SplitBackwardPass(), PlanTransfersPass(), SchedulePipelinePass(self.schedule, AXIS))
+        elif self.stages:
+            made.append(PlanTransfersPass())
+        return made
 
     def _place(self, module: ModuleOp) -> None:
         """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""

@@ -54,7 +54,9 @@ from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..select_collectives import SelectCollectivesPass
 from ..shares.respread import respread
+from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
+from ..stages.schedules import ScheduleName
 from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
@@ -73,7 +75,10 @@ LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
-SCHEDULES_DIFFER = 1.2
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "auto")
+"""That which holds least, and the fastest that fits, fixed ones among them."""
+
+SCHEDULES_DIFFER = 1.5
 """How many times the fastest step one schedule of a pipeline may take before no other schedule of it is tried."""
 
 _GOOD_ENOUGH = 0.03
@@ -362,11 +367,9 @@ class Workbench:
         if layout.mode != "pipeline":
             yield layout, module
             return
-        schedules = (layout.schedule,) if layout.schedule is not None else ("1f1b", "eager-1f1b", "gpipe")
-        for schedule in schedules:
+        for schedule in (layout.schedule,) if layout.schedule is not None else SCHEDULES:
             made = module.clone()
-            for each in (SchedulePipelinePass(schedule), PlanTransfersPass()):
-                each.apply(self.ctx, made)
+            SchedulePipelinePass(schedule).apply(self.ctx, made)
             yield replace(layout, schedule=schedule), made
 
     def _judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
@@ -485,7 +488,7 @@ def decompositions() -> list[ModulePass]:
 
 
 def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
-    """The passes that make a program of a strategy, up to the schedule of a pipeline."""
+    """The passes that make a program of a strategy, up to the schedule of a pipeline, whose transfers are planned."""
     if layout.parts > 1:
         yield SplitBatchPass(layout.parts, AXIS, unrolled=layout.mode == "duplex")
     yield from (InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass())
@@ -494,3 +497,5 @@ def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
     elif layout.mode == "duplex":
         yield DuplexPass()
     yield from (OverlapPass(), JoinUpdatesPass())
+    if layout.mode == "pipeline":
+        yield from (SplitBackwardPass(), PlanTransfersPass())
