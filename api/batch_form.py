@@ -46,7 +46,7 @@ class BatchForm:
             return ""
         return LABELS if isinstance(self.example, Mapping) else str(len(self.example) - 1)
 
-    def shapes(self, call: str, batch: Any, *, of_model: bool = False) -> Shapes:
+    def shapes(self, call: str, batch: object, *, of_model: bool = False) -> Shapes:
         """
         The shapes of a batch.
 
@@ -84,7 +84,7 @@ class BatchForm:
         given: Any = batch
         return batch_items(given)
 
-    def _shape(self, call: str, name: str, item: Any, example: torch.Tensor) -> tuple[int, ...]:
+    def _shape(self, call: str, name: str, item: object, example: torch.Tensor) -> tuple[int, ...]:
         wanted = f"{example.dim()} dims, {example.dtype} (the example is {list(example.shape)})"
         if not isinstance(item, torch.Tensor):
             raise PlanError(f"{call} was given {type(item).__name__} as item {name!r}, expected a tensor of {wanted}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -35,7 +34,7 @@ def _holds_tensor(item: object) -> bool:
 @dataclass(frozen=True)
 class BatchValues:
     """
-    What every batch has to have.
+    The plain values that every batch has to have.
 
     Args:
         tensors: the names of items that are tensors.
@@ -43,7 +42,7 @@ class BatchValues:
     """
 
     tensors: frozenset[str]
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
     @classmethod
     def of(cls, batch: Batch) -> BatchValues:

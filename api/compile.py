@@ -40,6 +40,7 @@ from ..passes.check_order import CheckOrderPass
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
 from ..passes.decompose_mean import DecomposeMeanPass
+from ..passes.detach_factories import DetachFactoriesPass
 from ..passes.draw_independently import DrawIndependentlyPass
 from ..passes.errors import PassError
 from ..passes.fit_memory import FitMemoryPass
@@ -48,6 +49,7 @@ from ..passes.insert_frees import InsertFreesPass
 from ..passes.insert_resharding import InsertReshardingPass
 from ..passes.join_updates import JoinUpdatesPass
 from ..passes.make_batch_major import MakeBatchMajorPass
+from ..passes.mark_compiled import MarkCompiledPass
 from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
@@ -61,18 +63,22 @@ from ..passes.search_strategy import Algorithm, SearchStrategyPass
 from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
+from ..passes.sort_within_rows import SortWithinRowsPass
 from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
 from .files import PLANNED, UNDECIDED, swap_folder, text_digest
 from .plan_record import RECORD, PlanRecord
+from .plan_report import PeakReport, PlanReport
 from .training_step import LossScaling, TrainingStep
 
 BEGIN = Pipeline.of(
     DecomposeMeanPass(),
     DecomposeCrossEntropyPass(),
     MakeBatchMajorPass(),
+    SortWithinRowsPass(),
     CanonicalizePass(),
     CommonSubexpressionElimination(),
+    DetachFactoriesPass(),
     DeadCodeElimination(),
 )
 """What is run on every step that was imported, before anything is decided."""
@@ -93,11 +99,11 @@ def _unobserved(phase: str) -> None:
 @dataclass(frozen=True)
 class PlanOptions:
     """
-    What a user can ask of a plan.
+    The options of a plan.
 
     Args:
         algorithm: ``auto``, the default, is `search-plan`, which decides on everything; others are those of
-            `search-strategy`, on the cluster's own mesh with the batch whole. ``fixed`` where a preset is pinned.
+            `search-strategy`, on the cluster's own mesh without micro-batches. ``fixed`` where a preset is pinned.
         pins: a pin file, the name of a preset, or pins as TOML text.
         dtype: what every floating-point parameter, buffer and batch item becomes; None keeps each.
         gradients: whether the program also returns the gradients.
@@ -111,6 +117,7 @@ class PlanOptions:
         candidate: what `search-plan` makes again, in the place of a search: a file, the `plan.json` of another plan,
             say, or the JSON text of it.
         adapt: whether the candidate may be of another cluster, and is put on this one.
+        compile: whether the program will be run with its computation compiled, so that it is planned for that.
         processes: in how many processes `search-plan` tries candidates; the plan does not depend on it. They are
             forked, so one is right where a process group or a GPU is in use.
     """
@@ -131,6 +138,7 @@ class PlanOptions:
     budget: float | None = None
     candidate: str | None = None
     adapt: bool = False
+    compile: bool = False
     processes: int = 1
 
     def passes(self, cluster: Cluster) -> Pipeline:
@@ -140,8 +148,10 @@ class PlanOptions:
         Raises:
             PipelineError, PinError: the pipeline or the pins that were given cannot be read.
         """
+        marks = [MarkCompiledPass()] if self.compile else []
         if self.pipeline is not None:
             given = Pipeline.parse(self.pipeline) if isinstance(self.pipeline, str) else self.pipeline
+            given = Pipeline.of(marks, given)
             # The program needs to know what it may write over.
             decides = any(isinstance(each, ReuseBuffersPass) for each in given)
             return given if decides else Pipeline.of(given, ReuseBuffersPass())
@@ -149,6 +159,7 @@ class PlanOptions:
         keep = self.keep_activations if algorithm != "auto" else None
         made = Pipeline.of(
             [DrawIndependentlyPass()] if self.random == "independent" else [],
+            marks,
             BEGIN,
             RecomputePass() if keep is None else RecomputePass(keep),
             [AddPinsPass(str(self.pins))] if self.pins is not None else [],
@@ -179,10 +190,10 @@ class PlanOptions:
         )
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
-        """The passes that decide on a strategy and its ratios on the cluster's own mesh alone, with the batch whole."""
+        """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
         program = Pipeline.of(InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass(), OverlapPass())
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
-            # Other algorithms say what is wanted, and ratios find the limits of memory themselves.
+            # Other algorithms are chosen by name, and ratios find the limits of memory themselves.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []
             return Pipeline.of(search, program, fits, JoinUpdatesPass())
         if self.ratios in ("auto", "balanced"):
@@ -208,7 +219,7 @@ class CompiledStep:
 
     module: ModuleOp
     program: str
-    report: Mapping[str, Any]
+    report: PlanReport
     began: float
     undecided: ModuleOp | None = None
     texts: tuple[str, str | None] | None = field(default=None, repr=False)
@@ -239,7 +250,7 @@ class CompiledStep:
 def import_training_step(
     step: TrainingStep, *, dtype: torch.dtype | None = None, gradients: bool = False, probe: bool = True
 ) -> ModuleOp:
-    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be had."""
+    """The IR of a training step, with global shapes and no decisions; CaptureError says why it cannot be captured."""
     captured = capture_step(
         step.model,
         step.loss,
@@ -317,7 +328,7 @@ def lower(
         observe("emit")
         given = undecided[0] if undecided else None
 
-        def checked_report() -> dict[str, Any]:
+        def checked_report() -> PlanReport:
             if fault := first_fault(module):
                 hint = "run opt-tool --verify-each to see which"
                 raise PassError("plan", "invalid", f"{fault.message} ({hint})", fault.op)
@@ -353,9 +364,9 @@ def versions() -> dict[str, str]:
     return {**{name: version(name) for name in names}, "python": platform.python_version()}
 
 
-def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> dict[str, Any]:
+def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec: str | None) -> PlanReport:
     """
-    What `plan.json` says of a finished plan: times in seconds, sizes in bytes.
+    What `plan.json` holds of a finished plan: times in seconds, sizes in bytes.
 
     `chosen_candidate` is what makes the chosen plan again from `global.mlir`, and `runners_up` what makes the fastest
     of every other kind.
@@ -410,7 +421,7 @@ def report(module: ModuleOp, seconds: Mapping[str, float], name: str, step_spec:
     }
 
 
-def _peak_report(peak: MemoryPeak) -> dict[str, Any]:
+def _peak_report(peak: MemoryPeak) -> PeakReport:
     """Where memory is fullest: during which op, and what is held there, in bytes by what it is for and by value."""
     made = peak.op.results[0].name_hint if peak.op.results else None
     return {

@@ -1,4 +1,4 @@
-"""`step.evaluate` and `step.predict`: the forward pass of what is trained, spread as it is trained."""
+"""`step.evaluate` and `step.predict`: the forward pass of the model, with the shardings of training."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .variants import Variants
 @dataclass(frozen=True)
 class Evaluation:
     """
-    What a batch comes to, the same on every rank.
+    The loss and metrics of a batch, the same on every rank.
 
     Args:
         loss: a tensor of no dims.
-        metrics: by name, whole.
+        metrics: by name, the same on every rank.
     """
 
     loss: torch.Tensor
@@ -109,8 +109,8 @@ class _ModelOutput:
 
     def part(self, like: _ModelOutput) -> torch.Tensor:
         """
-        The rows that this rank has of another output, whole along all other dims; all of it where it has no rows. Every
-        rank must call this.
+        The rows that this rank has of another output, unsplit along all other dims; all of it where it has no rows.
+        Every rank must call this.
         """
         if not self.result.shape:
             return self.whole()

@@ -1,4 +1,4 @@
-"""The best plans of several kinds, and which of them is the fastest when it is run: predictions err."""
+"""Running the best plans of several kinds, to find the fastest: predictions have errors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..ir.cluster import Cluster
-from ..lowering.capture.calling import Batch, batch_items
 from ..lowering.codegen.load_program import load_text
 from ..passes.errors import PassError
+from ..passes.planning.records import CandidateRecord
 from ..runtime.agreement import of_all_ranks
+from ..runtime.batches import Batch, items_of
 from ..runtime.executor import Executor
 from ..runtime.faults import HERE
 from ..runtime.launch import load_step
 from ..runtime.spawn import run_ranks
 from ..runtime.stages import Stage, connect
 from .compile import CompiledStep, Observer, PlanOptions, import_training_step, lower
+from .plan_report import MeasuredReport, PlanReport
 from .training_step import TrainingStep
 
 MOST = 4
@@ -80,14 +81,14 @@ def compile_finalists(
     return found
 
 
-def _most_worthy(records: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+def _most_worthy(records: Sequence[CandidateRecord], most: int) -> list[CandidateRecord]:
     """The first records, and data parallelism instead of the last if it is not among them."""
     kept = list(records[: max(most, 0)])
     plain = next((each for each in records if _is_data_parallel(each)), None)
     return [*kept[: most - 1], plain] if kept and plain is not None and plain not in kept else kept
 
 
-def _is_data_parallel(record: Mapping[str, Any]) -> bool:
+def _is_data_parallel(record: CandidateRecord) -> bool:
     presets = [pin.get("preset") for pin in record["choice"]["pins"]]
     return record["mode"] == "whole" and presets == ["dp"]
 
@@ -105,7 +106,7 @@ def step_seconds(
     Programs take turns, and hold memory one at a time. Of each the fastest turn counts: what else the machine does
     makes steps slower only.
     """
-    items = batch_items(batch)
+    items = items_of(batch)
     loaded = [[Stage(*each) for each in load_text(text, "<a finalist>")] for text in programs]
     connected = [connect(stages, device) for stages in loaded]
     turns: list[list[float]] = [[] for _ in programs]
@@ -119,7 +120,7 @@ def step_seconds(
     return [min(seconds) for seconds in turns]
 
 
-def _turn(executor: Executor, items: Mapping[str, Any], device: torch.device) -> float:
+def _turn(executor: Executor, items: Mapping[str, object], device: torch.device) -> float:
     """The mean seconds of a step among several, on the slowest rank."""
     executor.step(items)
     once = _timed(executor, items, device, WARM_STEPS)
@@ -127,7 +128,7 @@ def _turn(executor: Executor, items: Mapping[str, Any], device: torch.device) ->
     return _timed(executor, items, device, count)
 
 
-def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, count: int) -> float:
+def _timed(executor: Executor, items: Mapping[str, object], device: torch.device, count: int) -> float:
     """The mean seconds of some steps, on the slowest rank."""
     if dist.is_initialized():
         HERE.wait("the comparison of plans", dist.barrier)
@@ -139,9 +140,9 @@ def _timed(executor: Executor, items: Mapping[str, Any], device: torch.device, c
     return max(of_all_ranks((time.perf_counter() - begun) / count))
 
 
-def fastest(reports: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> tuple[int, dict[str, Any]]:
+def fastest(reports: Sequence[PlanReport], seconds: Sequence[float]) -> tuple[int, PlanReport]:
     """Which plan took the least, and its report with what each of them took."""
-    measured = [
+    measured: list[MeasuredReport] = [
         {"plan": report["chosen"], "predicted_step_s": report["predicted_step_s"], "measured_step_s": spent}
         for report, spent in zip(reports, seconds, strict=True)
     ]

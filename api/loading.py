@@ -109,6 +109,6 @@ class _Collate:
     of_samples: Callable[[list[Any]], Any]
     is_own: bool
 
-    def __call__(self, samples: list[Any]) -> Any:
+    def __call__(self, samples: list[object]) -> object:
         made: Any = self.of_samples(samples) if samples else no_rows(self.plan)
         return LocalRows(batch_items(made)) if self.is_own else made

@@ -1,5 +1,5 @@
 """
-A module whose training a step has taken over cannot be used as if it held the trained weights.
+A guard on a module that a step trains: its own weights are not the trained ones.
 
 The step keeps parts of its own of all parameters and buffers, so what the module holds is what they were at first. A
 guarded module says so, and what to do, wherever its weights are read or called for.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ class StaleModuleError(RuntimeError):
 @dataclass
 class Guard:
     """
-    What the modules of one model ask before they are used.
+    Decides whether the modules of one model may be used.
 
     Args:
         name: of the model, for messages.
@@ -106,7 +106,7 @@ _CHANGES = ("register_parameter", "register_buffer", "add_module", "register_mod
 
 
 class _Guarded(nn.Module):
-    """What is asked first in a guarded module; the methods of `_USES` ask too."""
+    """A guarded module, which asks the guard first; so do the methods of `_USES`."""
 
     def _shardwright_check(self, what: str) -> None:
         found = self.__dict__.get(_GUARD)
@@ -124,17 +124,17 @@ class _Guarded(nn.Module):
             _check_change(self, name)
         super().__setattr__(name, value)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         self._shardwright_check("a copy")
         kind = type(self).__mro__[2]
         state = {name: value for name, value in self.__dict__.items() if name != _GUARD}
         return _remade, (kind, state)
 
 
-def _asking(name: str, what: str) -> Callable[..., Any]:
+def _asking(name: str, what: str) -> Callable[..., object]:
     """A method that asks the guard, and then does what it did."""
 
-    def method(self: _Guarded, *args: Any, **kwargs: Any) -> Any:
+    def method(self: _Guarded, *args: object, **kwargs: object) -> object:
         self._shardwright_check(what)
         return getattr(super(_Guarded, self), name)(*args, **kwargs)
 
@@ -142,10 +142,10 @@ def _asking(name: str, what: str) -> Callable[..., Any]:
     return method
 
 
-def _asking_of_change(method_name: str) -> Callable[..., Any]:
+def _asking_of_change(method_name: str) -> Callable[..., object]:
     """The same, of a change."""
 
-    def method(self: _Guarded, name: str, *args: Any, **kwargs: Any) -> Any:
+    def method(self: _Guarded, name: str, *args: object, **kwargs: object) -> object:
         if method_name != "__delattr__" or _is_registered(self, name):
             _check_change(self, name)
         return getattr(super(_Guarded, self), method_name)(name, *args, **kwargs)
@@ -171,7 +171,7 @@ for _name in _CHANGES:
     setattr(_Guarded, _name, _asking_of_change(_name))
 
 
-def _remade(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+def _remade(kind: type[nn.Module], state: dict[str, object]) -> nn.Module:
     """A module that is not guarded, of what a guarded one holds."""
     made = kind.__new__(kind)
     made.__dict__.update(state)

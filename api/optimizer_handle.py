@@ -1,9 +1,9 @@
-"""`step.optimizer`: what learning-rate schedulers of torch, and loops that set the rate, take for an optimizer."""
+"""`step.optimizer`: an optimizer for torch's learning-rate schedulers and for loops that set the rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -24,7 +24,7 @@ class OptimizerHandle(torch.optim.Optimizer):
         groups: by group of parameters its settings, ``lr`` among them.
     """
 
-    def __init__(self, groups: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, groups: Sequence[Mapping[str, object]]) -> None:
         self._stands_for_step = False
         self._fixed = [{name: value for name, value in group.items() if name != RATE} for group in groups]
         super().__init__([{"params": [torch.zeros(())], **group} for group in groups], dict(groups[0]))
@@ -55,7 +55,7 @@ class OptimizerHandle(torch.optim.Optimizer):
         finally:
             self._stands_for_step = False
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], object] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Nothing: the step updates the parameters. PlanError where somebody else calls it."""
         if not self._stands_for_step:
             raise PlanError(f"step.optimizer.step() was called: {OPTIMIZER_STEP.instead}")
@@ -67,11 +67,11 @@ class OptimizerHandle(torch.optim.Optimizer):
         """PlanError: the optimizer's state is the step's."""
         raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
 
-    def load_state_dict(self, state_dict: Any) -> NoReturn:
+    def load_state_dict(self, state_dict: object) -> NoReturn:
         """PlanError: the optimizer's state is the step's."""
         raise PlanError(f"step.optimizer has no state of its own; {OPTIMIZER_STATE.instead}")
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """PlanError: which parameters are trained was decided by the plan."""
         if getattr(self, "_is_made", False):
             raise PlanError("step.optimizer cannot get another parameter group: call parallelize again")

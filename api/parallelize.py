@@ -8,11 +8,11 @@ import multiprocessing.util
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from ..ir.cluster_file import find_cluster
 from ..ir.mesh import Mesh
 from ..ir.not_supported import AUTOCAST, HALF, ON_META
 from ..ir.submesh import on_mesh
-from ..lowering.capture.calling import Batch, Precision, ReduceDtype
+from ..lowering.capture.calling import Batch, LossFunction, MakeOptimizer, MetricsFunction, Precision, ReduceDtype
 from ..passes.planning.homes import Homes
 from ..runtime.agreement import LOG, from_rank_0, share_random_state, share_weights, verify_alike, verify_replicas
 from ..runtime.ending import report_errors_once, watch_job
@@ -45,14 +45,15 @@ from .earlier_plan import EarlierPlan
 from .finalists import MOST, compile_finalists, fastest, step_seconds
 from .plan_log import log_plan
 from .plan_record import PlanRecord
+from .plan_report import PlanReport
 from .training_step import LossScaling, TrainingStep
 from .variants import Connections, Planner, Variants
 
 
 def parallelize(
     model: nn.Module | Callable[[], nn.Module],
-    loss: Callable[[Any, Any], torch.Tensor] | None,
-    optimizer: Callable[[Any], torch.optim.Optimizer],
+    loss: LossFunction | None,
+    optimizer: MakeOptimizer,
     example_batch: Batch,
     cluster: str | Path | Cluster | DeviceMesh = "auto",
     *,
@@ -73,7 +74,7 @@ def parallelize(
     measure: int | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
-    metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None,
+    metrics: MetricsFunction | None = None,
     precision: Precision | None = None,
     reduce_dtype: ReduceDtype | None = None,
     loss_scaling: LossScaling | None = None,
@@ -126,7 +127,8 @@ def parallelize(
         replan_from: a folder of checkpoints, or one of `shardwright plan`. A plan in it is adapted to the present
             devices, so that little state has to move; the search runs only if no such plan fits or satisfies the
             other options. It loads no state; `resume` of the step does.
-        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step.
+        compile: whether the computation between collectives is compiled, as by `torch.compile`; in the first step. The
+            plan reckons with it: chains of ops that go over elements cost what one kernel does.
 
     Raises:
         PlanError: the cluster has another number of devices than the job has ranks, planning failed, the ranks were
@@ -136,12 +138,34 @@ def parallelize(
     # First, so that one rank reports whatever is wrong.
     device = _join_job(_name_of(model), faults)
     verify_on_nan(on_nan)
-    kept: dict[str, Any] = {"precision": precision, "reduce_dtype": reduce_dtype, "loss_scaling": loss_scaling}
-    kept |= {"skip_non_finite": on_nan == "skip"}
-    step = TrainingStep(model, loss, optimizer, example_batch, clip_norm, clip_value, metrics, **kept)
-    decided: dict[str, Any] = {"mesh": mesh, "stages": stages, "micro_batches": micro_batches, "duplex": duplex}
-    decided |= {"keep_activations": keep_activations, "budget": budget}
-    options = PlanOptions(algorithm, pins, dtype, pipeline=pipeline, ratios=ratios, random=random, **decided)
+    step = TrainingStep(
+        model,
+        loss,
+        optimizer,
+        example_batch,
+        clip_norm,
+        clip_value,
+        metrics,
+        precision=precision,
+        reduce_dtype=reduce_dtype,
+        loss_scaling=loss_scaling,
+        skip_non_finite=on_nan == "skip",
+    )
+    options = PlanOptions(
+        algorithm,
+        pins,
+        dtype,
+        pipeline=pipeline,
+        ratios=ratios,
+        random=random,
+        compile=compile,
+        mesh=mesh,
+        stages=stages,
+        micro_batches=micro_batches,
+        duplex=duplex,
+        keep_activations=keep_activations,
+        budget=budget,
+    )
     begun = Path(replan_from) if replan_from is not None else None
     connections = Connections(device, compiles=compile)
     made = _parallelized(step, connections, cluster, options, seed, compared, measure, on_nan, begun)
@@ -253,7 +277,7 @@ def _random_numbers_kept(device: torch.device, *, enabled: bool = True) -> Abstr
 
 @dataclass(frozen=True)
 class _Asked:
-    """What rank 0 is to plan."""
+    """The arguments of planning, on rank 0."""
 
     step: TrainingStep
     cluster: str | Path | Cluster
@@ -295,7 +319,10 @@ def _join_job(name: str, faults: FaultBounds) -> torch.device:
     return device_of_group()
 
 
-def _at_end(function: Callable[[Any], None], argument: object) -> None:
+Ended = TypeVar("Ended")
+
+
+def _at_end(function: Callable[[Ended], None], argument: Ended) -> None:
     """Call a function at the end of this process, which multiprocessing may have started: then Python does not."""
     if multiprocessing.parent_process() is None:
         atexit.register(function, argument)
@@ -338,13 +365,13 @@ def _fitted(cluster: Cluster, world: int) -> Cluster:
     return cluster
 
 
-_Planned: TypeAlias = "list[tuple[str, Mapping[str, Any]]]"
+_Planned: TypeAlias = "list[tuple[str, PlanReport]]"
 """Programs and their reports."""
 
 
 def _fastest(
     plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None
-) -> tuple[int, Mapping[str, Any]]:
+) -> tuple[int, PlanReport]:
     """Which program runs fastest on the ranks of this job, and its report; every rank must call this."""
     if len(plans) == 1:
         return 0, plans[0][1]
@@ -381,4 +408,4 @@ def _outcome(asked: _Asked, world: int, modules: list[ModuleOp]) -> _Planned | P
         failure.__cause__ = error
         return failure
     modules += [each.module for each in compiled]
-    return [(each.program, dict(each.report)) for each in compiled]
+    return [(each.program, each.report) for each in compiled]

@@ -1,18 +1,18 @@
-"""What `parallelize` tells the logger ``shardwright`` of a plan, on rank 0."""
+"""What `parallelize` logs of a plan, to the logger ``shardwright`` on rank 0."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..ir.units import bytes_text, seconds_text
 from ..runtime.plan import Plan
+from .plan_report import PlanReport
 
 LOG = logging.getLogger("shardwright")
 
 
-def log_plan(report: Mapping[str, Any], plans: Sequence[Plan], seconds: float) -> None:
+def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     """
     What was planned, at level INFO; candidates and the seconds of passes at DEBUG; a plan that splits nothing warns.
 

@@ -1,4 +1,4 @@
-"""What planning again has to know of a plan: how it was made, on which cluster, and where the state of its step is."""
+"""The record of a plan for `replan`: how it was made, for which cluster, and where the state of its step is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ..ir.cluster import Cluster
 from ..ir.cluster_file import cluster_toml, parse_cluster
 from ..ir.state_moves import Box, SpreadState
 from ..ir.text_file import read_text
-from ..passes.planning.records import Chosen
+from ..passes.planning.records import CandidateRecord, Chosen
 from ..passes.step.step_view import cluster_of_module
+from .plan_report import PlanReport
 from .state_placement import state_placement
 
 RECORD = "replan.json"
@@ -27,7 +28,7 @@ _VERSION = 1
 @dataclass(frozen=True)
 class PlanRecord:
     """
-    A plan as planning again begins from it.
+    A plan that `replan` begins from.
 
     Args:
         name: of the program.
@@ -40,14 +41,14 @@ class PlanRecord:
 
     name: str
     step: str | None
-    candidate: Mapping[str, Any] | None
+    candidate: CandidateRecord | None
     cluster: Cluster
     state: Sequence[SpreadState]
     adapted: bool = False
 
     @staticmethod
-    def of(module: ModuleOp, report: Mapping[str, Any]) -> PlanRecord:
-        """That of a planned module and what `plan.json` says of it."""
+    def of(module: ModuleOp, report: PlanReport) -> PlanRecord:
+        """That of a planned module and its report, `plan.json`."""
         chosen = report.get("chosen_candidate")
         found = cluster_of_module(module)
         adapted = bool(report.get("replan", {}).get("adapted", False))

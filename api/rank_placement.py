@@ -1,4 +1,4 @@
-"""Which process of an old plan takes which rank of a new one, so that the least state is moved."""
+"""Assigning the processes of an old plan to the ranks of a new one, so that the least state is moved."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +23,7 @@ from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.reuse_buffers import ReuseBuffersPass
 from ..passes.search.constraints import strip_pins
 from ..passes.search_plan import SearchPlanPass
-from ..passes.strip_resharding import StripReshardingPass
+from ..passes.strip_resharding import strip_decisions
 from .compile import CompiledStep, PlanOptions, lower
 from .plan_record import PlanRecord
 from .rank_placement import best_ranks, exchangeable, kept_bytes
@@ -50,7 +49,8 @@ def replanned(module: ModuleOp, cluster: Cluster, options: PlanOptions = PlanOpt
     add_cluster(found, cluster)
     if options.pins is not None:
         strip_pins(found)
-    run_pipeline(Context(), found, Pipeline.of(StripReshardingPass(), options.passes(cluster)))
+    strip_decisions(found)
+    run_pipeline(Context(), found, options.passes(cluster))
     return found
 
 
@@ -75,8 +75,8 @@ class Transition:
     state: int
     least: int
 
-    def report(self) -> dict[str, Any]:
-        """What `plan.json` says of it: sizes in bytes."""
+    def report(self) -> dict[str, object]:
+        """Its entries in `plan.json`: sizes in bytes."""
         moves = self.moves
         lost = [{"value": name, "rank": rank, "box": [list(dim) for dim in box]} for name, rank, box in moves.lost]
         return {

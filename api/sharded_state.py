@@ -1,8 +1,9 @@
 """
-Parameters and optimizer states as other tools of PyTorch take them: a `DTensor` where one can say how a value is split.
+Parameters and optimizer states for other tools of PyTorch: `DTensor`s, where the split can be expressed.
 
 A DTensor splits a dim into parts of one size, by the axes of its mesh in their order. A value that is split otherwise
-(shares of several sizes, axes in another order) is a `LocalShard`: the local part, and where it lies in the whole.
+(shares of several sizes, axes in another order) is a `LocalShard`: the local part, and where it lies in the full
+tensor.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Sharded: TypeAlias = "torch.Tensor | LocalShard"
 
 
 def placements_of(value: SpreadTensor, mesh: Mesh) -> tuple[Placement, ...] | None:
-    """What a DTensor says of a value, by axis of the mesh; None where it cannot say it."""
+    """The placements of a value as a DTensor, by axis of the mesh; None where DTensor has none for it."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     found: dict[str, Placement] = {}
@@ -109,7 +110,7 @@ class ShardedState:
             rates: the learning rates of the groups; by default those that the optimizer was made with.
         """
         plan = self._executor.plan
-        state: dict[str, dict[str, Any]] = {}
+        state: dict[str, dict[str, object]] = {}
         for value in plan.inputs:
             if value.role == "state" and value.name:
                 state.setdefault(value.name, {})[value.state] = self.sharded(value)
@@ -132,7 +133,7 @@ class ShardedState:
 
     def load_weights(self, state: Mapping[str, Sharded]) -> None:
         """
-        Take parameters and persistent buffers from whole tensors, or from what `weights` gives.
+        Take parameters and persistent buffers from full tensors, or from what `weights` gives.
 
         Raises:
             PlanError: one is missing, of another shape, or unknown, or ranks were given different ones; then nothing

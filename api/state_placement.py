@@ -1,4 +1,4 @@
-"""Where a plan has the values that live from step to step: which part of each is on which rank."""
+"""The placement of parameters, states and buffers in a plan: which part of each is on which rank."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class StepState:
         Take over the states of the optimizer and the learning rates.
 
         Args:
-            state: what `optimizer_state_dict` gives, with whole tensors or sharded ones; or the `state_dict()` of an
+            state: what `optimizer_state_dict` gives, with full tensors or sharded ones; or the `state_dict()` of an
                 optimizer of torch with the same groups, that of one device, say, the same on all ranks.
 
         Raises:
@@ -177,7 +177,7 @@ class StepState:
 
     def load(self, folder: str | Path, *, optimizer: bool = True) -> Restored:
         """
-        Take over the newest whole checkpoint in a folder, of any plan on any number of ranks.
+        Take over the newest intact checkpoint in a folder, of any plan on any number of ranks.
 
         What `save` lists is as it was, learning rates and positions of loaders too, in the order in which they were
         made, now or later.
@@ -190,7 +190,7 @@ class StepState:
             The number of steps, and what was given to `save` besides.
 
         Raises:
-            CheckpointError: none is whole, or it is of another model or optimizer; then nothing was changed.
+            CheckpointError: none is intact, or it is of another model or optimizer; then nothing was changed.
         """
         if (found := self.resume(folder, optimizer=optimizer)) is None:
             raise CheckpointError(f"{folder} has no checkpoint; step.save(folder) writes one")
@@ -213,7 +213,7 @@ class StepState:
 
     def gather(self, name: str) -> torch.Tensor:
         """
-        A parameter or buffer, whole.
+        A parameter or buffer, as a full tensor.
 
         Raises:
             KeyError: the plan has none of that name.

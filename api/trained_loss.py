@@ -1,8 +1,8 @@
-"""The loss of a step: a number to look at, whose `backward()` says that it has been done."""
+"""The loss of a step: a number, whose `backward()` is an error that says backward has been done."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -18,9 +18,9 @@ def trained_loss(loss: torch.Tensor) -> torch.Tensor:
 
 class _Trained(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, loss: torch.Tensor) -> torch.Tensor:
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:
+    def backward(ctx: object, *gradients: torch.Tensor) -> NoReturn:
         raise PlanError(f"backward() of the loss of a step was called; {BACKWARD.instead}")

@@ -1,5 +1,5 @@
 """
-`TrainingStep`: what a user hands to the compiler, and nothing else.
+`TrainingStep`: the model, loss, optimizer and example batch that a user gives to the compiler.
 
 A step says how one device would train: a model, a loss, an optimizer and one example batch at its
 global size. It says nothing about a cluster.
@@ -7,9 +7,8 @@ global size. It says nothing about a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +20,9 @@ from ..lowering.capture.calling import (
     PRECISIONS,
     REDUCE_DTYPES,
     Batch,
+    LossFunction,
+    MakeOptimizer,
+    MetricsFunction,
     Precision,
     ReduceDtype,
     batch_items,
@@ -93,12 +95,12 @@ class TrainingStep:
     """
 
     model: nn.Module | Callable[[], nn.Module]
-    loss: Callable[[Any, Any], torch.Tensor] | None
-    optimizer: Callable[[Any], torch.optim.Optimizer]
+    loss: LossFunction | None
+    optimizer: MakeOptimizer
     batch: Batch
     clip_norm: float | None = None
     clip_value: float | None = None
-    metrics: Callable[[Any, Any], Mapping[str, torch.Tensor]] | None = None
+    metrics: MetricsFunction | None = None
     precision: Precision | None = None
     reduce_dtype: ReduceDtype | None = None
     loss_scaling: LossScaling | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -25,6 +26,7 @@ from ..passes.planning.homes import Homes
 from ..passes.verification import first_fault
 from ..runtime.agreement import from_rank_0, verify_alike
 from ..runtime.batches import LocalRows
+from ..runtime.communicator import Communicator
 from ..runtime.compiled.load import compiled_stages, verify_usable
 from ..runtime.executor import Executor, RankProgram
 from ..runtime.groups import Handles
@@ -93,7 +95,7 @@ class Planner:
 @dataclass
 class Connections:
     """
-    What the programs of a job share.
+    The connections that the programs of a job share.
 
     Args:
         compiles: whether their computation between collectives is compiled.
@@ -103,7 +105,7 @@ class Connections:
 
     device: torch.device
     compiles: bool = False
-    handles: Handles = field(default_factory=dict[tuple[int, ...], Any])
+    handles: Handles = field(default_factory=dict[tuple[int, ...], dist.ProcessGroup | None])
     lines: Lines | None = None
 
     def verify(self) -> None:
@@ -116,7 +118,7 @@ class Connections:
         stages = [Stage(*each) for each in load_text(text, name)]
         return compiled_stages(stages, text, self.device) if self.compiles else stages
 
-    def connect(self, stages: Sequence[Stage], *, checked: bool = False) -> Any:
+    def connect(self, stages: Sequence[Stage], *, checked: bool = False) -> Communicator:
         """The communicator of a program, `checked` or not; every rank must call this."""
         if len(stages) > 1 and self.lines is None:
             self.lines = Lines()
@@ -139,9 +141,9 @@ class Variants:
     connections: Connections
     planner: Planner | None
     most: int = MOST
-    opened: Callable[[], AbstractContextManager[Any]] = nullcontext
+    opened: Callable[[], AbstractContextManager[object]] = nullcontext
     declared: dict[Shapes, RankProgram] = field(default_factory=dict[Any, RankProgram], init=False)
-    _forward: dict[Any, tuple[RankProgram, OutputForm | None]] = field(default_factory=dict[Any, Any], init=False)
+    _forward: dict[object, tuple[RankProgram, OutputForm | None]] = field(default_factory=dict[Any, Any], init=False)
 
     def declare(self, batch: Batch) -> None:
         """Plan the step for a batch of another shape."""

@@ -2,7 +2,8 @@
 Emulated clusters on one Linux machine: a network namespace per host, with limited links, and slowed processes.
 
 Every namespace has one address on a bridge of its own; what it sends is limited to a rate by a token bucket
-(`tc tbf`). Traffic never leaves these namespaces. Needs root, iproute2 and, to slow a process, the cpu cgroup.
+(`tc tbf`), and what it receives too where that is asked for. Traffic never leaves these namespaces. Needs root,
+iproute2 and, to slow a process, the cpu cgroup.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-_SWITCH, _BRIDGE = "swbench", "swbr0"
+_OWN = f"sw{os.getpid()}"
+"""What the names of this process's namespaces and cgroups begin with: several benchmarks may run at a time."""
+
+_SWITCH, _BRIDGE = f"{_OWN}switch", "swbr0"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
 _PERIOD = 10_000
 """Microseconds: short, so that a slowed process is slow evenly."""
@@ -31,31 +35,36 @@ def require() -> None:
         raise Unavailable("emulated links need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         raise Unavailable(f"emulated links need iproute2; missing: {', '.join(missing)}")
-    probe = subprocess.run(["ip", "netns", "add", "swprobe"], capture_output=True, text=True)
+    probe = subprocess.run(["ip", "netns", "add", f"{_OWN}probe"], capture_output=True, text=True)
     if probe.returncode != 0:
         raise Unavailable(f"this kernel cannot create network namespaces: {probe.stderr.strip()}")
-    _run("ip netns del swprobe")
+    _run(f"ip netns del {_OWN}probe")
 
 
 @contextmanager
-def hosts(rates: Sequence[str | None], burst: str = "256kb") -> Generator[list[str], None, None]:
+def hosts(
+    rates: Sequence[str | None], burst: str = "256kb", *, receiving: bool = False
+) -> Generator[list[str], None, None]:
     """
     One namespace per rate (`200mbit`; None: not limited), of which the names are given; all gone afterwards.
 
     Args:
         burst: how much a host may send at once after a pause, before the rate holds.
+        receiving: whether a host receives no faster than it sends.
 
     Raises:
         Unavailable: see `require`.
     """
     require()
-    names = [f"swhost{index}" for index in range(len(rates))]
+    names = [f"{_OWN}host{index}" for index in range(len(rates))]
     _remove(names)
     try:
         _run(f"ip netns add {_SWITCH}", f"ip -n {_SWITCH} link add {_BRIDGE} type bridge")
         _run(f"ip -n {_SWITCH} link set {_BRIDGE} up")
         for index, (name, rate) in enumerate(zip(names, rates, strict=True)):
             _host(index, name, rate, burst)
+            if receiving and rate is not None:
+                _run(f"ip netns exec {_SWITCH} {_limited(f'swport{index}', rate, burst)}")
         yield names
     finally:
         _remove(names)
@@ -101,7 +110,7 @@ def launch(
             process.kill()
             process.wait()
         for rank in range(len(names)):
-            if (group := _CGROUP / f"swbench{rank}").exists():
+            if (group := _CGROUP / f"{_OWN}rank{rank}").exists():
                 group.rmdir()
 
 
@@ -110,7 +119,7 @@ def _slow(rank: int, pid: int, share: float | None) -> None:
         return
     if not (_CGROUP / "cgroup.procs").exists():
         raise Unavailable(f"slowing a rank needs the cpu cgroup at {_CGROUP}")
-    group = _CGROUP / f"swbench{rank}"
+    group = _CGROUP / f"{_OWN}rank{rank}"
     group.mkdir(exist_ok=True)
     (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
     (group / "cpu.cfs_quota_us").write_text(str(int(share * _PERIOD)))
@@ -129,7 +138,11 @@ def _host(index: int, name: str, rate: str | None, burst: str) -> None:
         f"ip -n {name} link set eth0 up",
     )
     if rate is not None:
-        _run(f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {rate} burst {burst} latency 50ms")
+        _run(f"ip netns exec {name} {_limited('eth0', rate, burst)}")
+
+
+def _limited(device: str, rate: str, burst: str) -> str:
+    return f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} latency 50ms"
 
 
 def _remove(names: Sequence[str]) -> None:

@@ -26,7 +26,15 @@ from shardwright.passes.analysis.durations import CollectiveWork, communication_
 from shardwright.passes.analysis.simulation.costs import OpCosts
 from shardwright.passes.analysis.simulation.network import TRANSFER, Traffic
 from shardwright.passes.analysis.simulation.places import Place, divided
-from shardwright.passes.analysis.simulation.programs import End, Instruction, Issue, Program, Span, programs_of
+from shardwright.passes.analysis.simulation.programs import (
+    End,
+    Instruction,
+    Issue,
+    Program,
+    Span,
+    writers_of,
+    written_programs,
+)
 from shardwright.passes.analysis.simulation.simulate import places_of
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
@@ -81,7 +89,7 @@ def outline_of(module: ModuleOp, func: FuncOp) -> Outline:
     if any(len(division.classes) > 1 for division in divisions):
         raise ValueError("the ranks of a stage differ; only the simulator can tell how long each takes")
     crossings: dict[Traffic, int] = {}
-    programs = zip(divisions, programs_of(func, divisions), strict=True)
+    programs = zip(divisions, written_programs(func, writers_of(func, divisions)), strict=True)
     stages = tuple(_Writer(division.place, crossings).stage(program) for division, program in programs)
     return Outline(stages, tuple(_crossing(each) for each in crossings))
 

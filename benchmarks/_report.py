@@ -57,6 +57,26 @@ def plot_bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[fl
     pyplot.close(figure)
 
 
+def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str) -> None:
+    """Write bars of all series side by side at each label to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(max(7, 0.8 * len(labels)), 4))
+    width = 0.8 / len(series)
+    for number, (title, heights) in enumerate(series.items()):
+        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(labels))]
+        axes.bar(places, heights, width, label=title)
+    axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
 def plot_intervals(
     name: str, labels: Sequence[str], middles: Sequence[float], bounds: Sequence[tuple[float, float]], *, xlabel: str
 ) -> None:

@@ -57,14 +57,14 @@ def without_checks() -> Generator[None, None, None]:
         yield
 
 
-def planned(name: str) -> tuple[DistributedStep, Any]:
-    """A data-parallel step on all ranks, whose batches are compared no more, and its batch."""
+def planned(name: str, pins: str = "dp") -> tuple[DistributedStep, Any]:
+    """A step on all ranks, data-parallel unless pinned otherwise, whose batches are compared no more, and its batch."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     step = STEPS[name]()
     cluster = on_mesh(find_cluster("local-4"), Mesh.of(gpu=int(os.environ["WORLD_SIZE"])))
     step = replace(step, model=step.build_model())
-    return sw.parallelize(step.model, step.loss, step.optimizer, step.batch, cluster, pins="dp", compared=0), step.batch
+    return sw.parallelize(step.model, step.loss, step.optimizer, step.batch, cluster, pins=pins, compared=0), step.batch
 
 
 def seconds_of(step: DistributedStep, batch: Any, steps: int, *, checked: bool) -> tuple[float, float]:

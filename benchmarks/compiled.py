@@ -1,12 +1,12 @@
 """
 Our plans with `compile=True` against DistributedDataParallel and FSDP2 (`fully_shard`) under `torch.compile`.
 
-    python benchmarks/compiled.py [--ranks 2 4] [--pairs 40] [--steps gpt2 vit vgg]
+    python benchmarks/compiled.py [--ranks 2 4] [--pairs 40] [--steps gpt2 vit vgg] [--cluster NAME|FILE]
 
 Four sides train the same model on the same batch in the same processes, step by step in turn, in random order: ours and
 the peer, compiled and not. The figure is the median of the paired ratios ours / theirs, both compiled, with a bootstrap
 interval of 95 %; beside it what compiling gains each. AdamW, float32, gloo. DDP is compiled as a whole, of FSDP2 each
-block is where the model has blocks.
+block is where the model has blocks. Our plans are for the machine as it is measured, see `parity.py`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from _report import interval, plot_intervals, publish
-from parity import PRESETS, STEPS, plan_text
+from parity import MEASURED, PRESETS, STEPS, cluster_of, plan_text, processor_seconds
 from torch import nn
 
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
 from shardwright.models.vit import ViTConfig, vit_step
@@ -90,8 +92,12 @@ def _with_fsdp2(model: nn.Module, compiles: bool) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
-def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, ...]]:
-    """Seconds of a step of each of `SIDES`, by turn."""
+Row = tuple[float, ...]
+"""Of a step of each of `SIDES`."""
+
+
+def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, Row]]:
+    """The seconds of each turn, by the clock and of this rank's processor."""
     torch.set_num_threads(1)
     step = _STEPS[step_name]()
     sides = [
@@ -103,24 +109,27 @@ def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float
     for side in sides * 4:
         side()
     order, generator = list(range(len(sides))), random.Random(0)
-    rows: list[tuple[float, ...]] = []
+    rows: list[tuple[Row, Row]] = []
     for _ in range(pairs):
         generator.shuffle(order)
-        seconds = [0.0] * len(sides)
+        seconds, used = [0.0] * len(sides), [0.0] * len(sides)
         for index in order:
             dist.barrier()
-            start = time.perf_counter()
+            start, before = time.perf_counter(), processor_seconds()
             sides[index]()
             dist.barrier()
-            seconds[index] = time.perf_counter() - start
-        rows.append(tuple(seconds))
+            seconds[index], used[index] = time.perf_counter() - start, processor_seconds() - before
+        rows.append((tuple(seconds), tuple(used)))
     return rows
 
 
-def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:
+def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str, Any]:
     """One row: our plan against one peer on one number of ranks."""
-    text = plan_text(_STEPS[step_name](), ranks, PRESETS[peer])
-    rows = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)[0]
+    ranks = cluster.mesh.device_count
+    text = plan_text(_STEPS[step_name](), cluster, PRESETS[peer], compiles=True)
+    by_rank = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)
+    rows = [seconds for seconds, _ in by_rank[0]]
+    used = [[sum(each) for each in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
     ratios = [ours / theirs for ours, theirs, _, _ in rows]
     low, high = interval(ratios)
     return {
@@ -133,6 +142,7 @@ def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]
         "ratio": statistics.median(ratios),
         "low": low,
         "high": high,
+        "cpu": statistics.median(row[0] / row[1] for row in used),
         "ours gains": statistics.median(plain / ours for ours, _, plain, _ in rows),
         "peer gains": statistics.median(plain / theirs for _, theirs, _, plain in rows),
     }
@@ -145,12 +155,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", nargs="+", choices=sorted(_STEPS), default=["gpt2", "vit", "vgg"])
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
+    parser.add_argument("--cluster", default=MEASURED, help="a shipped cluster or a file; by default, this machine")
     options = parser.parse_args()
-    chosen = ((step, ranks, peer) for ranks in options.ranks for step in options.steps for peer in options.peers)
+    chosen = product(options.ranks, options.steps, options.peers)
     rows: list[dict[str, Any]] = []
     command = f"python benchmarks/compiled.py --pairs {options.pairs}"
-    for case in chosen:
-        rows.append(compare(*case, options.pairs))
+    for ranks, step, peer in chosen:
+        rows.append(compare(step, cluster_of(ranks, options.cluster), peer, options.pairs))
         # After every row: compiling takes long, and a run may be cut short.
         publish("compiled", rows, command=command)
         labels = [f"{row['step']}: {row['ours']} / {row['peer']}, {row['ranks']} ranks" for row in rows]

@@ -1,11 +1,14 @@
 """
-Measured ratios on emulated links: duplex, pipeline schedules, and balanced shares, each beside its alternative.
+Measured ratios on emulated links: duplex, products in parts, schedules, and balanced shares, beside alternatives.
 
-    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex schedules shares]
+    sudo python benchmarks/emulated.py [--pairs 40] [--rate 200mbit] [--only duplex orders parts schedules shares ...]
+    sudo python benchmarks/emulated.py --sweep [RATE ...] [--pairs 20]
 
 Every host is a network namespace that sends no faster than RATE (`_netns`). The programs of one comparison live in
 the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
 median of the paired ratios to the first, with a bootstrap interval of 95 %. The first is there twice, as a control.
+With `--sweep` duplex is compared at several rates, on a cluster file with the FLOP/s of a matrix product that is timed
+first; `auto` is the side that the simulator says is the faster, and how it does beside the better one.
 Without root, iproute2 or network namespaces the script says so and ends.
 """
 
@@ -15,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -22,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import _netns
 from _report import interval, plot_intervals, publish
@@ -31,9 +35,13 @@ from shardwright.api.training_step import TrainingStep
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
 
+if TYPE_CHECKING:
+    from shardwright.api.compile import CompiledStep
+
 _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
     "gpt2": lambda: gpt2_step(_GPT2, batch=16, length=64),
+    "rows": lambda: mlp_step((256, 256, 256, 256), batch=4096),
     "mlp": lambda: mlp_step((256, 512, 512, 64), batch=8192),
 }
 _HEAD = "decompose-mean,canonicalize,cse,dce"
@@ -51,6 +59,8 @@ class Comparison:
         pipelines: by name the passes; the first is what others are compared with.
         shares: by rank, the share of a core that it gets.
         speeds: by rank, its FLOP/s in the cluster that is planned for, as a share of the others'.
+        fragment: seconds that every fragment of a pipeline takes at least, by sleeping: a device of its own that is not
+            slowed by what else runs on this machine.
     """
 
     step: str
@@ -58,10 +68,11 @@ class Comparison:
     ranks: int = 2
     shares: Mapping[int, float] = field(default_factory=dict[int, float])
     speeds: Sequence[float] = (1.0, 1.0)
+    fragment: float = 0.0
 
 
-def _pipeline(schedule: str) -> str:
-    stages = f"{_HEAD},partition-stages{{stages=2}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
+def _pipeline(schedule: str, count: int = 2) -> str:
+    stages = f"{_HEAD},partition-stages{{stages={count}}},search-strategy,split-batch{{parts=8}},{_FLAT},overlap"
     return f"{stages},schedule-pipeline{{schedule={schedule}}},plan-transfers,{_TAIL}"
 
 
@@ -73,7 +84,34 @@ COMPARISONS: dict[str, Comparison] = {
             "duplex": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts=2}},{_FLAT},duplex,overlap,{_TAIL}",
         },
     ),
+    "orders": Comparison(
+        "gpt2",
+        {
+            "no duplex": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            **{
+                f"duplex, {parts} parts, {order}": f"{_HEAD},{_TENSOR_PARALLEL},split-batch{{parts={parts}}},{_FLAT},"
+                f"duplex{{order={order}}},overlap,{_TAIL}"
+                for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
+            },
+        },
+    ),
+    "parts": Comparison(
+        "gpt2",
+        {
+            "whole products": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},overlap,{_TAIL}",
+            "in 2 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=2}},overlap,{_TAIL}",
+            "in 4 parts": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives{{parts=4}},overlap,{_TAIL}",
+            "by cost": f"{_HEAD},{_TENSOR_PARALLEL},{_FLAT},chunk-collectives,overlap,{_TAIL}",
+        },
+    ),
     "schedules": Comparison("gpt2", {name: _pipeline(name) for name in ("gpipe", "1f1b", "eager-1f1b")}),
+    "three stages": Comparison(
+        "rows",
+        {name: _pipeline(name, 3) for name in ("1f1b", "eager-1f1b", "zero-bubble")},
+        ranks=3,
+        speeds=(1.0, 1.0, 1.0),
+        fragment=0.08,
+    ),
     "shares": Comparison(
         "mlp",
         {
@@ -86,25 +124,31 @@ COMPARISONS: dict[str, Comparison] = {
 }
 
 
-def programs(comparison: Comparison, rate: str) -> dict[str, str]:
-    """The text of every program, planned for the cluster that is emulated."""
+FLOPS = 25e9
+"""Of a core, where nothing is measured."""
+
+SWEEP = ("25mbit", "50mbit", "100mbit", "150mbit", "200mbit", "300mbit", "400mbit", "800mbit")
+
+
+def plans(comparison: Comparison, rate: str, flops: float = FLOPS) -> dict[str, CompiledStep]:
+    """Every program, planned for the cluster that is emulated."""
     from shardwright.api.compile import PlanOptions, compile_step
     from shardwright.ir.cluster_file import parse_cluster
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
     places = "".join(
-        f'[device.d{i}]\nflops = {{ float32 = {25e9 * speed} }}\nmemory_bandwidth = {5e9 * speed}\nmemory = "4GiB"\n'
-        f'launch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
+        f'[device.d{i}]\nflops = {{ float32 = {flops * speed} }}\nmemory_bandwidth = {flops / 5 * speed}\n'
+        f'memory = "4GiB"\nlaunch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
         for i, speed in enumerate(comparison.speeds)
     )
     text = f'version = 1\nname = "emulated"\nmesh = ["gpu={comparison.ranks}"]\n'
     link = f"[link.gpu]\nlatency = 5e-4\nbandwidth = {1 / beta}\n"
     cluster = parse_cluster(text + places + link, "emulated")
     step = STEPS[comparison.step]()
-    found: dict[str, str] = {}
-    for name, passes in comparison.pipelines.items():
-        found[name] = compile_step(step, cluster, PlanOptions(pipeline=passes), name=name).program
-    return found
+    return {
+        name: compile_step(step, cluster, PlanOptions(pipeline=passes), name=name)
+        for name, passes in comparison.pipelines.items()
+    }
 
 
 def worker(folder: Path) -> None:
@@ -124,6 +168,8 @@ def worker(folder: Path) -> None:
     sides: list[Executor] = []
     for name, text in asked["programs"]:
         stages = [Stage(*each) for each in load_text(text, name)]
+        if asked["fragment"]:
+            _lengthen(stages, asked["fragment"])
         sides.append(Executor(stages, connect(stages, torch.device("cpu"))))
         sides[-1].initialize(step.model, 0)
     generator, rows = random.Random(0), list[list[float]]()
@@ -144,20 +190,90 @@ def worker(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def _lengthen(stages: Sequence[Any], seconds: float) -> None:
+    """Have every fragment of a program take so long at least."""
+    names = stages[0].step.__globals__
+    for name, function in list(names.items()):
+        if re.fullmatch(r"(forward|backward|weights)\d+", name):
+
+            def longer(*given: Any, run: Callable[..., Any] = function) -> Any:
+                start = time.perf_counter()
+                found = run(*given)
+                time.sleep(max(0.0, seconds - (time.perf_counter() - start)))
+                return found
+
+            names[name] = longer
+
+
 def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
     """A row per program of one comparison."""
     comparison = COMPARISONS[name]
-    with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * comparison.ranks) as names:
-        folder = Path(made)
-        texts = programs(comparison, rate)
-        first = next(iter(texts))
-        listed = [(first, texts[first]), *texts.items()]
-        asked = {"step": comparison.step, "programs": listed, "pairs": pairs}
+    titles, rows = seconds(comparison, rate, pairs, plans(comparison, rate))
+    return [_row(name, rate, rows, index, title) for index, title in enumerate(titles) if index]
+
+
+def seconds(
+    comparison: Comparison, rate: str, pairs: int, made: Mapping[str, CompiledStep]
+) -> tuple[list[str], list[list[float]]]:
+    """The programs, the first of them twice, and by pair the seconds of a step of each."""
+    with tempfile.TemporaryDirectory() as place, _netns.hosts([rate] * comparison.ranks) as names:
+        folder = Path(place)
+        texts = [(name, each.program) for name, each in made.items()]
+        listed = [texts[0], *texts]
+        asked = {"step": comparison.step, "programs": listed, "pairs": pairs, "fragment": comparison.fragment}
         (folder / "asked.json").write_text(json.dumps(asked))
-        arguments = [os.fspath(Path(__file__).resolve()), "--worker", made]
+        arguments = [os.fspath(Path(__file__).resolve()), "--worker", place]
         _netns.launch(names, arguments, shares=comparison.shares)
-        rows = json.loads((folder / "seconds.json").read_text())
-    return [_row(name, rate, rows, index, title) for index, (title, _) in enumerate(listed) if index]
+        return [title for title, _ in listed], json.loads((folder / "seconds.json").read_text())
+
+
+def matrix_flops(width: int = 1024, times: int = 7) -> float:
+    """The FLOP/s of one core, by the median of some products of matrices."""
+    import torch
+
+    torch.set_num_threads(1)
+    matrix = torch.randn(width, width)
+    took: list[float] = []
+    for _ in range(times):
+        start = time.perf_counter()
+        torch.mm(matrix, matrix)
+        took.append(time.perf_counter() - start)
+    return 2 * width**3 / statistics.median(took)
+
+
+def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
+    """Duplex beside the same plan without it, by rate, and what is chosen of the two."""
+    from shardwright.passes.analysis.simulation.overlap_report import ALL, overlaps
+    from shardwright.passes.analysis.simulation.simulate import simulate_module
+
+    comparison, flops = COMPARISONS["duplex"], matrix_flops()
+    rows: list[dict[str, Any]] = []
+    for rate in rates:
+        made = plans(comparison, rate, flops)
+        simulated = [simulate_module(each.module)[0] for each in made.values()]
+        whole, duplex = (each.seconds for each in simulated)
+        work = overlaps(simulated[0], 0)[ALL, ALL]
+        _, took = seconds(comparison, rate, pairs, made)
+        ratios = [first / turns for first, _, turns in took]
+        ratio, (low, high) = statistics.median(ratios), interval(ratios)
+        chosen = "duplex" if duplex < whole else "no duplex"
+        rows.append(
+            {
+                "links": rate,
+                "sent / computed": work.communication / work.compute,
+                "no duplex ms": 1e3 * statistics.median(row[0] for row in took),
+                "control": statistics.median(second / first for first, second, _ in took),
+                "speed-up": ratio,
+                "low": low,
+                "high": high,
+                "predicted": whole / duplex,
+                "auto": chosen,
+                "auto / better": min(ratio, 1.0) if chosen == "duplex" else min(1.0 / ratio, 1.0),
+                "load": os.getloadavg()[0],
+            }
+        )
+        print(rows[-1], file=sys.stderr, flush=True)
+    return rows
 
 
 def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, title: str) -> dict[str, Any]:
@@ -182,12 +298,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rate", default="200mbit", help="what a host may send: 200mbit")
     parser.add_argument("--only", nargs="+", choices=sorted(COMPARISONS), default=list(COMPARISONS))
+    parser.add_argument("--sweep", nargs="*", metavar="RATE", help=f"duplex at these rates ({' '.join(SWEEP)})")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
         worker(options.worker)
         return
     try:
+        if options.sweep is not None:
+            rows = sweep(options.sweep or SWEEP, options.pairs)
+            publish("emulated_duplex", rows, command=f"python benchmarks/emulated.py --sweep --pairs {options.pairs}")
+            return
         rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
     except _netns.Unavailable as error:
         sys.exit(f"skipped: {error}")

@@ -1,21 +1,27 @@
 """
 Our data-parallel plan against DistributedDataParallel, and our ZeRO-3 plan against FSDP2 (`fully_shard`).
 
-    python benchmarks/parity.py [--ranks 2 4] [--pairs 120] [--step gpt2|mlp]
+    python benchmarks/parity.py [--ranks 2 4] [--pairs 120] [--step gpt2|mlp] [--cluster NAME|FILE]
+
+Our plans are for this machine as `shardwright profile` measures it, as those of `parallelize(cluster="auto")` are, or
+for a cluster that is named; how large buckets are follows from it, and is in the table.
 
 Both sides train the same model on the same batch in the same processes, step by step in turn (A B A B ...), so that
 the machine's noise hits both. The figure is the median of the paired ratios ours / theirs, with a bootstrap interval
-of 95 %; the control is the peer against a second copy of itself. AdamW, float32, gloo.
+of 95 %; the control is the peer against a second copy of itself. Beside it the ratio of processor seconds, of all
+threads of all ranks, which other jobs on the machine disturb less. AdamW, float32, gloo.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,9 +29,13 @@ import torch.distributed as dist
 from _report import interval, plot_intervals, publish
 from torch import nn
 
+from shardwright.api.calibration.local_cluster import measured_cluster
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.collective_cost import bucket_bytes
+from shardwright.ir.collectives import CollectiveKind
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.codegen.load_program import load_text
@@ -42,10 +52,28 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
 PRESETS = {"ddp": "dp", "fsdp2": "zero3"}
 
 
-def plan_text(step: TrainingStep, ranks: int, preset: str) -> str:
-    """The program of `step` pinned to a preset on one axis of `ranks` devices."""
-    cluster = on_mesh(find_cluster("local-4"), Mesh.of(gpu=ranks))
-    return compile_step(step, cluster, PlanOptions(pins=preset), name=preset).program
+MEASURED = "measured"
+"""The name of this machine, as a cluster."""
+
+_PROFILE_SECONDS = 20.0
+
+
+@cache
+def cluster_of(ranks: int, name: str) -> Cluster:
+    """What to plan for: this machine with so many processes, or a cluster that is named, on one axis."""
+    if name == MEASURED:
+        return measured_cluster(ranks, _PROFILE_SECONDS)
+    return on_mesh(find_cluster(name), Mesh.of(gpu=ranks))
+
+
+def bucket_mib(cluster: Cluster) -> float:
+    """The size of the buckets of gradients under data parallelism."""
+    return bucket_bytes(cluster, CollectiveKind.ALL_REDUCE, tuple(cluster.mesh.names)) / 2**20
+
+
+def plan_text(step: TrainingStep, cluster: Cluster, preset: str, *, compiles: bool = False) -> str:
+    """The program of `step` pinned to a preset on a cluster of one axis."""
+    return compile_step(step, cluster, PlanOptions(pins=preset, compile=compiles), name=preset).program
 
 
 def our_side(step: TrainingStep, text: str, _peer: str) -> Callable[[], None]:
@@ -92,34 +120,47 @@ def _wrapped(model: nn.Module, peer: str) -> nn.Module:
     return model
 
 
-def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[float, float, float]]:
-    """Seconds of each triple of steps: ours, the peer, the peer's control."""
+def processor_seconds() -> float:
+    """What all threads of this process have used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+Row = tuple[float, float, float]
+"""Of a step of ours, of the peer, and of the peer's control."""
+
+
+def worker(step_name: str, text: str, peer: str, pairs: int) -> list[tuple[Row, Row]]:
+    """The seconds of each triple of steps, by the clock and of this rank's processor."""
     torch.set_num_threads(1)
     step = STEPS[step_name]()
     sides = [make(step, text, peer) for make in (our_side, their_side, their_side)]
     for _ in range(5):
         for side in sides:
             side()
-    rows: list[tuple[float, float, float]] = []
+    rows: list[tuple[Row, Row]] = []
     order = list(range(3))
     generator = random.Random(0)
     for _ in range(pairs):
         generator.shuffle(order)
-        seconds = [0.0] * 3
+        seconds, used = [0.0] * 3, [0.0] * 3
         for index in order:
             dist.barrier()
-            start = time.perf_counter()
+            start, before = time.perf_counter(), processor_seconds()
             sides[index]()
             dist.barrier()
-            seconds[index] = time.perf_counter() - start
-        rows.append((seconds[0], seconds[1], seconds[2]))
+            seconds[index], used[index] = time.perf_counter() - start, processor_seconds() - before
+        rows.append(((seconds[0], seconds[1], seconds[2]), (used[0], used[1], used[2])))
     return rows
 
 
-def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]:
+def compare(step_name: str, cluster: Cluster, peer: str, pairs: int) -> dict[str, Any]:
     """One row: our plan against one peer on one number of ranks."""
-    text = plan_text(STEPS[step_name](), ranks, PRESETS[peer])
-    rows = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)[0]
+    ranks = cluster.mesh.device_count
+    text = plan_text(STEPS[step_name](), cluster, PRESETS[peer])
+    by_rank = run_ranks(worker, ranks, step_name, text, peer, pairs, timeout=3000)
+    rows = [seconds for seconds, _ in by_rank[0]]
+    used = [[sum(each) for each in zip(*(cpu for _, cpu in turn), strict=True)] for turn in zip(*by_rank, strict=True)]
     ratios, control = [a / b for a, b, _ in rows], [c / b for _, b, c in rows]
     low, high = interval(ratios)
     control_low, control_high = interval(control)
@@ -137,6 +178,9 @@ def compare(step_name: str, ranks: int, peer: str, pairs: int) -> dict[str, Any]
         "A/A": statistics.median(control),
         "A/A low": control_low,
         "A/A high": control_high,
+        "cpu": statistics.median(ours / theirs for ours, theirs, _ in used),
+        "A/A cpu": statistics.median(again / theirs for _, theirs, again in used),
+        "bucket MiB": bucket_mib(cluster),
     }
 
 
@@ -147,8 +191,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
     parser.add_argument("--peers", nargs="+", choices=sorted(PRESETS), default=sorted(PRESETS))
+    parser.add_argument("--cluster", default=MEASURED, help="a shipped cluster or a file; by default, this machine")
     options = parser.parse_args()
-    rows = [compare(options.step, ranks, peer, options.pairs) for peer in options.peers for ranks in options.ranks]
+    rows = [
+        compare(options.step, cluster_of(ranks, options.cluster), peer, options.pairs)
+        for peer in options.peers
+        for ranks in options.ranks
+    ]
     command = f"python benchmarks/parity.py --step {options.step} --pairs {options.pairs}"
     publish(f"parity-{options.step}", rows, command=command)
     labels = [f"{row['ours']} / {row['peer']}, {row['ranks']} ranks" for row in rows]

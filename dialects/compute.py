@@ -1,5 +1,5 @@
 """
-What every op that computes has in common: tensors in and out, arguments, a sharding rule and a signature.
+The base of all ops that compute: tensors in and out, arguments, a sharding rule and a signature.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from ..ir.ops.spec import OpInstance
 from ..ir.rules import Rule
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature, explain_mismatch
+from .kinds import entries_of
 from .mesh_ops import find_mesh
-from .placed import GivesShardings, shape_of
+from .placed import GivesShardings, element_of, shape_of
 from .sharding_attrs import SignatureAttr
 
 SIGNATURE = "spmd.signature"
@@ -128,8 +129,8 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         listed = self.attributes.get(ABSENT)
         if listed is None:
             return
-        entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else (listed,)
-        if not isinstance(listed, ArrayAttr) or not all(isinstance(entry, StringAttr) for entry in entries):
+        entries = entries_of(listed)
+        if entries is None or not all(isinstance(entry, StringAttr) for entry in entries):
             raise VerifyException(f"`{ABSENT}` is {listed}, expected a list of the names of tensor arguments")
 
 
@@ -141,7 +142,7 @@ def signature_problem(rule: Rule, signature: Signature, mesh: Mesh) -> str | Non
 
 def dtype_of(value: SSAValue) -> str:
     """The name of a tensor value's dtype, as torch spells it."""
-    return dtype_name(cast("TensorType[Attribute]", value.type).element_type)
+    return dtype_name(element_of(value))
 
 
 @lru_cache(maxsize=64)
@@ -168,7 +169,7 @@ def _bytes_of(dtype: str) -> int:
 
 
 def value_bytes(value: SSAValue) -> int:
-    """The bytes of the whole (global) tensor value."""
+    """The bytes of the global tensor value."""
     size = element_bytes(value)
     for extent in shape_of(value):
         size *= extent

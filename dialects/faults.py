@@ -1,4 +1,4 @@
-"""How a verifier says that the fault is in an op that is in its own."""
+"""An error for verifiers that find a fault in an op nested in their own."""
 
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
@@ -6,7 +6,7 @@ from xdsl.utils.exceptions import VerifyException
 
 class InnerFault(VerifyException):
     """
-    What is wrong with an op, found by the verifier of one around it.
+    A fault of an op, found by the verifier of an op around it.
 
     Args:
         op: the op that does not verify.

@@ -1,4 +1,4 @@
-"""Kinds of attributes: what an attribute has to be, in words and as a test."""
+"""Kinds of attributes: constraints, with their description for errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 2**31
 
 @dataclass(frozen=True)
 class Kind:
-    """What an attribute has to be: in words, and as a test."""
+    """A constraint of an attribute, with its description for errors."""
 
     words: str
     holds: Callable[[Attribute], bool]
@@ -58,8 +58,8 @@ def shown(value: Attribute) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def entries_of(value: Attribute) -> tuple[Attribute, ...] | None:
-    """The entries of a list; None where it is none."""
+def entries_of(value: Attribute | None) -> tuple[Attribute, ...] | None:
+    """The entries of a list; None where the attribute is missing or is no list."""
     return cast("ArrayAttr[Attribute]", value).data if isinstance(value, ArrayAttr) else None
 
 

@@ -1,5 +1,5 @@
 """
-What the attributes of this package's dialects may be, by where they stand: on ops, functions, arguments, results.
+The constraints of this package's attributes, by where they are: on ops, functions, arguments or results.
 
 Passes and the emitter read them by name, so that an attribute of another type or out of range would be met in the
 middle of a pass; the verifier meets it first.
@@ -8,7 +8,6 @@ middle of a pass; the verifier meets it first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerAttr, i64
 from xdsl.dialects.func import FuncOp
@@ -51,6 +50,7 @@ from .step import (
     BALANCE,
     CHECKPOINT,
     CHOSEN,
+    COMPILED,
     MEMORY_BUDGET,
     MEMORY_SAVING,
     PLAN,
@@ -123,6 +123,7 @@ ON_OPS: Mapping[str, Kind] = {
 
 ON_FUNCTIONS: Mapping[str, Kind] = {
     train.FORWARD: UNIT,
+    COMPILED: UNIT,
     train.REDUCE_DTYPE: one_of(_DTYPES),
     "train.optimizer": ENTRIES,
     RATIOS: list_of(instance_of("a #spmd.ratios", RatiosAttr), "#spmd.ratios"),
@@ -154,7 +155,7 @@ def verify_op_attributes(op: Operation) -> None:
     _verify(op.attributes, ON_FUNCTIONS if isinstance(op, FuncOp) else ON_OPS, "")
     for name in _PER_RESULT:
         listed = op.attributes.get(name)
-        if isinstance(listed, ArrayAttr) and (count := len(cast("ArrayAttr[Attribute]", listed))) != len(op.results):
+        if (entries := entries_of(listed)) is not None and (count := len(entries)) != len(op.results):
             raise VerifyException(f"{name} has {count} entries, expected one for each of {len(op.results)} results")
     verify_reuses(op)
     if (working := op.attributes.get(WORKING)) is not None:

@@ -1,5 +1,5 @@
 """
-What the attributes of an op may be by the op's schema: those without a dot in their name are its arguments.
+Checking an op's arguments, the attributes without a dot in their names, by its schema.
 
 An argument that is None is left out, but for tensors, which are listed in `absent`. A number may stand for a tensor,
 and one value for a list, as in torch; where torch takes a whole number, it takes true and false.

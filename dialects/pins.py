@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Data, Operation
 from xdsl.irdl import irdl_attr_definition
@@ -35,6 +34,7 @@ from ..ir.pins import (
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
 from .cluster_attrs import quoted
+from .kinds import entries_of
 from .mesh_ops import meshes_of
 from .sharding_attrs import parse_axis_name, parse_shardings
 
@@ -173,8 +173,7 @@ class OpPinAttr(Data[OpPin]):
 
 def verify_pins(func: FuncOp) -> None:
     """Raise VerifyException unless the pins of a function's arguments and of its ops fit them and the meshes."""
-    entries = func.attributes.get(PINS)
-    count = len(cast("ArrayAttr[Attribute]", entries)) if isinstance(entries, ArrayAttr) else 0
+    count = len(entries_of(func.attributes.get(PINS)) or ())
     axes = {axis.name: None for mesh in meshes_of(func) for axis in mesh.mesh.axes}
     check = _Check(tuple(axes), count)
     listed = func.arg_attrs.data if func.arg_attrs is not None else ()

@@ -189,7 +189,7 @@ class FragmentOp(IRDLOperation, GivesShardings):
     """
     A region that runs once for every part of the temporal axis `axis`; it may use any value from around it.
 
-    `label` is how schedules speak of it; `stage` is the stage that runs it, absent where all ranks do.
+    `label` is its name in schedules; `stage` is the stage that runs it, absent where all ranks do.
     """
 
     name = "pipe.fragment"
@@ -293,7 +293,7 @@ class TransferOp(IRDLOperation, GivesShardings):
         return in_turn([task.data for task in self.tasks], self.order.data if self.order is not None else None)
 
     def result_sharding(self, index: int) -> Sharding | None:
-        """What is wanted on the other mesh, where that is decided."""
+        """The sharding on the other mesh, where that is decided."""
         return self.out_sharding.sharding if self.out_sharding is not None else None
 
     def verify_(self) -> None:

@@ -1,5 +1,5 @@
 """
-Where the sharding of a value is read off: the attributes of a function's argument, or the op that gives it.
+Reading the sharding of a value, from the attributes of a function's argument or from its op.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ On an argument: its home, the sharding in which it is kept between steps. On a r
 AT = "spmd.at"
 """
 On an op, once a temporal axis is unrolled: `{"micro" = 1}`, the part of each such axis that it runs for. Its results
-are there for that part alone; types and shardings stay those of the whole.
+are there for that part alone; types and shardings stay those of all parts together.
 """
 
 
 class GivesShardings(ABC):
-    """An op that says how its results are spread."""
+    """An op that gives its results shardings."""
 
     @abstractmethod
     def result_sharding(self, index: int) -> Sharding | None:
@@ -55,7 +55,17 @@ def sharding_of(value: SSAValue) -> Sharding:
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
     """The global shape of a tensor value."""
-    return cast("TensorType[Attribute]", value.type).get_shape()
+    return tensor_type(value).get_shape()
+
+
+def element_of(value: SSAValue) -> Attribute:
+    """The type of a tensor's elements."""
+    return tensor_type(value).element_type
+
+
+def tensor_type(value: SSAValue) -> TensorType[Attribute]:
+    """The type of a value that is a tensor."""
+    return cast("TensorType[Attribute]", value.type)
 
 
 def parts_of(op: Operation) -> dict[str, int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
 from ..ir.mesh import Mesh
 from ..ir.ratios import EVEN, Ratios
+from .kinds import entries_of
 from .mesh_ops import find_mesh
 from .sharding_attrs import MeshRatios, RatiosAttr
 
@@ -24,7 +24,7 @@ SEGMENT = "spmd.segment"
 
 PIECES = "spmd.pieces"
 """
-On an argument: by dim, into how many pieces that must stay whole it is divided at most, where another function that has
+On an argument: by dim, into how many indivisible pieces it is divided at most, where another function that has
 the argument too ties more dims together.
 """
 
@@ -54,9 +54,8 @@ def verify_ratios(func: FuncOp) -> None:
     """Raise VerifyException unless the ratios of a function are ones that its meshes can have."""
     if (listed := func.attributes.get(RATIOS)) is None:
         return
-    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else (listed,)
-    for entry in entries:
-        if not isinstance(entry, RatiosAttr) or not isinstance(listed, ArrayAttr):
+    for entry in entries_of(listed) or (listed,):
+        if not isinstance(entry, RatiosAttr):
             raise VerifyException(f"{RATIOS} is {listed}, expected a list of #spmd.ratios")
         try:
             entry.data.ratios.verify(find_mesh(func, entry.data.mesh))
@@ -65,7 +64,6 @@ def verify_ratios(func: FuncOp) -> None:
 
 
 def _listed(func: FuncOp) -> Iterator[MeshRatios]:
-    listed = func.attributes.get(RATIOS)
-    for entry in cast("ArrayAttr[Attribute]", listed) if isinstance(listed, ArrayAttr) else ():
+    for entry in entries_of(func.attributes.get(RATIOS)) or ():
         if isinstance(entry, RatiosAttr):
             yield entry.data

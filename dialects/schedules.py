@@ -1,4 +1,4 @@
-"""What the fragments, transfers and the schedule of a step have to do with one another."""
+"""Verifying that the fragments, transfers and schedule of a step fit together."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _verify_tasks(op: TransferOp, stages: Stages, meshes: Sequence[MeshOp]) -> N
 
 
 class _Loop:
-    """What a schedule is about: the fragments of a function, and the transfers that slots name."""
+    """The ops that a schedule refers to: the fragments of a function, and the transfers that slots name."""
 
     def __init__(self, func: FuncOp, stages: Stages, meshes: Sequence[MeshOp]) -> None:
         self.func, self.stages = func, stages

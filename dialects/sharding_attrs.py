@@ -56,7 +56,7 @@ class MeshAttr(Data[Mesh]):
 
 @dataclass(frozen=True)
 class MeshSharding:
-    """A sharding together with the symbol name of the mesh it speaks of."""
+    """A sharding together with the symbol name of the mesh that it refers to."""
 
     mesh: str
     sharding: Sharding
@@ -64,7 +64,7 @@ class MeshSharding:
 
 @dataclass(frozen=True)
 class MeshSignature:
-    """A signature together with the symbol name of the mesh it speaks of."""
+    """A signature together with the symbol name of the mesh that it refers to."""
 
     mesh: str
     signature: Signature
@@ -72,7 +72,7 @@ class MeshSignature:
 
 @dataclass(frozen=True)
 class MeshRatios:
-    """Ratios with the symbol name of the mesh that they speak of, and the segment of the model that they are for."""
+    """Ratios with the symbol name of the mesh that they refer to, and the segment of the model that they are for."""
 
     mesh: str
     ratios: Ratios

@@ -34,7 +34,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from ..ir.collective_cost import METHODS, Method
+from ..ir.collective_cost import METHODS, Method, may_have_phases
 from ..ir.collectives import CollectiveKind, Step, find_step
 from ..ir.mesh import AxisKind, Mesh
 from ..ir.sharding import Reduction, Sharding
@@ -134,8 +134,9 @@ class CollectiveOp(ReshardingOp, ABC):
 
     def verify_(self) -> None:
         mesh = verify_sharding(self, self.out_sharding, self.result.type)
-        self.step(sharding_of(self.operand), mesh)
+        step = self.step(sharding_of(self.operand), mesh)
         _verify_method(self, self.KIND, self.method)
+        _verify_phases(self, step, mesh, self.method)
 
     def step(self, source: Sharding, mesh: Mesh) -> Step:
         """What this collective does to an operand of sharding `source`; VerifyException where it cannot."""
@@ -156,9 +157,17 @@ def _verify_method(op: Operation, kind: CollectiveKind, method: MethodAttr | Non
         raise VerifyException(f"'{op.name}' of kind {kind} has the method \"{method.data}\", expected {expected}")
 
 
+def _verify_phases(op: Operation, step: Step, mesh: Mesh, method: MethodAttr | None) -> None:
+    if method is not None and method.data == "hierarchical" and not may_have_phases(step, mesh):
+        raise VerifyException(
+            f"'{op.name}' over {Sharding.of([step.axes])} has the method \"hierarchical\", which needs several spatial"
+            " axes in the mesh's order and, in an all-to-all, two dims; choose another method"
+        )
+
+
 def axes_of(step: Step) -> AxesAttr:
     """
-    The axes of a step in the form of the collective ops: per dim; for a reduction to the whole, on its own.
+    The axes of a step in the form of the collective ops: per dim; for a reduction of all elements, on its own.
     """
     rank = len(step.source.dims)
     if step.dim is None:
@@ -281,6 +290,7 @@ class StartOp(IRDLOperation):
         step = find_step(self.collective, source, out.sharding, mesh)
         if step is None:
             raise VerifyException(f"'{self.kind.data}' does not convert {source} to {out.sharding}")
+        _verify_phases(self, step, mesh, self.method)
         return step
 
     @property

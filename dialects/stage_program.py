@@ -1,9 +1,9 @@
 """
 What each stage of a step runs, in the order in which its ranks issue it: the one reading of a scheduled step.
 
-A stage runs its ops in the order of the block. In the place of its first fragment stands its whole schedule, with the
-transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator and
-the emitter all go through these entries, so that what is proved of a program is proved of the one that runs.
+A stage runs its ops in the order of the block. In the place of its first fragment stands its schedule, all of it, with
+the transfers of the loop, wherever these are in the block. The verifiers, `check-order`, `check-memory`, the simulator
+and the emitter all go through these entries, so that what is proved of a program is proved of the one that runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .staged import Stages
 @dataclass(frozen=True)
 class ScheduledOp:
     """
-    One thing that a stage does.
+    One entry of a stage's program.
 
     Args:
         action: run an op or a fragment; begin a transfer, or wait for what it brings.
@@ -103,7 +103,7 @@ def _places_of_loops(looped: Iterable[Operation], stages: Stages) -> dict[int | 
 
 
 def _key(op: Operation) -> tuple[type[Operation], str] | None:
-    """What tells a fragment or transfer from others: labels are of one kind of op."""
+    """The key of a fragment or transfer: labels are unique among ops of one kind."""
     return (type(op), op.label.data) if isinstance(op, FragmentOp | TransferOp) else None
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from .compute import SIGNATURE
+from .kinds import entries_of
 from .mesh_ops import find_mesh
 from .pipe import STAGE, STAGES, FragmentOp, TransferOp
 from .placed import SHARDING, argument_attribute
@@ -34,8 +34,7 @@ class Stages:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the stages' meshes, in order."""
-        listed = self.func.attributes.get(STAGES)
-        entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+        entries = entries_of(self.func.attributes.get(STAGES)) or ()
         return tuple(entry.data for entry in entries if isinstance(entry, StringAttr))
 
     def of_op(self, op: Operation) -> int | None:

@@ -1,9 +1,8 @@
-"""The attributes by which passes tell one another what has been decided for a step function."""
+"""The attributes of a step function in which passes write what they decide."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, UnitAttr
 from xdsl.dialects.func import FuncOp
@@ -11,6 +10,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
 from ..ir.sharding import Sharding
 from .compute import ComputeOp
+from .kinds import entries_of
 from .placed import SHARDING as SHARDING
 from .placed import argument_attribute as argument_attribute
 from .placed import sharding_of as sharding_of
@@ -64,6 +64,12 @@ BALANCE = "spmd.balance"
 On a function: what balance-ratios reports (seconds of a step before and after; `whole`: ops that it could not divide).
 """
 
+COMPILED = "train.compiled"
+"""
+On a function: its computation between collectives will be compiled, so that ops that go over elements and follow one
+another cost what one kernel does.
+"""
+
 BACKWARD = "train.backward"
 """On an op: it belongs to the backward pass."""
 
@@ -95,10 +101,8 @@ def attribute_of(value: SSAValue, name: str) -> Attribute | None:
     """An attribute of an argument, or the entry for one result in an attribute of its op."""
     if isinstance(value, BlockArgument):
         return argument_attribute(value, name)
-    listed = value.op.attributes.get(name) if isinstance(value, OpResult) else None
-    if not isinstance(listed, ArrayAttr) or not isinstance(value, OpResult):
-        return None
-    return cast("ArrayAttr[Attribute]", listed).data[value.index]
+    entries = entries_of(value.op.attributes.get(name)) if isinstance(value, OpResult) else None
+    return entries[value.index] if entries is not None and isinstance(value, OpResult) else None
 
 
 def set_working_copies(func: FuncOp, mesh: str, copies: Mapping[SSAValue, tuple[Sharding, bool]]) -> None:

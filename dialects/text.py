@@ -59,7 +59,7 @@ def module_text(
     return out.getvalue() + "\n"
 
 
-# What most of a file is made of, and written alike again and again.
+# Most of a file consists of these, the same texts many times.
 _PLAIN_TYPE = re.compile(r"tensor<[0-9x]*[a-z]+[0-9]*>")
 _PLAIN_LOCATION = re.compile(r'loc\("[^"\\\n]*"\("[^"\\\n]*":\d+:\d+\)\)')
 

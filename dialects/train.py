@@ -464,7 +464,7 @@ def gradients_of(op: Operation) -> list[int]:
     """
     The operands of an update by which it takes gradients.
 
-    Of ops that together are an update these are what is made outside of it, and no parameter, state, rate or count.
+    Operands of an update's ops that are neither results of these nor a parameter, state, rate or count.
     """
     if isinstance(op, FusedOp):
         return [1]

@@ -1,4 +1,4 @@
-"""What the attributes of the optimizer's updates may be: the settings of fused ones, the arguments of other ops."""
+"""The constraints of the attributes of optimizer updates: settings of fused ones, arguments of other ops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings_problem(
         name: of the update, or of the op that is done to each member of several.
         given: the attributes.
         operands: the names of its tensors.
-        absent: those that are said to be None.
+        absent: those that are None.
     """
     if unknown := next((each for each in absent if each not in operands), None):
         return f"lists '{unknown}' in `{ABSENT}`, expected some of its tensors: {', '.join(operands) or 'it has none'}"

@@ -1,4 +1,4 @@
-"""Whether the values of a function are used where they are there: xDSL does not look."""
+"""Verifying that the values of a function are defined, and not yet freed, where they are used: xDSL does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def verify_uses(func: FuncOp) -> None:
 
 
 class _Uses:
-    """The values that are there at a place of a function, and those that were given back before."""
+    """The values that are defined at a point of a function, and those that were freed before."""
 
     def __init__(self) -> None:
         self._there: set[SSAValue] = set()

@@ -1,8 +1,8 @@
 """
-The verification of what stands on functions and modules, which are ops of xDSL's.
+Verifying the attributes on functions and modules, which are ops of xDSL's.
 
 A trait of theirs, which `dialects/__init__.py` adds once any dialect of this package is imported: whoever verifies a
-module verifies the attributes by which passes tell one another what is decided, and that values are used where they
+module verifies the attributes in which passes write what they decide, and that values are used where they
 are there, which xDSL does not look at.
 """
 
@@ -22,7 +22,7 @@ from .faults import InnerFault
 
 @dataclass(frozen=True)
 class VerifiesPlan(OpTrait):
-    """The attributes on a function or module, and on the ops in it, are what their names stand for."""
+    """Verifies the attributes on a function or module, and on the ops in it, by their names."""
 
     def verify(self, op: Operation) -> None:
         """

@@ -30,13 +30,34 @@ Algorithm: TypeAlias = Literal["flat", "padded", "grouped_broadcast", "hierarchi
 """How a collective is carried out. `padded` is `flat`, with parts of one size; a library may carry it out otherwise."""
 
 
+_PHASES: Mapping[CollectiveKind, tuple[tuple[CollectiveKind, bool], ...]] = {
+    CollectiveKind.ALL_REDUCE: (
+        (CollectiveKind.REDUCE_SCATTER, False),
+        (CollectiveKind.ALL_REDUCE, True),
+        (CollectiveKind.ALL_GATHER, False),
+    ),
+    CollectiveKind.ALL_GATHER: ((CollectiveKind.ALL_GATHER, True), (CollectiveKind.ALL_GATHER, False)),
+    CollectiveKind.REDUCE_SCATTER: ((CollectiveKind.REDUCE_SCATTER, False), (CollectiveKind.REDUCE_SCATTER, True)),
+    CollectiveKind.ALL_TO_ALL: ((CollectiveKind.ALL_TO_ALL, False), (CollectiveKind.ALL_TO_ALL, True)),
+}
+"""The collectives that a hierarchical one consists of, and whether each is across."""
+
+_COPIES: Mapping[CollectiveKind, int] = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.ALL_GATHER: 1,
+    CollectiveKind.REDUCE_SCATTER: 1,
+    CollectiveKind.ALL_TO_ALL: 3,
+}
+"""How often a rank copies what it has, because of the phases."""
+
+
 @dataclass(frozen=True)
 class Device:
     """
     One kind of device: rates by dtype name (FLOP/s), memory bandwidth (bytes/s), memory size (bytes), the fixed
     seconds that starting one op costs, and that a step costs; where it was profiled, fitted rates of families of ops,
     and the measured seconds of single ones by `OpWork.key`. `block` is the number of bytes of which its allocator gives
-    every tensor whole multiples.
+    every tensor a multiple.
     """
 
     kind: str
@@ -168,7 +189,7 @@ class Interference:
 @dataclass(frozen=True)
 class Cluster:
     """
-    A mesh with a kind of device per rank (`placement` indexes `devices`), and what is between them.
+    A mesh with a kind of device per rank (`placement` indexes `devices`), and the links between them.
 
     Args:
         links: of axes. Without a topology every spatial axis needs one; with it they are what was measured.
@@ -279,8 +300,7 @@ class Cluster:
         """
         (seconds, seconds per byte) of a collective over `axes`, which all groups run at once. Over time it is free.
 
-        A hierarchical all-reduce is a reduce-scatter over the last axis, an all-reduce of parts over the others, and an
-        all-gather over the last.
+        A hierarchical one has phases: see `_hierarchical`.
         """
         axes = self._spatial(axes)
         parts = self.mesh.parts(axes)
@@ -289,8 +309,8 @@ class Cluster:
         if algorithm == "grouped_broadcast":
             alpha, beta = self.broadcast_costs(axes)
             return alpha * parts, beta
-        if algorithm == "hierarchical" and kind is CollectiveKind.ALL_REDUCE and len(axes) > 1:
-            return self._hierarchical(axes[:-1], axes[-1:])
+        if algorithm == "hierarchical" and len(axes) > 1:
+            return self._hierarchical(kind, axes[:-1], axes[-1:])
         alpha, beta, is_whole = self._costs(kind.value, axes)
         turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
         return alpha, beta if is_whole else turns * beta * (parts - 1) / parts
@@ -326,12 +346,25 @@ class Cluster:
         bandwidth = 1.0 / slowest.beta if slowest.beta else math.inf
         return Route(max(link.alpha for link in links), bandwidth, ports, (bandwidth, bandwidth))
 
-    def _hierarchical(self, across: tuple[str, ...], inside: tuple[str, ...]) -> tuple[float, float]:
-        scatter = self.collective_costs(CollectiveKind.REDUCE_SCATTER, inside)
-        between = self.collective_costs(CollectiveKind.ALL_REDUCE, across)
-        gather = self.collective_costs(CollectiveKind.ALL_GATHER, inside)
-        beta = scatter[1] + between[1] / self.mesh.parts(inside) + gather[1]
-        return scatter[0] + between[0] + gather[0], beta
+    def _hierarchical(
+        self, kind: CollectiveKind, across: tuple[str, ...], inside: tuple[str, ...]
+    ) -> tuple[float, float]:
+        """
+        The phases over the last axis and over the others, and the copies in between, which put parts in another order.
+
+        all_reduce      reduce-scatter inside, all-reduce of a part across, all-gather inside
+        all_gather      all-gather across of what the ranks of one place have, a part of the value, then inside
+        reduce_scatter  the other way round
+        all_to_all      inside, then across, each of all that a rank has
+        """
+        part = 1.0 / self.mesh.parts(inside)
+        copies = _COPIES[kind] * 2 / min(device.memory_bandwidth for device in self.kinds_used)
+        alpha, beta = 0.0, copies
+        for each, is_across in _PHASES[kind]:
+            fixed, per_byte = self.collective_costs(each, across if is_across else inside)
+            alpha += fixed
+            beta += per_byte * (part if is_across and kind is not CollectiveKind.ALL_TO_ALL else 1.0)
+        return alpha, beta
 
     def _costs(self, kind: str, axes: tuple[str, ...]) -> tuple[float, float, bool]:
         """

@@ -1,4 +1,4 @@
-"""Fields of a cluster file: numbers with units, and errors that say where the text is wrong."""
+"""Fields of a cluster file: numbers with units, and errors with the line and field."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import reprlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, DecimalException
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from .mesh import MOST_DEVICES
+from .plain import PlainTable, are_tables
 
-Table: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 """Where a section stands: `("device", "a100")`, or `("host", 1)` for the second [[host]]."""
 
@@ -120,9 +120,9 @@ def _split(keys: str) -> tuple[str, ...]:
 
 
 class Section:
-    """One table of a file: reads its fields, or says what is wrong with them."""
+    """One table of a file: reads its fields; ClusterFileError where one is wrong."""
 
-    def __init__(self, source: Source, path: Path, table: Table) -> None:
+    def __init__(self, source: Source, path: Path, table: PlainTable) -> None:
         self.source, self.path, self.table = source, path, table
 
     def fail(self, field: str, message: str) -> ClusterFileError:
@@ -145,27 +145,26 @@ class Section:
     def sections(self, field: str) -> dict[str, Section]:
         """The tables `[field.NAME]`, by name."""
         found = self.table.get(field, {})
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in cast(Table, found).values()):
+        if not isinstance(found, dict) or not are_tables(tables := list(found.values())):
             raise self.fail(field, f"must be sections, as [{self._header(field)}.NAME]")
-        tables = cast(dict[str, Table], found)
-        for name in tables:
+        for name in found:
             self.name(field, name)
-        return {name: Section(self.source, (*self.path, field, name), table) for name, table in tables.items()}
+        paths = {name: (*self.path, field, name) for name in found}
+        return {name: Section(self.source, paths[name], table) for name, table in zip(found, tables, strict=True)}
 
     def listed(self, field: str) -> list[Section]:
         """The tables `[[field]]`, in order."""
         found = self.table.get(field, [])
-        if not isinstance(found, list) or not all(isinstance(v, dict) for v in cast(list[object], found)):
+        if not isinstance(found, list) or not are_tables(found):
             raise self.fail(field, f"must be sections, as [[{self._header(field)}]]")
-        tables = cast(list[Table], found)
-        return [Section(self.source, (*self.path, field, i), table) for i, table in enumerate(tables)]
+        return [Section(self.source, (*self.path, field, i), table) for i, table in enumerate(found)]
 
     def section(self, field: str) -> Section | None:
         """The table `[field]`, where there is one."""
         found = self.table.get(field)
         if found is not None and not isinstance(found, dict):
             raise self.fail(field, f"must be a section, as [{self._header(field)}]")
-        return None if found is None else Section(self.source, (*self.path, field), cast(Table, found))
+        return None if found is None else Section(self.source, (*self.path, field), found)
 
     def numbers(
         self, field: str, unit: Unit = PLAIN, *, positive: bool = True, most: int = _MOST_NAME
@@ -221,20 +220,20 @@ class Section:
     def one_of(self, field: str, known: Collection[str], default: str = "") -> str:
         """One of several names."""
         value = self.table.get(field, default)
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             near = difflib.get_close_matches(shown(value), known, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else ""
             raise self.fail(
                 field, f"{shown(value)} is not one of those described: {', '.join(filter(None, known)) or 'none'}{hint}"
             )
-        return cast(str, value)
+        return value
 
     def pairs(self, field: str, example: str, units: tuple[Unit, Unit]) -> tuple[tuple[float, float], ...]:
         """Pairs of positive numbers whose firsts ascend; none where they are not given."""
         value = self.table.get(field, [])
-        if not isinstance(value, list) or not all(_is_pair(pair) for pair in cast(list[object], value)):
+        pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
+        if not isinstance(value, list) or len(pairs) < len(value):
             raise self.fail(field, f"expected pairs of numbers, as {example}")
-        pairs = cast("list[list[object]]", value)
         found = tuple((self.checked(field, a, units[0]), self.checked(field, b, units[1])) for a, b in pairs)
         if any(a >= b for (a, _), (b, _) in itertools.pairwise(found)):
             raise self.fail(field, "the first number of each pair must be larger than that of the pair before")
@@ -242,10 +241,6 @@ class Section:
 
     def _header(self, field: str) -> str:
         return ".".join(str(key) for key in (*self.path, field) if isinstance(key, str))
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(cast(list[object], value)) == 2
 
 
 def shown(value: object) -> str:

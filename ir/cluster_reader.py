@@ -1,9 +1,8 @@
-"""What a cluster file says, as a cluster; every error names the line, the field, and what was expected."""
+"""Reading a cluster file; every error names the line, the field, and what was expected."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, cast
 
 from .cluster import Cluster, Device, Interference, Link
 from .cluster_fields import (
@@ -26,6 +25,7 @@ from .collectives import CollectiveKind
 from .mesh import Axis, Mesh, axis_name_fault
 from .op_cost import MULTIPLYING
 from .op_rate import OpRate
+from .plain import Plain
 from .topology import Host, Level, Switch, Topology
 
 VERSIONS = (1, 2, 3)
@@ -65,10 +65,10 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
         return _mesh_of_hosts(topology)
     if not isinstance(entries, list) or not entries:
         raise file.fail("mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
-    if len(cast(list[Any], entries)) > AXES.most:
-        raise file.fail("mesh", f"has {len(cast(list[Any], entries))} axes, expected at most {AXES.most}")
+    if len(entries) > AXES.most:
+        raise file.fail("mesh", f"has {len(entries)} axes, expected at most {AXES.most}")
     try:
-        mesh = Mesh(tuple(_axis(file, entry) for entry in cast(list[Any], entries)))
+        mesh = Mesh(tuple(_axis(file, entry) for entry in entries))
     except ValueError as error:
         raise file.fail("mesh", str(error)) from error
     if topology is not None and topology.size != mesh.device_count:
@@ -76,7 +76,7 @@ def _mesh(file: Section, topology: Topology | None) -> Mesh:
     return mesh
 
 
-def _axis(file: Section, entry: Any) -> Axis:
+def _axis(file: Section, entry: Plain) -> Axis:
     """An entry of a mesh; what the file says wrong of it is ClusterFileError, or ValueError."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18})\s*", entry) if isinstance(entry, str) else None
     if match is None:
@@ -164,7 +164,7 @@ def _level(section: Section) -> Level:
 
 
 def _host(section: Section, levels: dict[str, Level], *, alone: bool) -> Host:
-    """A [[host]]; what is between several devices, and several hosts, must be said."""
+    """A [[host]]; the wires between several devices, and between several hosts, must be given."""
     section.only(("count", "devices", "device", "inside", "nic", "nics"))
     count, devices = section.count("count", DEVICES, 1), section.count("devices", DEVICES, 1)
     inside, nic = (section.one_of(field, ("", *levels)) for field in ("inside", "nic"))
@@ -222,9 +222,9 @@ def _link(section: Section, topology: Topology | None) -> Link:
     measured: list[tuple[str, float, float]] = []
     for kind in sorted(set(_COLLECTIVES) & section.table.keys()):
         pair = section.table[kind]
-        if not isinstance(pair, dict) or set(cast("dict[str, Any]", pair)) != {"alpha", "beta"}:
+        if not isinstance(pair, dict) or set(pair) != {"alpha", "beta"}:
             raise section.fail(kind, "expected { alpha = seconds, beta = seconds per byte }")
-        inner = Section(section.source, (*section.path, kind), cast("dict[str, Any]", pair))
+        inner = Section(section.source, (*section.path, kind), pair)
         alpha, beta = inner.number("alpha", SECONDS, positive=False), inner.number("beta", BETA, positive=False)
         measured.append((kind, alpha, beta))
     alpha, beta = _line(section, required=topology is None)

@@ -1,10 +1,10 @@
 """
-What a collective between two shardings costs, by the way in which it is carried out (HAP 2.5.1).
+The cost of a collective between two shardings, by method (HAP 2.5.1).
 
 Parts that differ in size are *padded* to the largest, or travel one after the other, each in a broadcast from its
 owner (a reduction to its owner, in a reduce-scatter), as they are: *grouped broadcast*. Padding wins where the parts
-are nearly equal, broadcasts where they are not. `flat` says that there is nothing to pad. An all-reduce in hosts and
-across may be *hierarchical*.
+are nearly equal, broadcasts where they are not. `flat` says that there is nothing to pad. A collective over several
+axes may be *hierarchical*: in phases, inside hosts and across, of equal parts or not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DimShare = Callable[[DimSharding], float]
 
 METHODS: Mapping[CollectiveKind, tuple[Method, ...]] = {
     CollectiveKind.ALL_REDUCE: ("flat", "hierarchical"),
-    CollectiveKind.ALL_GATHER: ("flat", "padded", "grouped_broadcast"),
-    CollectiveKind.REDUCE_SCATTER: ("flat", "padded", "grouped_broadcast"),
-    CollectiveKind.ALL_TO_ALL: ("flat", "padded"),
+    CollectiveKind.ALL_GATHER: ("flat", "padded", "grouped_broadcast", "hierarchical"),
+    CollectiveKind.REDUCE_SCATTER: ("flat", "padded", "grouped_broadcast", "hierarchical"),
+    CollectiveKind.ALL_TO_ALL: ("flat", "padded", "hierarchical"),
     CollectiveKind.SLICE: (),
     CollectiveKind.PARTIAL: (),
 }
@@ -73,12 +73,30 @@ def bucket_bytes(cluster: Cluster, kind: CollectiveKind, axes: tuple[str, ...]) 
 
 def methods_of(cluster: Cluster, step: Step) -> tuple[Method, ...]:
     """The ways to carry out a step."""
+    found: tuple[Method, ...] = ("flat",)
     if has_methods(step):
-        return ("padded", "grouped_broadcast")
-    if step.kind is CollectiveKind.ALL_TO_ALL and has_offsets(step):
-        return ("padded",)
-    levels = step.kind is CollectiveKind.ALL_REDUCE and cluster.has_levels(step.axes)
-    return ("flat", "hierarchical") if levels else ("flat",)
+        found = ("padded", "grouped_broadcast")
+    elif step.kind is CollectiveKind.ALL_TO_ALL and has_offsets(step):
+        found = ("padded",)
+    return (*found, "hierarchical") if has_hierarchy(cluster, step) else found
+
+
+def has_hierarchy(cluster: Cluster, step: Step) -> bool:
+    """Whether a step may be carried out inside hosts and across in turn, on a cluster that says what is inside."""
+    return may_have_phases(step, cluster.mesh) and cluster.has_levels(step.axes)
+
+
+def may_have_phases(step: Step, mesh: Mesh) -> bool:
+    """
+    Whether a step may be carried out over its last axis and the others in turn: over several axes of space.
+
+    Where the boundaries of a dim move, a rank knows what it sends and gets, but not what others do, whose pieces would
+    pass it.
+    """
+    spatial = {axis.name for axis in mesh.spatial}
+    moves = step.dim is not None and step.dim == step.to_dim
+    several = len(step.axes) > 1 and spatial.issuperset(step.axes) and step.axes == mesh.in_order(step.axes)
+    return several and not moves and "hierarchical" in METHODS[step.kind]
 
 
 def cheapest_method(cluster: Cluster, step: Step, whole_bytes: float, methods: Iterable[Method]) -> Method:
@@ -93,7 +111,7 @@ def has_offsets(step: Step) -> bool:
 
 def handled_share(step: Step, mesh: Mesh, method: Method = "flat", share: DimShare | None = None) -> float:
     """
-    The part of the whole value that the device with the most of it handles: gathered, or not yet scattered.
+    The part of the full (gathered, or not yet scattered) value that the device with the largest share handles.
 
     Where parts are padded to the largest, that is as many times the largest as there are parts.
     """

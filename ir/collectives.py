@@ -2,13 +2,13 @@
 Collectives as steps between shardings: what each does to a sharding, and which lead from one to another.
 
 kind            from -> to                      meaning
-all_reduce      partial over axes -> whole      every device gets the reduction
+all_reduce      partial -> replicated           every device gets the reduction
 reduce_scatter  partial over axes -> dim split  every device gets its part of the reduction
-all_gather      dim split -> dim whole          every device gets the parts of all
+all_gather      dim split -> dim replicated     every device gets the parts of all
 all_to_all      dim a split -> dim b split      the split moves from one dim to another
                 dim split -> dim split          the boundaries of its parts move, on the same axes
-slice           dim whole -> dim split          each keeps its part (no communication)
-partial         whole -> partial                the first part keeps the value, the others hold zeros
+slice           dim replicated -> dim split     each keeps its part (no communication)
+partial         replicated -> partial           the first part keeps the value, the others hold zeros
                 (likewise)
 """
 
@@ -131,7 +131,7 @@ def _suffix(longer: DimSharding, shorter: DimSharding, mesh: Mesh) -> tuple[str,
     count = len(shorter.axes)
     if longer.axes[:count] != shorter.axes or len(longer.axes) == count:
         return ()
-    # Even splits refine one another; uneven ones only if the coarser split is that of whole groups of the finer.
+    # Even splits refine one another; uneven ones only if the coarser split is made of full groups of the finer.
     uneven = longer.offsets or shorter.offsets
     if count and uneven and _coarse(longer, count, uneven[-1], mesh) != shorter.boundaries(uneven[-1], mesh):
         return ()

@@ -1,5 +1,5 @@
 """
-Random numbers that are functions of a place: seed, stream and index give 64 bits, whoever asks and in what order.
+Counter-based random numbers: seed, stream and index give 64 bits, on any rank and in any order.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, with
 its `mix64`, `mixGamma` and `split`): output i of a generator is a mix of ``base + (i + 1) * gamma``, so it can be had
@@ -7,7 +7,7 @@ without those before it. Every stream of a seed is one split off the seed's own 
 its own.
 
 Elements of a row of a tensor (along its last dim) take the lanes of a block in order, the lowest bits first, and each
-row begins with a new block. So the bits of an element depend on its place in the whole tensor alone. They are read as
+row begins with a new block. So the bits of an element depend on its place in the full tensor alone. They are read as
 a signed number, with half the range added where it is to begin at zero.
 """
 

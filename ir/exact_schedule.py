@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Exact:
     """
-    What the solver found.
+    The schedule that the solver found.
 
     Args:
         found: a schedule no longer than the one that it began with.

@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, where it costs more than it finds."""
+"""Pausing Python's collector of cyclic garbage, where it costs more than it frees."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Refusal:
     """
-    A use that ends in an error.
+    A use that is not supported, and what to do instead.
 
     Args:
         what: is used, in Markdown.
@@ -128,7 +128,7 @@ COUNTED = Refusal(
 )
 SAVED_TENSORS = Refusal(
     "hooks of saved tensors in forward: `save_on_cpu`, `saved_tensors_hooks`",
-    "leave them out; what is kept for backward is said by parallelize(keep_activations=0.3)",
+    "leave them out; parallelize(keep_activations=0.3) decides what is kept for backward",
 )
 CHECKPOINT_POLICY = Refusal(
     "`torch.utils.checkpoint` with a `context_fn`",

@@ -37,6 +37,7 @@ class OpWork:
     bytes    read and written
     key      the op with its local shapes and arguments, for measured times: `mm(float32[64x32], float32[32x16])`;
              empty where nobody asks
+    joins    whether it is done by a kernel of several ops that another of them launches
     """
 
     family: str
@@ -44,6 +45,21 @@ class OpWork:
     flops: float
     bytes: float
     key: str = ""
+    joins: bool = False
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """
+    What one op does of a kernel that computes several.
+
+    Args:
+        moved: by position, operands first, which of its operands and results the kernel reads or writes for it.
+        launches: whether the launch of the kernel counts as its own.
+    """
+
+    moved: frozenset[int]
+    launches: bool
 
 
 def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
@@ -55,7 +71,7 @@ def op_seconds(device: Device, work: OpWork, *, joins: bool = False) -> float:
     Args:
         joins: whether it is part of a larger op, so that its launch does not count, nor that it is small.
     """
-    if joins:
+    if joins or work.joins:
         moves = bool(work.flops or work.bytes)
         return op_rate(device, work.family, work.dtype).least_seconds(work.flops, work.bytes) if moves else 0.0
     if work.key and (measured := device.measured(work.key)) is not None:

@@ -204,7 +204,7 @@ def _united(one: tuple[_Entry, ...], other: tuple[_Entry, ...]) -> tuple[_Entry,
 
 
 def is_same(given: Signature | Sharding, wanted: Signature | Sharding) -> bool:
-    """Whether one is the other; where the wanted one has no offsets, those of the ratios are allowed."""
+    """Whether one is the other; where the expected one has no offsets, those of the ratios are allowed."""
     if isinstance(given, Sharding) or isinstance(wanted, Sharding):
         return isinstance(given, Sharding) and isinstance(wanted, Sharding) and is_as_pinned(given, wanted)
     pairs = zip((*given.operands, *given.results), (*wanted.operands, *wanted.results), strict=True)

@@ -1,5 +1,5 @@
 """
-Jobs on ports: what is to be sent, by whom it may be, and schedules of it (cross-mesh 3.2).
+Jobs on ports: messages, their possible senders, and schedules of them (cross-mesh 3.2).
 
 A job occupies several ports at once, for as long as it takes to send it; a port carries one job at a time. Where a job
 has a choice of ports (its senders), the schedule makes it. A schedule is jobs in the order of their start: each starts

@@ -1,5 +1,5 @@
 """
-Searches for short schedules of jobs on ports (`ir/port_jobs.py`): who sends, and what goes when (cross-mesh 3.2).
+Searches for short schedules of jobs on ports (`ir/port_jobs.py`): senders and order (cross-mesh 3.2).
 
     naive       the first choice of each job, in the order given
     greedy      long jobs first, each on the ports with least to carry so far (equation 4)

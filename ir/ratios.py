@@ -1,10 +1,10 @@
 """
-Ratios: how large a share of what an axis splits each of its parts takes (HAP 2.4, 5.1).
+Ratios: the share of each part of an axis in the dims that the axis splits (HAP 2.4, 5.1).
 
-Shares are real, sizes whole: a count is rounded to the sizes nearest to its shares, and those with the smallest
-error give way until the sum is exact. Several axes that split one dim split it one after the other, major to minor,
-so that gathering the minor ones leaves the boundaries of the major ones. Where no axis has ratios the split is the
-even one of `sharding`.
+Shares are real numbers, sizes are integers: a count is rounded to the sizes nearest to its shares, and those with the
+smallest error give way until the sum is exact. Several axes that split one dim split it one after the other, major to
+minor, so that gathering the minor ones leaves the boundaries of the major ones. Where no axis has ratios the split is
+the even one of `sharding`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def boundaries(count: int, axes: tuple[str, ...], mesh: Mesh, ratios: Ratios = E
 
 
 def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Whole sizes in the given proportions that sum to `count` (HAP 5.1)."""
+    """Integer sizes in the given proportions that sum to `count` (HAP 5.1)."""
     total = math.fsum(shares)
     exact = [count * share / total for share in shares]
     sizes = [math.floor(size + 0.5) for size in exact]
@@ -104,8 +104,8 @@ def rounded(count: int, shares: Sequence[float]) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class Splits:
     """
-    How the dims of one value, or the factors of one op, are divided: `counts` says into how many pieces that must
-    stay whole, `ratios` how the axes share those.
+    How the dims of one value, or the factors of one op, are divided: `counts` is the number of indivisible pieces of
+    each, `ratios` how the axes share those.
 
     A dim of fewer pieces than parts is divided by single elements instead.
     """

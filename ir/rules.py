@@ -13,7 +13,7 @@ keeps what falls into its part.
 
 Three more facts complete the theorem that a rule is: in which operands the op is *linear* (so that partial
 operands give partial results), which operands are *additive* (a bias: where a reduction factor is split it
-must be partial too, so that it is added once), and which factors must stay whole (`replicated`).
+must be partial too, so that it is added once), and which factors must not be split (`replicated`).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _parse_values(text: str) -> tuple[Value, ...]:
 
 
 def replicated_rule(operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> Rule:
-    """The rule of an op about which nothing is known: every operand and result whole on every device."""
+    """The rule of an op about which nothing is known: every operand and result replicated."""
     sizes: dict[str, int] = {}
 
     def value(prefix: str, shape: Sequence[int]) -> Value:

@@ -63,7 +63,7 @@ class Sharding:
 
     @staticmethod
     def replicated(rank: int) -> Sharding:
-        """Every device holds the whole value of `rank` dims."""
+        """Replicated: every device holds the full value, of `rank` dims."""
         return Sharding((DimSharding(),) * rank)
 
     @staticmethod
@@ -73,7 +73,7 @@ class Sharding:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether every device holds the whole value."""
+        """Whether the value is replicated on every axis."""
         return not self.partial and all(not dim.axes for dim in self.dims)
 
     @property
@@ -87,7 +87,7 @@ class Sharding:
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     def over_time(self, mesh: Mesh) -> Sharding:
-        """What it says of the temporal axes of `mesh`, offsets aside."""
+        """Its part on the temporal axes of `mesh`, without offsets."""
         spatial = {axis.name for axis in mesh.spatial}
         dims = (DimSharding(tuple(axis for axis in dim.axes if axis not in spatial)) for dim in self.dims)
         return Sharding(tuple(dims), tuple(pair for pair in self.partial if pair[0] not in spatial))

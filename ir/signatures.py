@@ -1,7 +1,7 @@
 """
 Signatures: the ways in which one op can run on a mesh, derived from its rule.
 
-On each axis an op makes one choice: run whole on every device, split one factor, or pass partial operands
+On each axis an op makes one choice: run replicated, split one factor, or pass partial operands
 through where it is linear. A signature is one choice per axis; the product over the axes gives all of them
 (HiDup's op forms, HAP's Hoare triples, AutoDDL's S/B/P signatures).
 """
@@ -54,7 +54,7 @@ class Linear:
 
 
 Choice = Split | Linear | None
-"""What an op does on one axis; None: it runs whole on every device."""
+"""What an op does on one axis; None: it runs replicated."""
 
 
 def choices(rule: Rule) -> tuple[Choice, ...]:
@@ -135,7 +135,7 @@ def signatures(rule: Rule, mesh: Mesh, splits: Splits | None = None) -> tuple[Si
     """
     Every signature of an op on `mesh`, without repetition, the replicated one first.
 
-    On a temporal axis an op runs whole. `splits` says how each of the rule's factors is divided; None: evenly.
+    On a temporal axis an op runs once. `splits` says how each of the rule's factors is divided; None: evenly.
     """
     options = choices(rule)
     every = itertools.product(*(options if a.kind is AxisKind.SPATIAL else (None,) for a in mesh.axes))
@@ -168,7 +168,7 @@ def factor_offsets(
 
 def local_sizes(rule: Rule, given: Signature, mesh: Mesh) -> dict[str, int]:
     """
-    The size of each factor on the device with the largest share: what the slowest device's work is made of.
+    The size of each factor on the device with the largest share: from which the work of the slowest device is computed.
     """
     sizes = dict(rule.sizes)
     for value, sharding in _pairs(rule, given):

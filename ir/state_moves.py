@@ -1,7 +1,7 @@
 """
 Moving state from one plan to another: which rank sends which part of which value to which.
 
-A part is a box of the whole value. What a rank needs and already has stays; the rest comes once, from one of the ranks
+A part is a box of the full value. What a rank needs and already has stays; the rest comes once, from one of the ranks
 that have it: from the one that has sent the least so far. So as few bytes are moved as the two plans allow.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
-"""By dim, the begin and the end of a part in the whole."""
+"""By dim, the begin and the end of a part in the full value."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SpreadState:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole value."""
+        """Of the full value."""
         first = next(iter(self.boxes.values()))
         return tuple(max(box[dim][1] for box in self.boxes.values()) for dim in range(len(first)))
 

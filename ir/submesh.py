@@ -15,7 +15,7 @@ def submesh(mesh: Mesh, first: int, count: int, name: str) -> Mesh | None:
     """
     The mesh called `name` of the ranks `first` .. `first + count - 1` of `mesh`; None where they are none.
 
-    It keeps the names of its axes; those that are minor to the one it cuts it has whole.
+    It keeps the names of its axes; those that are minor to the one that it cuts keep their sizes.
     """
     sizes = [axis.size for axis in mesh.spatial]
     if count < 1 or first < 0 or first + count > mesh.device_count:

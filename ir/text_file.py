@@ -1,8 +1,8 @@
 """
-Files that a user names: a name may be that of anything.
+Files whose names come from users, who may name a pipe, a folder or a binary file.
 
-What is read is a file, of a bounded size: a pipe must not hang. What is written appears whole or not at all, where a
-file stands or nothing; what a link points to is written and the link stays, and a device is written to, not replaced.
+What is read is a file, of a bounded size: a pipe must not hang. What is written appears completely or not at all, where
+a file stands or nothing; what a link points to is written and the link stays, and a device is written to, not replaced.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-How long something takes by its bytes: a line, or measured times with what lies between and beyond them.
+Time as a function of bytes: a line, or measured times with interpolation between and beyond them.
 
 Between two measured times there is a power law; below all the line scaled to meet the first; above all the line scaled
 to meet the last, or, where that is steeper, a line through the last two.

@@ -1,15 +1,16 @@
-"""Reading TOML that anybody may have written, and writing what they may have named."""
+"""Reading untrusted TOML, and writing names into it safely."""
 
 from __future__ import annotations
 
 import tomllib
-from typing import Any
+
+from .plain import Plain
 
 MOST_CHARACTERS = 2**24
 """Longer files are refused unread; one with the measured times of a large model has some hundred thousand."""
 
 
-def read_toml(text: str) -> dict[str, Any]:
+def read_toml(text: str) -> dict[str, Plain]:
     """
     The tables of a TOML text.
 

@@ -1,5 +1,5 @@
 """
-What collectives cost on a topology.
+The cost of collectives on a topology.
 
 All groups of an axis run a collective at once. What they send through each port follows from how it is carried out:
 
@@ -8,9 +8,8 @@ All groups of an axis run a collective at once. What they send through each port
     all_reduce                  twice that
     all_reduce:tree             to the root and back, in trees of hosts, one for each NIC, that are chains on each host;
                                 two of them with half the value each, so that who is a leaf in one is none in the other
-    all_reduce:switch           likewise, but the switch of a host adds up what its devices send, and tells all
-    broadcast                   the whole value goes round
-    all_to_all                  each sends 1/k of what it holds to every other
+    all_reduce:switch likewise, but the switch of a host adds up what its devices send, and sends the sum to all
+    broadcast the full value goes round all_to_all each sends 1/k of what it holds to every other
 
 The port with the most to do sets the seconds per byte: of a NIC that eight groups share each has an eighth, and of
 wires of different speed the slowest counts. A message that is too small for that takes a step per device of a ring;
@@ -42,7 +41,7 @@ _TREES = ("all_reduce:tree", "all_reduce:switch")
 
 def topology_costs(topology: Topology, kind: str, groups: Sequence[Group]) -> tuple[float, float]:
     """
-    (seconds, seconds per byte of the whole value) of a collective, or `broadcast`, that all `groups` run at once.
+    (seconds, seconds per byte of the full value) of a collective, or `broadcast`, that all `groups` run at once.
 
     They are of one size, at least 2.
     """

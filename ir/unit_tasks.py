@@ -1,5 +1,5 @@
 """
-What a transfer between meshes is made of: unit tasks, and who holds which part of a value when.
+The unit tasks of a transfer between meshes, and who holds which part of a value when.
 
 Both the interpreter and the workers carry tasks out; that they do so alike is why this is here.
 """

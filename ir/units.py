@@ -1,4 +1,4 @@
-"""Times and sizes for people."""
+"""Times and sizes as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where what is kept between runs lies."""
+"""The user's folder for files that are kept between runs."""
 
 from __future__ import annotations
 

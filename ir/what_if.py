@@ -18,15 +18,16 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from .cluster import Cluster, Device, Link
 from .cluster_file import ClusterFileError, cluster_toml, parse_cluster
 
-_Table: TypeAlias = dict[str, Any]
+_Value: TypeAlias = "bool | int | float | str | list[_Value] | dict[str, _Value]"
+_Table: TypeAlias = dict[str, _Value]
 
 _OPTIONAL = ("interference.compute", "interference.communication")
 _OF_DEVICES = ("launch", "overhead", "block")
@@ -61,10 +62,7 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise WhatIfError(f"the cluster has no field {path}; {hint}")
     *sections, field = aliases.get(path, path).split(".")
-    inner = table
-    for name in sections:
-        inner = _entered(inner, name)
-    inner[field] = _plain(value)
+    _section(table, sections)[field] = _plain(value)
     try:
         found = parse_cluster("\n".join(f"{name} = {_inline(each)}" for name, each in table.items()), "what if")
     except ClusterFileError as error:
@@ -81,10 +79,7 @@ def fields(cluster: Cluster) -> list[str]:
 def number(cluster: Cluster, path: str) -> float:
     """The value of a field, in the units of the cluster file; WhatIfError where it is none or no number."""
     *sections, field = _aliases(cluster).get(path, path).split(".")
-    inner = _table(cluster)
-    for name in sections:
-        inner = _entered(inner, name)
-    value = inner.get(field)
+    value = _section(_table(cluster), sections).get(field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WhatIfError(f"{path} is {value!r}, which is not a number")
     return float(value)
@@ -114,17 +109,26 @@ def parse_sweep(text: str, cluster: Cluster) -> Sweep:
 
 
 def _table(cluster: Cluster) -> _Table:
-    table = tomllib.loads(cluster_toml(cluster))
-    for link in table.get("link", {}).values():
-        if "beta" in link:
-            link["bandwidth"] = 1.0 / link.pop("beta")
+    table: _Table = tomllib.loads(cluster_toml(cluster))
+    links = table.get("link")
+    for link in links.values() if isinstance(links, dict) else ():
+        if isinstance(link, dict) and isinstance(beta := link.pop("beta", None), float):
+            link["bandwidth"] = 1.0 / beta
     return table
 
 
-def _entered(table: _Table, name: str) -> _Table:
-    """A section of a table, or an entry of a list of them; it is made where there is none."""
-    listed = cast("list[_Table] | _Table", table)
-    return listed[int(name)] if isinstance(listed, list) else listed.setdefault(name, {})
+def _section(table: _Table, names: Sequence[str]) -> _Table:
+    """A section of a table, by its name and those that it is in; an empty one is added where there is none."""
+    found: _Value = table
+    for name in names:
+        match found:
+            case list():
+                found = found[int(name)]
+            case dict():
+                found = found.setdefault(name, {})
+            case _:
+                break
+    return found if isinstance(found, dict) else {}
 
 
 def _plain(value: str | float) -> str | float:
@@ -165,27 +169,26 @@ def _aliases(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
     for name, value in table.items():
         path = f"{prefix}{name}"
         if name in _MEASURED or (not prefix and name in _KEPT):
             continue
         if isinstance(value, list):
-            listed = enumerate(cast("list[_Table]", value))
-            yield from _leaves({str(index): each for index, each in listed}, f"{path}.")
+            yield from _leaves({str(index): each for index, each in enumerate(value)}, f"{path}.")
         elif isinstance(value, dict):
-            yield from _leaves(cast("_Table", value), f"{path}.")
+            yield from _leaves(value, f"{path}.")
         else:
             yield path
 
 
-def _inline(value: Any) -> str:
+def _inline(value: _Value) -> str:
     """A value as TOML on one line."""
     if isinstance(value, dict):
-        entries = (f"{json.dumps(name)} = {_inline(each)}" for name, each in cast("_Table", value).items())
+        entries = (f"{json.dumps(name)} = {_inline(each)}" for name, each in value.items())
         return "{ " + ", ".join(entries) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, cast("list[Any]", value))) + "]"
+        return "[" + ", ".join(map(_inline, value)) + "]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
 
 

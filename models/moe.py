@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -67,17 +67,17 @@ class MoEConfig:
         return max(1, math.ceil(self.capacity * self.choices * tokens / self.experts))
 
 
-def sparsely_gated(experts: int, **changes: Any) -> MoEConfig:
+def sparsely_gated(experts: int, **changes: object) -> MoEConfig:
     """Two experts for each token, weighted by the softmax over the two; noise is off unless asked for."""
     return MoEConfig(**{"experts": experts, "choices": 2, **changes})
 
 
-def switch(experts: int, **changes: Any) -> MoEConfig:
+def switch(experts: int, **changes: object) -> MoEConfig:
     """One expert for each token, weighted by its probability."""
     return MoEConfig(**{"experts": experts, "choices": 1, **changes})
 
 
-def mixtral(experts: int, **changes: Any) -> MoEConfig:
+def mixtral(experts: int, **changes: object) -> MoEConfig:
     """Two gated experts for each token, and none is dropped."""
     return MoEConfig(**{"experts": experts, "choices": 2, "dispatch": "grouped", "gated": True, **changes})
 
@@ -231,7 +231,7 @@ _MIXED: dict[Dispatch, Callable[..., torch.Tensor]] = {
 }
 
 
-def through(blocks: Iterable[nn.Module], x: torch.Tensor, *context: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def through(blocks: Iterable[nn.Module], x: torch.Tensor, *context: object) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """`x` after all blocks, and the balancing losses of those that give one."""
     losses: list[torch.Tensor] = []
     for block in blocks:

@@ -34,7 +34,7 @@ def _gpt2(layers: int, width: int, heads: int) -> Maker:
 
 
 def _gpt3(layers: int, width: int, heads: int) -> Maker:
-    """A GPT of the widths of GPT-3, on whole sequences."""
+    """A GPT of the widths of GPT-3, on full sequences."""
     config = GPT2Config(layers=layers, width=width, heads=heads, vocabulary=51200, positions=1024)
     return partial(gpt2_step, config, batch=64, length=1024)
 

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.compute import ComputeOp
 from .analysis.compute import op_work
+from .analysis.fusion import fused_parts
 from .analysis.simulation.engine import SpanRun
 from .analysis.simulation.held import HeldBytes
 from .analysis.simulation.results import Simulation
@@ -83,13 +84,14 @@ class AnnotateCostsPass(ModulePass):
 
 
 def _annotate(simulation: Simulation) -> None:
+    parts = fused_parts(simulation.func)
     for entry in (entry for entries in simulation.execution.entries for entry in entries):
         if isinstance(entry, SpanRun):
             mesh = simulation.classes[entry.number].place.cluster.mesh
             for op, seconds in _undisturbed(entry).items():
                 costs = {SECONDS: seconds}
                 if isinstance(op, ComputeOp) and op.signature is not None:
-                    work = op_work(op, op.signature, mesh)
+                    work = op_work(op, op.signature, mesh, part=parts.get(op))
                     costs |= {FLOPS: work.flops, BYTES: work.bytes}
                 op.attributes |= _floats(costs)
     for run in simulation.execution.traffic:

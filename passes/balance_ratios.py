@@ -19,6 +19,7 @@ from ..ir.pins import is_as_pinned
 from ..ir.ratios import EVEN, Ratios
 from ..ir.signatures import Split, choices_of, needs_all_parts
 from .analysis.durations import ComputeSeconds
+from .analysis.fusion import fused_parts
 from .analysis.memory import size_text
 from .errors import fail
 from .search.constraints import constraints_of
@@ -161,7 +162,7 @@ def _verify_pins(view: StepView) -> None:
 
 @dataclass(frozen=True)
 class _Balance:
-    """What became of one step or stage: seconds before and after, and the ops that stay whole, with the reason."""
+    """What became of one step or stage: seconds before and after, and the ops that are not split, with the reason."""
 
     before: float
     after: float
@@ -184,7 +185,7 @@ class _Balancer:
 
     def run(self, segments: int | None, given: Ratios | None) -> _Balance:
         """Find the shares, or take those that are given, and write them."""
-        count = mark_segments(self.view, segments, ComputeSeconds(self.cluster))
+        count = mark_segments(self.view, segments, ComputeSeconds(self.cluster, fused_parts(self.view.func)))
         had = ratios_of(self.view.func, self.cluster.mesh)
         had = {segment: had.get(segment, had[0]) for segment in range(count)}
         model = phase_model(self.module, self.view, self.cluster)

@@ -12,8 +12,9 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects.compute import dtype_of, sum_dtype
+from ..dialects.placed import element_of
 from ..dialects.train import EACH_GRADIENT
-from .step.gradients import Insertion, add_metric, element_of, gradient_users, gradients, hint_of, replace_gradient
+from .step.gradients import Insertion, add_metric, gradient_users, gradients, hint_of, replace_gradient
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
 

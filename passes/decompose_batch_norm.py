@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType, i64
@@ -19,7 +18,7 @@ from xdsl.pattern_rewriter import (
 )
 
 from ..dialects.aten import AtenOp
-from ..dialects.compute import shape_of
+from ..dialects.placed import element_of, shape_of
 from .step.new_ops import like
 from .step.requirements import require_not_lowered
 from .step.step_view import step_functions
@@ -30,7 +29,7 @@ _FORWARD, _BACKWARD = "_native_batch_norm_legit_functional", "native_batch_norm_
 @dataclass(frozen=True)
 class DecomposeBatchNormPass(ModulePass):
     """
-    Write batch-norms in training as sums over the batch, so that their statistics are those of the whole batch however
+    Write batch-norms in training as sums over the batch, so that their statistics are those of the full batch however
     it is split.
 
     Split over devices, the sums become partial and are reduced: synchronised batch-norm. Split over time, an unrolled
@@ -130,7 +129,7 @@ class _BatchNormMaker:
     def broad(self, value: SSAValue) -> SSAValue:
         """A vector [c] as [1, c, 1, ...]."""
         shape = [1 if dim != 1 else shape_of(value)[0] for dim in range(len(self.dims) + 1)]
-        result = TensorType(cast("TensorType[Attribute]", value.type).get_element_type(), shape)
+        result = TensorType(element_of(value), shape)
         return self._add("view", [value], result, f"{value.name_hint}.broad", {"size": _integers(shape)}, whole=True)
 
     def scaled(self, value: SSAValue, factor: float, suffix: str) -> SSAValue:

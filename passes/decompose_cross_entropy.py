@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard, cast
+from typing import TypeGuard
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
@@ -23,7 +23,7 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
 
 from ..dialects.aten import AtenOp
-from ..dialects.compute import shape_of
+from ..dialects.placed import element_of, shape_of
 from .decompose_mean import count_labels
 from .step.new_ops import like
 from .step.requirements import require_not_lowered
@@ -142,7 +142,7 @@ class _CrossEntropyMaker:
     def __init__(self, op: AtenOp, scores: SSAValue) -> None:
         self.op, self.made = op, list[AtenOp]()
         self.hint = op.outs[0].name_hint or "loss"
-        self.element, (self.rows, _) = _element(scores), shape_of(scores)
+        self.element, (self.rows, _) = element_of(scores), shape_of(scores)
 
     def make(
         self,
@@ -222,7 +222,7 @@ def _gradient(of_loss: AtenOp, of_softmax: AtenOp, scores: SSAValue, logsumexp: 
 def _users(softmax: AtenOp) -> _Users | None:
     """Who uses a log-softmax over the classes of rows; None where it is of another form, or has other users."""
     scores, logarithms = softmax.args[0], softmax.outs[0]
-    if scores.type != logarithms.type or not isinstance(_element(scores), Float32Type | Float64Type):
+    if scores.type != logarithms.type or not isinstance(element_of(scores), Float32Type | Float64Type):
         return None
     if len(shape_of(scores)) != 2 or softmax.arguments()["dim"] not in (1, -1):
         return None
@@ -257,10 +257,6 @@ def _only_user(of_loss: AtenOp) -> AtenOp | None:
     if len(users) == 1 and isinstance(op := users[0], AtenOp) and op.overload == _SOFTMAX_BACKWARD:
         return op
     return None
-
-
-def _element(value: SSAValue) -> Attribute:
-    return cast("TensorType[Attribute]", value.type).element_type
 
 
 def _integers(*numbers: int) -> ArrayAttr[IntegerAttr]:

@@ -1,4 +1,4 @@
-"""How a pass says no: errors that name the op, the value in the user's model, and the pass."""
+"""The errors of passes, which name the op, the value in the user's model, and the pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FailureKind: TypeAlias = Literal["failed", "crashed", "invalid", "unsound"]
 
 
 class OpFailure(PassFailedException):
-    """What a pass cannot do at one op; the text names the op, so that it is of use in any driver."""
+    """A failure of a pass at one op, which the text names."""
 
     def __init__(self, op: Operation, message: str) -> None:
         super().__init__(f"{describe(op)}: {message}")

@@ -66,7 +66,7 @@ class FitMemoryPass(ModulePass):
     """How often they run at most."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Run on the whole module."""
+        """Run on the module."""
         pipeline = Pipeline.parse(self.pipeline)
         for _ in range(self.max):
             excesses = _excesses(op)

@@ -76,7 +76,7 @@ class FixedPointPass(ModulePass):
     """How often they run at most."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Run on the whole module."""
+        """Run on the module."""
         pipeline = Pipeline.parse(self.pipeline)
         best, least = op.clone(), float("inf")
         for turn in range(self.max):

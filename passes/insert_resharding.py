@@ -150,7 +150,7 @@ class _Inserter(ReshardingPlan[SSAValue]):
 
 
 def _verify_whole_sums(op: ComputeOp) -> None:
-    """Fail where an op between a value and a comparison of what is made of it passes partial sums on."""
+    """Fail where an op between a value and its comparison with what is computed from it passes partial sums on."""
     given = op.signature
     shardings = () if given is None else (*given.operands, *given.results)
     if any(kind is Reduction.SUM for sharding in shardings for _, kind in sharding.partial):

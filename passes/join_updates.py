@@ -25,7 +25,7 @@ from ..ir.mesh import Mesh
 from ..ir.ops.foreach import FOREACH, foreach_problem
 from ..ir.signatures import Signature
 from .analysis.compute import local_bytes
-from .step.layers import layer_of
+from .step.blocks import layer_of
 from .step.memory_plan import forget_memory_plan
 from .step.step_view import cluster_on, stage_meshes, step_functions
 from .sum_squares import sum_squares
@@ -54,7 +54,7 @@ class JoinUpdatesPass(ModulePass):
     shardings may differ. What torch has no multi-tensor function for stays an op of each parameter. Joined ops write
     over parameters and states where these are not read again, and need no `train.assign` then.
 
-    So are the squares that the norm of all gradients is made of (`train.sum_of_squares`), and the scaling of gradients
+    So are the squares that the norm of all gradients sums up (`train.sum_of_squares`), and the scaling of gradients
     goes with their updates.
 
     A group has as many parameters as are read in four times what launching a kernel takes: what it makes on the way is
@@ -241,7 +241,7 @@ def _key_of_update(op: Operation) -> object:
 
 
 def _common(updates: Sequence[Update]) -> set[SSAValue]:
-    """The numbers that several updates read: rates, counts, and what is made of them."""
+    """The numbers that several updates read: rates, counts, and what is computed from them."""
     reader: dict[SSAValue, int] = {}
     found: set[SSAValue] = set()
     for number, update in enumerate(updates):

@@ -34,7 +34,7 @@ class PartitionStagesPass(ModulePass):
 
     A layer's backward and update go with it. A value that another stage needs crosses by a transfer, straight to that
     stage. A weight that several stages use is kept by the first: it crosses to the others, and their gradients come
-    back. Batch items, scalars and constants, and what is made of these alone, every stage has for itself.
+    back. Every stage has its own copies of batch items, scalars and constants, and of what depends on these alone.
 
     Requires: a cluster; run it before `search-strategy`, and after `decompose-mean`. What `add-pins` added is resolved
     again, for the meshes of the stages.

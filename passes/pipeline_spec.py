@@ -123,7 +123,7 @@ def options_of(pass_type: type[ModulePass]) -> tuple[PassOption, ...]:
     )
 
 
-def _default(field: Field[Any]) -> object:
+def _default(field: Field[object]) -> object:
     if field.default is not MISSING:
         return field.default
     return None if field.default_factory is MISSING else field.default_factory()

@@ -1,4 +1,4 @@
-"""The one way from text to a module that anything may be done with: it is read, and verified."""
+"""Parsing and verifying the text of a module."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ from xdsl.utils.exceptions import PassFailedException
 
 from ..dialects import train
 from ..dialects.compute import ComputeOp, dtype_of
+from ..dialects.placed import element_of
 from .errors import fail
 from .step.gradients import (
     Insertion,
     add_metric,
     add_result,
     any_not_finite,
-    element_of,
     gradient_users,
     gradients,
     hint_of,

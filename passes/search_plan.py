@@ -151,7 +151,7 @@ class SearchPlanPass(ModulePass):
     """How many times the lower bound of the step is improved; 0 for none."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Run on the whole module, which has one step function."""
+        """Run on the module, which has one step function."""
         if not (funcs := step_functions(op)):
             return
         for func in funcs:
@@ -273,7 +273,7 @@ class SearchPlanPass(ModulePass):
 @dataclass(frozen=True)
 class _FoundPlan:
     """
-    A plan, and what became of the others.
+    A plan, and the results of the other candidates.
 
     Args:
         bound: of the step, and of which plans it is one.

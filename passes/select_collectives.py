@@ -22,7 +22,7 @@ from ..dialects.mesh_ops import ClusterOp, MeshOp, find_mesh
 from ..dialects.spmd import COLLECTIVES, CollectiveOp, ReshardOp
 from ..dialects.step import BACKWARD, sharding_of
 from ..ir.cluster import Cluster
-from ..ir.collective_cost import Method, cheapest_method, is_gather_or_scatter, methods_of
+from ..ir.collective_cost import Method, cheapest_method, has_hierarchy, is_gather_or_scatter, may_have_phases
 from ..ir.collectives import CollectiveKind, Step, single_step
 from ..ir.mesh import Mesh
 from ..ir.sharding import DimSharding
@@ -41,10 +41,11 @@ class SelectCollectivesPass(ModulePass):
     Ensures: no `spmd.reshard` is left. A gather or scatter whose parts are not all of one size is `padded` to the
     largest, for no backend takes unequal parts, or a `grouped_broadcast` of each part as it is (in a scatter, its
     reduction to its owner), whichever takes less time on the module's cluster; without a cluster it is padded. An
-    all-to-all of unequal parts is `padded`. An all-reduce over axes of which the last alone is inside hosts is
-    `hierarchical` where that takes less time: its parts are reduced over the last axis, then over the others. All else
-    is `flat`. (That an all-reduce becomes a reduce-scatter and an all-gather of a dim is the shortest path's choice and
-    has already been made.)
+    all-to-all of unequal parts is `padded`. A collective over axes of which the last alone is inside hosts is
+    `hierarchical` where that takes less time, of equal parts or not: a reduction, and what is sent all to all, is over
+    the last axis first and then over the others, parts are gathered over the others first. But for an all-to-all along
+    one dim, whose pieces only their two ends know. All else is `flat`. (That an all-reduce becomes a reduce-scatter
+    and an all-gather of a dim is the shortest path's choice and has already been made.)
 
     Before:
     ```mlir
@@ -71,8 +72,8 @@ class SelectCollectivesPass(ModulePass):
 
     method: Selection = "auto"
     """
-    How gathers and scatters of unequal parts, or with `hierarchical` all-reduces over several axes, are carried out;
-    `auto` by their cost.
+    How gathers and scatters of unequal parts, or with `hierarchical` all collectives over several axes, are carried
+    out; `auto` by their cost.
     """
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -117,24 +118,22 @@ class ReshardToCollective(RewritePattern):
 
     def _method(self, op: ReshardOp, step: Step, mesh: Mesh) -> Method:
         cluster = self.clusters.get(mesh.name)
-        if step.kind is CollectiveKind.ALL_REDUCE:
-            return self._reduction(op, step, mesh, cluster)
-        if not has_unequal_parts(step, shape_of(op.operand), mesh):
-            return "flat"
-        if not is_gather_or_scatter(step) or (self.selection == "auto" and cluster is None):
-            return "padded"
-        if self.selection == "auto" and cluster is not None:
-            return cheapest_method(cluster, step, value_bytes(op.operand), ("padded", "grouped_broadcast"))
-        return "grouped_broadcast" if self.selection == "grouped_broadcast" else "padded"
+        possible = _in_one_phase(step, shape_of(op.operand), mesh)
+        if self.selection != "auto":
+            phases = self.selection == "hierarchical" and may_have_phases(step, mesh)
+            return self.selection if phases or self.selection in possible else possible[0]
+        if cluster is None:
+            return possible[0]
+        if has_hierarchy(cluster, step):
+            possible = (*possible, "hierarchical")
+        return cheapest_method(cluster, step, value_bytes(op.operand), possible)
 
 
-    def _reduction(self, op: ReshardOp, step: Step, mesh: Mesh, cluster: Cluster | None) -> Method:
-        spatial = {axis.name for axis in mesh.spatial}
-        if self.selection == "hierarchical" and len(step.axes) > 1 and spatial.issuperset(step.axes):
-            return "hierarchical"
-        if self.selection == "auto" and cluster is not None:
-            return cheapest_method(cluster, step, value_bytes(op.operand), methods_of(cluster, step))
-        return "flat"
+def _in_one_phase(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[Method, ...]:
+    """The ways to carry a step out over all axes at once, by whether its parts are of one size."""
+    if not has_unequal_parts(step, shape, mesh):
+        return ("flat",)
+    return ("padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("padded",)
 
 
 def has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:

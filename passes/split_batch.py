@@ -34,15 +34,15 @@ class SplitBatchPass(ModulePass):
     """
     Split the batch into parts that run one after the other, by a temporal axis on top of the strategy.
 
-    The axis becomes the first of every mesh: a part of the batch is spread over the devices as the whole batch was.
+    The axis becomes the first of every mesh: a part of the batch is spread over the devices as the full batch was.
     Each op's choice on it follows from the split of the batch. Ops that read parts make parts; what sums over the
     batch (gradients, the loss) is partial over the axis; updates run once, after all parts. Counts of labels, and all
-    that depends on the batch alone and is needed whole, run once, before them.
+    that depends on the batch alone, and whose full result is needed, run once, before them.
 
     Requires: signatures (`search-strategy`) on the ops of a step without means of the batch (`decompose-mean`).
-    Ensures: meshes have the axis, and signatures, homes and working copies refer to it. Arguments stay whole over
-    time; those of the batch also become whole along its dim, for the parts are those of the whole batch. An op that
-    needs the whole batch in the middle of the parts is an error.
+    Ensures: meshes have the axis, and signatures, homes and working copies refer to it. Arguments stay replicated over
+    time; those of the batch are no longer split along its dim, for the parts are parts of the full batch. An op that
+    needs the full batch in the middle of the parts is an error.
 
     Before:
     ```mlir
@@ -191,7 +191,7 @@ class _Splitter:
         return boundaries(size, axes, mesh)
 
     def _argument(self, argument: BlockArgument) -> dict[str, Attribute | None]:
-        """Its home, whole along what is split over time, and its working copy."""
+        """Its home, replicated over time, and its working copy."""
         home, changed = argument_attribute(argument, SHARDING), dict[str, Attribute | None]()
         if isinstance(home, ShardingAttr):
             time = self.found.values[argument]
@@ -211,7 +211,7 @@ class _Splitter:
         return self._over_parts(given, value, demands.pop())
 
     def _demand(self, value: SSAValue, use: Use) -> Sharding | None:
-        """What a user that shares the working copy of a value says of the new axis."""
+        """The placement on the new axis that a user requires which shares the working copy of a value."""
         op = use.operation
         if not isinstance(op, ComputeOp) or (train.is_update(op) and isinstance(value, BlockArgument)):
             return None
@@ -219,7 +219,7 @@ class _Splitter:
         return given.operands[use.index] if given is not None else None
 
     def _over_parts(self, given: ShardingAttr, value: SSAValue, time: Sharding) -> ShardingAttr:
-        """A sharding with what `time` says of the new axis."""
+        """A sharding with the placement of `time` on the new axis."""
         mesh, sharding, shape = self.meshes[given.data.mesh][1], given.sharding, shape_of(value)
         dims = list(sharding.dims)
         for index, part in enumerate(time.dims):

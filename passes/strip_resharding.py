@@ -20,10 +20,10 @@ from ..dialects.sharding_attrs import MeshAttr
 from ..dialects.spmd import AccumulateOp, ReshardingOp, StartOp, WaitOp
 from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
 from ..ir.mesh import Mesh
-from .duplex import PARTS
 from .errors import fail
 from .step.memory_plan import forget_memory_plan
 from .step.step_view import step_functions
+from .unrolling.unroller import PARTS
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
 """What `duplex` adds to names; the number comes from printing two values of one name."""
@@ -34,7 +34,7 @@ class StripReshardingPass(ModulePass):
     """
     Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
-    A loop over parts of the batch becomes the whole batch again: the ops of its fragments (`accumulate`,
+    A loop over parts of the batch becomes the full batch again: the ops of its fragments (`accumulate`,
     `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays.
 
     Requires: nothing.
@@ -79,7 +79,15 @@ def strip_resharding(module: ModuleOp) -> None:
     for func in step_functions(module):
         strip_function(func)
         if is_in_parts:
+            # A part of a rank's rows at one time says nothing of its rows of the full batch.
             _forget(func)
+
+
+def strip_decisions(module: ModuleOp) -> None:
+    """Remove what a search decides from a module too, in place, as if none had run; pins and ratios stay."""
+    strip_resharding(module)
+    for func in step_functions(module):
+        _forget(func)
 
 
 def strip_function(func: FuncOp) -> None:
@@ -153,7 +161,7 @@ def _remove_temporal_axes(module: ModuleOp) -> bool:
 
 
 def _forget(func: FuncOp) -> None:
-    """Remove all that was decided: a part of a rank's rows at one time says nothing of its rows of the whole batch."""
+    """Remove signatures, homes and working copies."""
     undecided: dict[str, Attribute | None] = {SHARDING: None, WORKING: None, REGATHER: None}
     merge_argument_attributes(func, {each.index: undecided for each in func.body.block.args})
     returned = func.body.block.last_op

@@ -1,4 +1,4 @@
-"""Whether a module is valid, and where it is not."""
+"""Verifying a module, with the op at fault."""
 
 from __future__ import annotations
 

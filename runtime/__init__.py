@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .cross_entropy import cross_entropy_backward, sum_exp
     from .executor import Executor
     from .fused_attention import attention, attention_backward
-    from .grouped_products import grouped_mm, grouped_mm_backward
+    from .grouped_products import grouped_bmm, grouped_bmm_backward, grouped_mm, grouped_mm_backward
     from .indexed import (
         embedding_dense_backward_part,
         embedding_part,
@@ -79,6 +79,8 @@ __all__ = [
     "foreach_",
     "gather_part",
     "grouped",
+    "grouped_bmm",
+    "grouped_bmm_backward",
     "grouped_mm",
     "grouped_mm_backward",
     "in_order",
@@ -139,6 +141,8 @@ _HOMES = {
     "sum_of_squares": ".multi_tensor",
     "gather_part": ".indexed",
     "grouped": ".layers",
+    "grouped_bmm": ".grouped_products",
+    "grouped_bmm_backward": ".grouped_products",
     "grouped_mm": ".grouped_products",
     "grouped_mm_backward": ".grouped_products",
     "in_order": ".layers",

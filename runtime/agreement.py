@@ -1,4 +1,4 @@
-"""What the ranks of a job must have alike: weights, seeds, batches. Digests are compared before numbers go apart."""
+"""Comparing weights, seeds and batches that the ranks of a job must have in common, by digests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 from weakref import ReferenceType, ref
 
 import torch
@@ -35,7 +35,13 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def of_all_ranks(mine: object) -> list[Any]:
+Given = TypeVar("Given")
+
+_Row: TypeAlias = tuple[str, tuple[int, ...], str]
+"""Of a tensor: its name, shape and dtype."""
+
+
+def of_all_ranks(mine: Given) -> list[Given]:
     """By rank, what each gives; every rank must call this."""
     if world_size() == 1:
         return [mine]
@@ -49,7 +55,7 @@ def verify_alike(what: str, mine: Hashable) -> None:
     Check that all ranks were given the same; every rank must call this.
 
     Raises:
-        PlanError: on every rank, if any differs; the message tells who has what.
+        PlanError: on every rank, if any differs; the message names the values of all ranks.
     """
     everyone = of_all_ranks(mine)
     if len(set(everyone)) > 1:
@@ -73,7 +79,7 @@ def share_random_state() -> None:
     torch.set_rng_state(torch.from_numpy(from_rank_0(torch.get_rng_state().numpy())))
 
 
-def from_rank_0(mine: Any, *, patient: Patience = "") -> Any:
+def from_rank_0(mine: Given, *, patient: Patience = "") -> Given:
     """
     What rank 0 gives; every rank must call this.
 
@@ -152,7 +158,7 @@ def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-def _verify_same_forms(first: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]], rank: int) -> None:
+def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) -> None:
     if first == other:
         return
     only = [row for row in first if row not in other], [row for row in other if row not in first]

@@ -18,7 +18,7 @@ Batch = Mapping[str, Any] | Sequence[Any]
 @dataclass(frozen=True)
 class LocalRows:
     """
-    This rank's rows of a batch, every item whole along its other dims.
+    This rank's rows of a batch, every item unsplit along its other dims.
 
     Args:
         count: how many rows the global batch has; None for as many as the example.

@@ -43,7 +43,7 @@ _UNFINISHED = ".unfinished"
 @dataclass(frozen=True)
 class Notes:
     """
-    What a checkpoint has besides tensors.
+    The contents of a checkpoint besides tensors.
 
     Args:
         step: how many steps were made.
@@ -113,7 +113,7 @@ def write(
                 shutil.rmtree(left)
             unfinished.mkdir(parents=True)
 
-    def tensors() -> dict[str, list[Any]]:
+    def tensors() -> dict[str, list[object]]:
         from .checkpoint_tensors import METADATA, save
 
         save(unfinished, parts, ranks)
@@ -122,7 +122,7 @@ def write(
             mine += [*_written(unfinished, given), unfinished / METADATA]
         return {path.name: [path.stat().st_size, _digest(path)] for path in mine}
 
-    def commit(files: Mapping[str, list[Any]]) -> None:
+    def commit(files: Mapping[str, list[object]]) -> None:
         if not is_first:
             return
         details = {"version": VERSION, "step": notes.step, "seed": notes.seed, "rates": notes.rates}
@@ -172,7 +172,7 @@ def newest_whole(folder: Path, ranks: Ranks) -> Whole | None:
     The newest checkpoint of which no file is missing or changed; every rank must call this.
 
     Raises:
-        CheckpointError: there are checkpoints, and none is whole.
+        CheckpointError: there are checkpoints, and none is intact.
     """
     (names, *_) = ranks.gather(checkpoints(folder) if ranks.rank == 0 else [], patient="")
     faults: list[str] = []
@@ -252,7 +252,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _text_digest(manifest: Mapping[str, Any]) -> str:
+def _text_digest(manifest: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The ranks that write or read a checkpoint together: what fails on one fails on all; who is waited for is named."""
+"""The ranks that write or read a checkpoint together: an error on one is raised on all, and late ranks are named."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class _Box(torch.Tensor):
 
     part: LocalShard
 
-    def size(self, dim: int | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the whole: it is compared with what was written."""
+    def size(self, dim: int | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The size of the full tensor, which is compared with what was written."""
         whole = torch.Size(_sizes(self.part.shape))
         return whole if dim is None else whole[dim]
 
@@ -112,8 +112,8 @@ def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape or (1,)
 
 
-def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, Any]:
-    boxes: dict[str, Any] = {}
+def _boxes(parts: Mapping[str, LocalShard]) -> dict[str, object]:
+    boxes: dict[str, object] = {}
     for name, part in parts.items():
         box = part.local.detach().as_subclass(_Box)
         box.part = part
@@ -146,7 +146,7 @@ class _CheckpointReader(FileSystemReader):
         with self._turn.of_others(waits=False):
             return super().read_data(*args, **kwargs)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """
         The description.
 
@@ -163,7 +163,7 @@ class _CheckpointReader(FileSystemReader):
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) in _KNOWN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise CheckpointError(f"{METADATA} refers to {module}.{name}, which no checkpoint contains")
@@ -186,4 +186,4 @@ _KNOWN: Sequence[tuple[str, str]] = (
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),
 )
-"""What the description of a checkpoint of ours is made of."""
+"""The classes in the description of one of our checkpoints."""

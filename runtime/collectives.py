@@ -5,7 +5,6 @@ The collectives, by kind and method.
 kind            method             how
 ==============  =================  ================================================================
 all_reduce      native             the library's; small tensors of a bucket travel as one message
-                hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 all_gather      direct             each sends its part to every other (`exchange`)
                 padded             the library's: large tensors in equal parts by themselves, the others
                                    in one message, parts padded to the largest (`rows.py`)
@@ -16,6 +15,7 @@ reduce_scatter  direct             each sends every other its part, which reduce
 all_to_all      direct             each sends every other its part
                 native             the library's, by element counts
 broadcast       native             the library's
+all but that    hierarchical       over the last axis and the others in turn (`hierarchical.py`)
 ==============  =================  ================================================================
 
 Every function starts its work and returns at once; none changes its operands (but a donated all-reduce). What it has
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +35,7 @@ from ..ir.collectives import ALONE_FROM_BYTES
 from .exchange import Exchange
 from .groups import RankGroup
 from .pieces import Assembly, Mail, flatten, message, parcels_of_bucket, piece_shape, unflatten
-from .requests import Pending, Request
+from .requests import Pending, Request, Waitable
 from .rows import RowLayout
 
 
@@ -59,8 +58,8 @@ _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _launch(
-    group: RankGroup, function: Callable[..., Any], operands: Sequence[Sequence[object]]
-) -> list[Any]:
+    group: RankGroup, function: Callable[..., Waitable | None], operands: Sequence[Sequence[object]]
+) -> list[Waitable | None]:
     """Have the library do the same on several operands; NCCL does it in one launch."""
     if group.backend != "nccl" or len(operands) == 1:
         return [function(*each, group=group.handle, async_op=True) for each in operands]

@@ -21,10 +21,12 @@ from ..ir.mesh import Mesh
 from .collectives import METHODS, begin
 from .faults import HERE
 from .groups import TIMEOUT, Axes, Handles, RankGroup, RankLayout, make_groups
-from .hierarchical import HIERARCHICAL, begin_hierarchical
+from .hierarchical import HIERARCHICAL, PHASED, begin_hierarchical
 from .pieces import Sizes
+from .place import named_range
 from .requests import Pending, Request, even_sizes
 from .sequence import Sequence as CheckedSequence
+from .step_recorder import RECORDING
 from .transfers import Arrival, Channels
 
 # The options of `start` by kind, and the names that `Request` has for them.
@@ -49,7 +51,6 @@ class Token:
 
     request: Request
     pending: Pending
-    done: torch.cuda.Event | None = None
 
 
 class Communicator:
@@ -220,9 +221,9 @@ class Communicator:
 
     def wait(self, token: Token) -> tuple[torch.Tensor, ...]:
         """The results of a collective, one per tensor that `start` was given."""
-        if token.done is not None:
-            torch.cuda.current_stream(self.device).wait_event(token.done)
-        return HERE.wait(token.request, token.pending.wait)
+        request = token.request
+        with named_range(f"wait for {request.kind}", request.over):
+            return HERE.wait(request, token.pending.wait)
 
     def send(self, label: str, part: int, value: torch.Tensor) -> None:
         """
@@ -236,7 +237,11 @@ class Communicator:
         Raises:
             ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
         """
-        self._connected(label).send(label, part, value)
+        channels = self._connected(label)
+        with named_range("send", label):
+            if RECORDING.recorder is not None:
+                RECORDING.recorder.sent(channels.transfer(label), part, value.nbytes)
+            channels.send(label, part, value)
 
     def receive(self, label: str, part: int) -> Arrival:
         """
@@ -245,16 +250,23 @@ class Communicator:
         Raises:
             ValueError: this rank receives no such transfer.
         """
-        return self._connected(label).receive(label, part)
+        channels = self._connected(label)
+        with named_range("receive", label):
+            arrival = channels.receive(label, part)
+        recorder = RECORDING.recorder
+        return arrival if recorder is None else recorder.received(channels.transfer(label), part, arrival)
 
     def arrived(self, arrival: Arrival) -> torch.Tensor:
         """What `receive` began to receive, once it is here."""
-        return HERE.wait("a transfer from another stage", arrival.wait)
+        with named_range("wait for transfer", "stages"):
+            return HERE.wait("a transfer from another stage", arrival.wait)
 
     def finish_transfers(self) -> None:
         """Wait until all that was begun has been sent: after every step, for steps number their messages alike."""
         if self._channels is not None:
-            HERE.wait("transfers to other stages", self._channels.finish)
+            finish, recorder = self._channels.finish, RECORDING.recorder
+            wait = finish if recorder is None else lambda: recorder.waiting(finish)
+            HERE.wait("transfers to other stages", wait)
 
     def _connected(self, label: str) -> Channels:
         if self._channels is None:
@@ -265,12 +277,19 @@ class Communicator:
         group = self._checked(request)
         if group.size == 1:
             return self._begin(group, request).wait()[0]
-        return HERE.wait(request, lambda: self._begin(group, request).wait())[0]
+        with named_range(request.kind, request.over):
+            return HERE.wait(request, lambda: self._begin(group, request, now=True).wait())[0]
 
-    def _begin(self, group: RankGroup, request: Request) -> Pending:
-        if _in_phases(request):
-            return begin_hierarchical(self.group(request.axes[:-1]), self.group(request.axes[-1:]), request)
-        return begin(group, request)
+    def _begin(self, group: RankGroup, request: Request, *, now: bool = False) -> Pending:
+        """Begin a collective; `now` says that it is waited for at once."""
+        if RECORDING.recorder is None or group.size == 1:
+            return self._begun(group, request, now)
+        return RECORDING.recorder.collective(request, group.ranks, lambda: self._begun(group, request, now), now)
+
+    def _begun(self, group: RankGroup, request: Request, now: bool) -> Pending:
+        if not _in_phases(request):
+            return begin(group, request)
+        return self._in_turn(request) if now or self.device.type != "cuda" else self._beside(request)
 
     def _checked(self, request: Request) -> RankGroup:
         group = self.group(request.axes)
@@ -280,8 +299,11 @@ class Communicator:
 
     def _start(self, request: Request) -> Token:
         group = self._checked(request)
-        if self.device.type != "cuda" or not _in_phases(request):
+        with named_range(f"start {request.kind}", request.over):
             return Token(request, self._begin(group, request))
+
+    def _beside(self, request: Request) -> Pending:
+        """On CUDA, a collective in phases on a stream of its own."""
         # Torch's streams are a pool of 32 that comes around: one that is drawn and not used is lost to others.
         if request.axes not in self._streams:
             self._streams[request.axes] = torch.cuda.Stream(self.device)
@@ -290,15 +312,36 @@ class Communicator:
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             # On CUDA this queues work and blocks nobody: the stream waits, not the CPU.
-            results = self._begin(group, request).wait()
+            results = self._in_turn(request).wait()
             done = torch.cuda.Event()
             done.record(stream)
-        return Token(request, Pending([], lambda: list(results)), done)
+        return Pending([UntilEvent(done, self.device)], lambda: list(results))
+
+    def _in_turn(self, request: Request) -> Pending:
+        """A collective in phases."""
+        across, inside = self.group(request.axes[:-1]), self.group(request.axes[-1:])
+        return begin_hierarchical(across, inside, self.group(request.axes), request)
+
+
+@dataclass(frozen=True)
+class UntilEvent:
+    """A handle as torch's: makes the current stream wait for an event."""
+
+    event: torch.cuda.Event
+    device: torch.device
+
+    def wait(self) -> None:
+        """Make it wait."""
+        torch.cuda.current_stream(self.device).wait_event(self.event)
+
+    def is_completed(self) -> bool:
+        """Whether the event has happened."""
+        return self.event.query()
 
 
 def _in_phases(request: Request) -> bool:
     """Whether a collective is several, each of which waits for the one before."""
-    return request.kind == "all_reduce" and request.method == HIERARCHICAL and len(request.axes) > 1
+    return request.method == HIERARCHICAL and request.kind in PHASED and len(request.axes) > 1
 
 
 def _everywhere(mesh: Mesh) -> Axes:

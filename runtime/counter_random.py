@@ -1,12 +1,13 @@
 """
-Random tensors that do not depend on how they are spread: each element is drawn by its place in the whole tensor.
+Random tensors that do not depend on how they are spread: each element is drawn by its place in the full tensor.
 
 These functions take the place of `aten.random_*` in a generated program. A rank draws its part alone, and any parts
 together are what one device draws (`ir.counter` says from which bits). What they have in common:
 
-- `seed`: of the step, an int64 of no dims, in the memory of the host; `stream`: which of its streams;
+- `seed`: of the step, an int64 of no dims, in the memory of the host, or on a GPU what its streams begin with
+  (`SeedTable`); `stream`: which of its streams;
 - `size`: the shape of the part; `start`: the index of its first element in the tensor of shape `whole`. Without them
-  the part is the whole;
+  the part is the full tensor;
 - `like`: a tensor of the shape of the part, whose numbers do not matter;
 - `independent`: draw from torch's own generator, seeded by seed, stream and start. That is the same on ranks that
   hold the same part, but another spread gives other numbers.
@@ -24,21 +25,23 @@ from typing import NamedTuple
 import torch
 
 from ..ir.counter import LAST_SHIFT, MIX, Stream, blocks_of_row, limit_of, signed
+from .seed_table import SeedTable
 
 _CHUNK = {"cpu": 1 << 15, "cuda": 1 << 22}
 """Blocks that are made at a time, by device: what a CPU's cache holds; elsewhere 64 MB of memory, no more."""
 
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""The bits of a uniform number: all that a dtype can tell apart below one."""
+"""The bits of a uniform number: as many as a dtype can represent below one."""
 
 Shape = Sequence[int]
 Device = torch.device | str | None
+Seed = torch.Tensor | SeedTable
 
 
 class _Part(NamedTuple):
     """A part of a random tensor: where its bits come from."""
 
-    seed: torch.Tensor
+    seed: Seed
     stream: int
     start: Shape
     size: Shape
@@ -47,7 +50,7 @@ class _Part(NamedTuple):
 
     @staticmethod
     def of(
-        seed: torch.Tensor,
+        seed: Seed,
         stream: int,
         size: Shape,
         start: Shape | None,
@@ -61,8 +64,16 @@ class _Part(NamedTuple):
 
     def generator(self) -> torch.Generator:
         """Torch's generator for this part."""
-        seed = Stream.of(int(self.seed), self.stream).seed_of_part(self.whole, self.start)
-        return torch.Generator(self.device).manual_seed(seed)
+        seed = self.seed.seed if isinstance(self.seed, SeedTable) else int(self.seed)
+        part = Stream.of(seed, self.stream).seed_of_part(self.whole, self.start)
+        return torch.Generator(self.device).manual_seed(part)
+
+    def base_and_gamma(self) -> tuple[torch.Tensor, torch.Tensor] | tuple[int, int]:
+        """What the bits of its stream are made from."""
+        if isinstance(self.seed, SeedTable):
+            return self.seed.of(self.stream)
+        stream = Stream.of(int(self.seed), self.stream)
+        return signed(stream.base), signed(stream.gamma)
 
     def empty(self, dtype: torch.dtype) -> torch.Tensor:
         """Memory for it."""
@@ -71,7 +82,7 @@ class _Part(NamedTuple):
 
 def random_dropout(
     input: torch.Tensor,
-    seed: torch.Tensor,
+    seed: Seed,
     p: float,
     *,
     stream: int,
@@ -95,7 +106,7 @@ def random_dropout(
 def random_bernoulli(
     p: torch.Tensor | float,
     like: torch.Tensor | None,
-    seed: torch.Tensor,
+    seed: Seed,
     *,
     stream: int,
     dtype: torch.dtype,
@@ -118,7 +129,7 @@ def random_bernoulli(
 
 def random_uniform(
     like: torch.Tensor | None,
-    seed: torch.Tensor,
+    seed: Seed,
     low: float,
     high: float,
     *,
@@ -140,7 +151,7 @@ def random_uniform(
 
 def random_normal(
     like: torch.Tensor | None,
-    seed: torch.Tensor,
+    seed: Seed,
     mean: float,
     std: float,
     *,
@@ -166,7 +177,7 @@ def random_normal(
 
 def random_exponential(
     like: torch.Tensor | None,
-    seed: torch.Tensor,
+    seed: Seed,
     lambd: float,
     *,
     stream: int,
@@ -186,7 +197,7 @@ def random_exponential(
 
 def random_integers(
     like: torch.Tensor | None,
-    seed: torch.Tensor,
+    seed: Seed,
     low: int,
     high: int,
     *,
@@ -198,7 +209,7 @@ def random_integers(
     independent: bool = False,
     device: Device = None,
 ) -> torch.Tensor:
-    """Whole numbers from `low` to below `high`."""
+    """Integers from `low` to below `high`."""
     part = _Part.of(seed, stream, size, start, whole, device, like)
     if independent:
         return part.empty(dtype).random_(low, high, generator=part.generator())
@@ -238,12 +249,12 @@ def _filled(
     made = part.empty(dtype)
     if not made.numel():
         return made
-    generator, width = Stream.of(int(part.seed), part.stream), made.shape[-1] if made.dim() else 1
+    (base, gamma), width = part.base_and_gamma(), made.shape[-1] if made.dim() else 1
     first = part.start[-1] if part.start else 0
     blocks = range(first // lanes, -(-(first + width) // lanes))
-    gamma, skipped = signed(generator.gamma), first - blocks.start * lanes
+    skipped = first - blocks.start * lanes
     rows = _row_numbers(part) * blocks_of_row(part.whole, lanes) + 1
-    starts = (rows * gamma + signed(generator.base)).unsqueeze(-1)
+    starts = (rows * gamma + base).unsqueeze(-1)
     steps = torch.arange(blocks.start, blocks.stop, device=part.device) * gamma
     out = made.view(-1, width)
     count = max(_CHUNK.get(part.device.type, _CHUNK["cuda"]) // len(blocks), 1)
@@ -259,7 +270,7 @@ def _filled(
 
 
 def _row_numbers(part: _Part) -> torch.Tensor:
-    """The number, in the whole tensor, of every row of a part."""
+    """The number, in the full tensor, of every row of a part."""
     numbers = torch.zeros(1, dtype=torch.int64, device=part.device)
     for start, size, whole in zip(part.start[:-1], part.size[:-1], part.whole[:-1], strict=True):
         here = torch.arange(start, start + size, device=part.device)

@@ -1,4 +1,4 @@
-"""How a job ends: whatever goes wrong on its ranks, one of them prints one message, and all end with an exit code."""
+"""Ending a job: whatever goes wrong, one rank prints one message, and all exit with an error code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -102,7 +102,7 @@ def _missing(store: Store, rank: int, world: int, seconds: float) -> list[int]:
 
 
 def missing_text(missing: Sequence[int], seconds: float) -> str:
-    """What is said of ranks that have not come."""
+    """The message about ranks that have not come."""
     listed = ", ".join(map(str, missing))
     return (
         f"ranks {listed} of the job did not arrive within {seconds:g} s: check what they do before parallelize, "
@@ -121,7 +121,11 @@ def report_errors_once(watch: Watch) -> None:
     sys.excepthook = hook
 
 
-def fail(watch: Watch, error: BaseException, shown: Any = None) -> None:
+Show: TypeAlias = "Callable[[type[BaseException], BaseException, TracebackType | None], object]"
+"""As `sys.excepthook`."""
+
+
+def fail(watch: Watch, error: BaseException, shown: Show | None = None) -> None:
     """
     Report the error of this rank, unless another rank is the cause or has reported its own, and end the others.
 
@@ -159,7 +163,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def error_text(error: BaseException, where: str = "") -> str:
     """
-    What to say of an error in one line.
+    An error in one line.
 
     Args:
         where: it happened, as `Here.place`.

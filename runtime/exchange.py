@@ -9,12 +9,12 @@ contiguous travels from its place to its place. Parts of different sizes need no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from .groups import RankGroup
 from .pieces import Mail, message, parcels
+from .requests import Waitable
 
 
 class Exchange:
@@ -33,7 +33,7 @@ class Exchange:
         outgoing: Sequence[Sequence[torch.Tensor]],
         incoming: Sequence[Sequence[torch.Tensor]],
     ) -> None:
-        self._works: list[Any] = []
+        self._works: list[Waitable] = []
         self._mail = Mail()
         # Buffers of messages under way have to outlive them.
         self._sent: list[torch.Tensor] = []

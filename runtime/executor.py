@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +18,9 @@ from .faults import HERE
 from .host_memory import keep_freed_memory
 from .initialize import initialize
 from .plan import Plan, PlanError, Result, SpreadTensor, Value, part_sizes
+from .seed_table import SeedTable
 from .stages import Stage, StepFunction, my_stage
+from .step_recorder import RECORDING
 
 LOSS_SCALE = "loss_scale"
 """The name of the state of a step, and of the metric, that its loss is scaled by."""
@@ -66,7 +69,8 @@ class Executor:
         comm: connects this rank (`stages.connect`).
 
     Between steps `results` holds the local gradients that this rank's stage returns, by parameter name, and `metrics`
-    what else the last step gave, whole, by name. `main` is the program that `step` runs by default.
+    what else the last step returned, by name, on every rank the full tensor. `main` is the program that `step` runs by
+    default.
     """
 
     def __init__(self, stages: Sequence[Stage], comm: Communicator) -> None:
@@ -79,6 +83,9 @@ class Executor:
         self._held: list[torch.Tensor | None] = [self._at_first(value) for value in self.plan.inputs]
         self._index = {(value.role, value.name, value.state): i for i, value in enumerate(self.plan.inputs)}
         self._seed, self._steps = 0, 0
+        # On a GPU, what changes from step to step is where kernels read it, so that their launches do not.
+        self._streams = SeedTable(comm.device) if comm.device.type == "cuda" else None
+        self._rates: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def _at_first(self, value: Value) -> torch.Tensor | None:
         """What an input holds before the first step, where that takes no model."""
@@ -189,7 +196,8 @@ class Executor:
             PlanError: the batch does not fit the plan, or `initialize` was not called.
         """
         program = program or self.main
-        outputs = self._run(program, batch, lr)
+        with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
+            outputs = self._run(program, batch, lr)
         self._steps += 1
         return self._take(program, outputs)
 
@@ -206,7 +214,7 @@ class Executor:
     def _run(
         self, program: RankProgram, batch: Batch | LocalRows, lr: float | Sequence[float] | None
     ) -> list[torch.Tensor]:
-        arguments = [self._held[place] for place in program.places]
+        arguments: list[torch.Tensor | SeedTable | None] = [self._held[place] for place in program.places]
         for index, value in enumerate(program.plan.inputs):
             match value.role:
                 case "batch":
@@ -214,8 +222,7 @@ class Executor:
                 case "learning_rate":
                     arguments[index] = self._rate(value, lr)
                 case "seed":
-                    # Read as a number for every draw: in the memory of the host that waits for nothing.
-                    arguments[index] = torch.tensor(step_seed(self._seed, self._steps))
+                    arguments[index] = self._seed_of_step()
                 case "step_count" if index not in program.counted:
                     counted = self.local(value) + 1
                     arguments[index] = self._held[program.places[index]] = counted
@@ -291,7 +298,21 @@ class Executor:
         group = int(value.name or 0)
         if isinstance(lr, Sequence) and group >= len(lr):
             raise PlanError(f"step() was given {len(lr)} learning rates, and {value} is that of group {group}")
-        return torch.tensor(lr[group] if isinstance(lr, Sequence) else lr, dtype=value.torch_dtype)
+        rate = float(lr[group] if isinstance(lr, Sequence) else lr)
+        if self.comm.device.type != "cuda":
+            return torch.tensor(rate, dtype=value.torch_dtype)
+        key = (group, value.torch_dtype)
+        if key not in self._rates:
+            self._rates[key] = torch.empty((), dtype=value.torch_dtype, device=self.comm.device)
+        return self._rates[key].fill_(rate)
+
+    def _seed_of_step(self) -> torch.Tensor | SeedTable:
+        """What the random numbers of this step are drawn from."""
+        seed = step_seed(self._seed, self._steps)
+        if self._streams is None:
+            return torch.tensor(seed)
+        self._streams.begin(seed)
+        return self._streams
 
     def _missing(self, value: Value) -> PlanError:
         return PlanError(f"{value} has no value yet: call initialize() before the first step")
@@ -305,7 +326,8 @@ class Executor:
 
     def gather(self, value: Value | Result) -> torch.Tensor:
         """
-        The whole of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call it.
+        The full tensor of an input of any stage, or of a gradient of the last step, on every rank; all ranks must call
+        it.
 
         Raises:
             KeyError: a gradient that the program does not return.
@@ -324,8 +346,8 @@ class Executor:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Parameters and persistent buffers of all stages, whole and in the host's memory, by their single-device names;
-        all ranks must call it. No more than one of them at a time is whole on a GPU.
+        Parameters and persistent buffers of all stages, as full tensors in the host's memory, by their single-device
+        names; all ranks must call it. A GPU holds at most one full tensor at a time.
         """
         state: dict[str, torch.Tensor] = {}
         for value in (value for plan in self.plans for value in plan.inputs):
@@ -343,7 +365,7 @@ def _part(value: Value, program: RankProgram) -> tuple[object, ...]:
 
 def gather(value: SpreadTensor, local: torch.Tensor, comm: Communicator, *, rows: bool = False) -> torch.Tensor:
     """
-    The whole of a value of which each rank holds its part, in memory of its own on every rank.
+    The full tensor of a value of which each rank holds a part, in memory of its own on every rank.
 
     Args:
         rows: whether the first dim stays as it is split.

@@ -1,4 +1,4 @@
-"""How long a fault of a rank may last, and what this rank's main thread is doing: what the watch tells the others."""
+"""How long a fault of a rank may last, and what this rank's main thread is doing, for the watches of all ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from .groups import TIMEOUT
@@ -103,7 +104,7 @@ class Here:
     patient: Patience = ""
     compiles: bool = False
     lost: bool = False
-    on_device: Any = None
+    on_device: torch.Event | None = None
     lost_peer: Callable[[], None] | None = None
     timeout: timedelta = TIMEOUT
     _since: float = 0.0

@@ -9,6 +9,9 @@ results are those of the importer's functions of the same names:
 - `ends` ``[all groups]`` is where each group ends among all rows;
 - the product of a row whose group is elsewhere is zero, and so is that of a row beyond the last end.
 
+`grouped_bmm` and its gradient have several lists of rows, ``[p, s, k]``, each sorted by itself, with ends
+``[p, all groups]``. They are sorted into one list, so that a group's rows of all lists are one product.
+
 On CUDA products in bfloat16 are one kernel of torch for all groups, which reads `ends` on the device. Others are one
 for each group, and the CPU waits for `ends`.
 """
@@ -51,6 +54,65 @@ def grouped_mm_backward(
         torch.mm(grad[part], matrices[group].t(), out=grad_rows[part])
         torch.mm(rows[part].t(), grad[part], out=grad_matrices[group])
     return grad_rows, grad_matrices
+
+
+def grouped_bmm(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
+) -> torch.Tensor:
+    """`grouped_mm` of several lists of rows, ``[p, s, n]``."""
+    if len(rows) == 1:
+        return grouped_mm(rows[0], matrices, ends[0], start, first).unsqueeze(0)
+    lists = _OneList.of(rows, ends, start)
+    return lists.apart(grouped_mm(lists.joined(rows), matrices, lists.ends, 0, first), rows)
+
+
+def grouped_bmm_backward(
+    rows: torch.Tensor,
+    matrices: torch.Tensor,
+    ends: torch.Tensor,
+    grad: torch.Tensor,
+    start: int = 0,
+    first: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of `grouped_bmm`, of which `grad` ``[p, s, n]`` is that of the result."""
+    if len(rows) == 1:
+        grad_rows, grad_matrices = grouped_mm_backward(rows[0], matrices, ends[0], grad[0], start, first)
+        return grad_rows.unsqueeze(0), grad_matrices
+    lists = _OneList.of(rows, ends, start)
+    joined = lists.joined(rows), matrices, lists.ends, lists.joined(grad)
+    grad_rows, grad_matrices = grouped_mm_backward(*joined, 0, first)
+    return lists.apart(grad_rows, rows), grad_matrices
+
+
+class _OneList(NamedTuple):
+    """
+    Several lists of rows as one that is sorted by group.
+
+    Args:
+        order: of each row of the one list, its place among the rows of all lists.
+        ends: where each group ends in it.
+    """
+
+    order: torch.Tensor
+    ends: torch.Tensor
+
+    @staticmethod
+    def of(rows: torch.Tensor, ends: torch.Tensor, start: int) -> _OneList:
+        places = torch.arange(start, start + rows.size(1), device=rows.device).expand(rows.shape[:2]).contiguous()
+        group = torch.searchsorted(ends.to(places.dtype), places, right=True).flatten()
+        counts = torch.zeros(ends.size(1) + 1, dtype=torch.long, device=rows.device)
+        counts.scatter_add_(0, group, torch.ones_like(group))
+        return _OneList(group.argsort(stable=True), counts[:-1].cumsum(0))
+
+    def joined(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all lists in the order of the one."""
+        return rows.flatten(0, 1)[self.order]
+
+    def apart(self, joined: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Rows in the order of the one list, each back in the list that it is of; as many as `rows` are."""
+        out = torch.empty_like(joined)
+        out[self.order] = joined
+        return out.view(*rows.shape[:2], joined.size(1))
 
 
 def _is_one_kernel(rows: torch.Tensor, matrices: torch.Tensor) -> bool:

@@ -1,38 +1,197 @@
 """
-Hierarchical all-reduce: each rank reduces a part inside its host, the parts are reduced across, and gathered inside.
+Hierarchical collectives: along the last of several axes, *inside* hosts, and along the others, *across*, in turn.
+
+all_reduce      reduce a part inside, reduce the parts across, gather inside
+all_gather      gather across what the ranks of one place on each host have, then gather inside
+reduce_scatter  reduce inside to each rank what those of its place need, then reduce across
+all_to_all      send inside what the ranks of a place are to get to the one of that place here, then send across
 
 With k ranks inside, each sends a k-th of the value across: where these share a NIC, it carries the value once, as in
-one ring over all, but in as few steps as there are hosts.
+one ring over all, but in as few steps as there are hosts. What is sent all to all is as many bytes as in one phase, in
+one message for each host.
+
+Part m of a dim is that of the rank which has place `m // k` across and `m % k` inside. Messages are flat, and hold
+pieces part by part and tensor by tensor, so parts may differ in size and have no elements.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from .collectives import begin
 from .groups import RankGroup
-from .pieces import unflatten
+from .pieces import Sizes, flatten, piece_shape, unflatten
 from .requests import Pending, Request, even_sizes
 
 HIERARCHICAL = "hierarchical"
 
+Shape = tuple[int, ...]
 
-def begin_hierarchical(across: RankGroup, inside: RankGroup, request: Request) -> Pending:
-    """
-    Start an all-reduce over axes of which the last is that of `inside`, and the others those of `across`.
 
-    The reduction inside is under way at once; the rest is, when it is waited for, for only then is there what it needs.
+@dataclass(frozen=True)
+class _Levels:
+    """The groups of this rank across and inside, and the whole one, whose parts are those of a request."""
+
+    across: RankGroup
+    inside: RankGroup
+    whole: RankGroup
+
+    def at(self, across: int, inside: int) -> int:
+        """The part of the rank that has these places."""
+        return across * self.inside.size + inside
+
+    @property
+    def by_place(self) -> list[list[int]]:
+        """By place inside, the parts of those that have it, by host."""
+        return [[self.at(a, i) for a in range(self.across.size)] for i in range(self.inside.size)]
+
+
+def begin_hierarchical(across: RankGroup, inside: RankGroup, whole: RankGroup, request: Request) -> Pending:
     """
+    Start a collective over axes of which the last is that of `inside`, and the others those of `across`.
+
+    The first phase is under way at once; the rest is, when it is waited for, for only then is there what it needs.
+
+    Raises:
+        ValueError: the sizes of the request do not fit its operands, or it moves the boundaries of a dim.
+    """
+    return PHASED[request.kind](_Levels(across, inside, whole), request)
+
+
+def _all_reduce(levels: _Levels, request: Request) -> Pending:
     flat = torch.cat([tensor.reshape(-1) for tensor in request.tensors])
+    inside, across = levels.inside, levels.across
     sizes = even_sizes(flat.numel(), inside.size)
-    reduction = request.reduction
-    scattered = begin(inside, Request("reduce_scatter", (flat,), inside.axes, sizes=sizes, reduction=reduction))
+    scattered = _scatter(inside, flat, sizes, request)
 
     def finish() -> list[torch.Tensor]:
         part = scattered.wait()
-        between = Request("all_reduce", part, across.axes, reduction=reduction, donate=True)
-        reduced = begin(across, between).wait()
-        (whole,) = begin(inside, Request("all_gather", reduced, inside.axes, sizes=sizes)).wait()
+        between = Request("all_reduce", part, across.axes, reduction=request.reduction, donate=True)
+        (reduced,) = begin(across, between).wait()
+        (whole,) = _gather(inside, reduced, sizes).wait()
         return unflatten(whole, [tensor.shape for tensor in request.tensors])
 
     return Pending([], finish)
+
+
+def _all_gather(levels: _Levels, request: Request) -> Pending:
+    inside, across = levels.inside, levels.across
+    dims, sizes = request.dims(), request.gathered_sizes(levels.whole)
+    given = list(zip(request.tensors, dims, sizes, strict=True))
+    shapes = [[piece_shape(t.shape, dim, each[part]) for t, dim, each in given] for part in range(levels.whole.size)]
+    counts = [_count(row) for row in shapes]
+    mine = flatten(request.tensors, counts[levels.whole.part])
+    gathered = _gather(across, mine, tuple(counts[part] for part in levels.by_place[inside.part]))
+
+    def finish() -> list[torch.Tensor]:
+        (column,) = gathered.wait()
+        (whole,) = _gather(inside, column, _sums(counts, levels.by_place)).wait()
+        return _joined(whole, levels.by_place, shapes, dims)
+
+    return Pending([], finish)
+
+
+def _reduce_scatter(levels: _Levels, request: Request) -> Pending:
+    inside, across = levels.inside, levels.across
+    pieces = _outgoing(levels, request)
+    counts = [sum(piece.numel() for piece in row) for row in pieces]
+    packed = _packed([pieces[part] for column in levels.by_place for part in column], sum(counts))
+    scattered = _scatter(inside, packed, _sums(counts, levels.by_place), request)
+    column = tuple(counts[part] for part in levels.by_place[inside.part])
+    shapes = [piece.shape for piece in pieces[levels.whole.part]]
+
+    def finish() -> list[torch.Tensor]:
+        (part,) = scattered.wait()
+        (mine,) = _scatter(across, part, column, request).wait()
+        return unflatten(mine, shapes)
+
+    return Pending([], finish)
+
+
+def _all_to_all(levels: _Levels, request: Request) -> Pending:
+    if request.moves_boundaries():
+        raise ValueError(f"{request} moves the boundaries of a dim, which it cannot by the method {HIERARCHICAL!r}")
+    inside, across, me = levels.inside, levels.across, levels.whole.part
+    pieces, dims, sizes = _outgoing(levels, request), request.concat_dims(), request.gathered_sizes(levels.whole)
+    # By sender and receiver, the shapes of what goes from one to the other, and how many elements they have.
+    shapes = [
+        [
+            [piece_shape(piece.shape, dim, each[sender]) for piece, dim, each in zip(row, dims, sizes, strict=True)]
+            for row in pieces
+        ]
+        for sender in range(levels.whole.size)
+    ]
+    counts = [[_count(row) for row in each] for each in shapes]
+    neighbours = [levels.at(across.part, i) for i in range(inside.size)]
+    by_place, mine = levels.by_place, levels.by_place[inside.part]
+    packed = _packed([pieces[part] for column in by_place for part in column], sum(counts[me]))
+    arriving = tuple(sum(counts[sender][part] for part in mine) for sender in neighbours)
+    sent = _exchange(inside, packed, _sums(counts[me], by_place), arriving)
+
+    def finish() -> list[torch.Tensor]:
+        (here,) = sent.wait()
+        chunks = here.split([counts[sender][part] for sender in neighbours for part in mine])
+        # They came by sender and host; they go on by host and sender.
+        onward = [chunk for at in range(across.size) for chunk in chunks[at :: across.size]]
+        hosts = [[levels.at(a, i) for i in range(inside.size)] for a in range(across.size)]
+        leaving = tuple(sum(counts[sender][part] for sender in neighbours) for part in mine)
+        arriving = tuple(sum(counts[sender][me] for sender in host) for host in hosts)
+        (all_parts,) = _exchange(across, flatten(onward, sum(leaving)), leaving, arriving).wait()
+        return _joined(all_parts, hosts, [each[me] for each in shapes], dims)
+
+    return Pending([], finish)
+
+
+PHASED: Mapping[str, Callable[[_Levels, Request], Pending]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}
+"""The kinds that may be hierarchical."""
+
+
+def _gather(group: RankGroup, flat: torch.Tensor, sizes: Sizes) -> Pending:
+    return begin(group, Request("all_gather", (flat,), group.axes, sizes=sizes))
+
+
+def _scatter(group: RankGroup, flat: torch.Tensor, sizes: Sizes, request: Request) -> Pending:
+    return begin(group, Request("reduce_scatter", (flat,), group.axes, sizes=sizes, reduction=request.reduction))
+
+
+def _exchange(group: RankGroup, flat: torch.Tensor, sizes: Sizes, arriving: Sizes) -> Pending:
+    return begin(group, Request("all_to_all", (flat,), group.axes, sizes=sizes, concat_sizes=arriving))
+
+
+def _outgoing(levels: _Levels, request: Request) -> list[list[torch.Tensor]]:
+    """For each part, the pieces of the operands that are its."""
+    sizes = request.scattered_sizes(levels.whole)
+    split = [t.split(each, dim) for t, each, dim in zip(request.tensors, sizes, request.dims(), strict=True)]
+    return [[pieces[part] for pieces in split] for part in range(levels.whole.size)]
+
+
+def _packed(rows: Sequence[Sequence[torch.Tensor]], length: int) -> torch.Tensor:
+    return flatten([piece for row in rows for piece in row], length)
+
+
+def _joined(
+    flat: torch.Tensor, order: Sequence[Sequence[int]], shapes: Sequence[Sequence[Shape]], dims: Sequence[int]
+) -> list[torch.Tensor]:
+    """Tensors put together along `dims` of the pieces of a message, which has parts in this order."""
+    parts = [part for row in order for part in row]
+    views = iter(unflatten(flat, [shape for part in parts for shape in shapes[part]]))
+    by_part = {part: [next(views) for _ in shapes[part]] for part in parts}
+    rows = zip(*(by_part[part] for part in range(len(parts))), strict=True)
+    return [torch.cat(row, dim) for row, dim in zip(rows, dims, strict=True)]
+
+
+def _sums(counts: Sequence[int], rows: Sequence[Sequence[int]]) -> Sizes:
+    return tuple(sum(counts[part] for part in row) for row in rows)
+
+
+def _count(shapes: Sequence[Shape]) -> int:
+    return sum(map(math.prod, shapes))

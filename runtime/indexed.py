@@ -6,8 +6,8 @@ vocabulary of an embedding may be. Their arguments are those of the ops, and `pa
 the first operand holds the positions from `start` to `stop` of a dim that has `size` of them on all devices together.
 
 Looking up gives zero for what another part holds, so the results of all parts add up to the op's. Writing leaves out
-what goes to another part. Nothing is gathered and nothing of the whole size is made. Indices that no part holds are an
-error here as in torch: RuntimeError on the CPU, an assertion on the device elsewhere.
+what goes to another part. Nothing is gathered, and no tensor of the full size is allocated. Indices that no part holds
+are an error here as in torch: RuntimeError on the CPU, an assertion on the device elsewhere.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def initialize(
         What was kept, by every name of every parameter, buffer and plain tensor attribute.
 
     Warns:
-        RuntimeWarning: the model is made whole, for it cannot be made piece by piece; says why.
+        RuntimeWarning: the model is built as full tensors, for it cannot be built piece by piece; the message says why.
     """
     if seed is not None:
         torch.manual_seed(seed)

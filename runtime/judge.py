@@ -23,7 +23,7 @@ _NOTICED_SECONDS = 0.01
 @dataclass(frozen=True)
 class Report:
     """
-    What a rank says of itself.
+    The report of a rank.
 
     Args:
         beat: counts its reports.
@@ -72,7 +72,7 @@ class Report:
 @dataclass(frozen=True)
 class Verdict:
     """
-    What ends the job.
+    The reason for which a job ends.
 
     Args:
         ranks: at fault that may not end by themselves.
@@ -159,7 +159,7 @@ class Judge:
         The message about a dead rank.
 
         Args:
-            seen_by: another, which tells where the job was.
+            seen_by: another rank, which reports where the job was.
             how: the signal that killed it, if that is known.
         """
         by = f" by {how}" if how else ""

@@ -10,17 +10,19 @@ import statistics
 import sys
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from ..ir.overlap_table import measured_table
+from ..ir.text_file import write_atomically
 from .communicator import Communicator
 from .compiled.load import compiled_stages
 from .ending import (
@@ -36,8 +38,10 @@ from .executor import Executor
 from .faults import HERE, FaultBounds
 from .initialize import drawn_alike
 from .lifetime import die_with_parent
+from .measured import gathered, recorder_of
 from .non_finite import FiniteLosses, OnNan, skips
 from .plan import Plan, PlanError, plan_hash, verify_same_plan, verify_world
+from .profiled_layers import ProfiledLayers
 from .rank_devices import agree_on_device, single_device, usual_backend
 from .replicas import REPLICAS
 from .saving import SaveOptions, Saving
@@ -48,7 +52,7 @@ _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What the command line of a program says."""
+    """The options on the command line of a program."""
 
     steps: int
     seed: int
@@ -60,6 +64,7 @@ class LaunchOptions:
     save_within: float
     on_nan: OnNan
     compile: bool
+    overlap: Path | None
     saving: SaveOptions
 
 
@@ -88,6 +93,8 @@ def parse_options(plans: Sequence[Plan], arguments: Sequence[str] | None = None)
     parser.add_argument("--on-nan", choices=("raise", "skip", "ignore"), default=usual_nan, help=nan_help)
     compile_help = "compile the computation between collectives in the first step, as by torch.compile"
     parser.add_argument("--compile", action="store_true", help=compile_help)
+    overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
+    parser.add_argument("--overlap", type=Path, metavar="FILE", help=overlap_help)
     SaveOptions.add_to(parser)
     parsed = vars(parser.parse_args(arguments))
     try:
@@ -148,7 +155,16 @@ def process_group(
         dist.destroy_process_group()
 
 
-def load_step(spec: str | None) -> Any:
+class LoadedStep(Protocol):
+    """What a plan names: a model and its example batch."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def batch(self) -> Any: ...
+
+
+def load_step(spec: str | None) -> LoadedStep:
     """
     The object with ``model`` and ``batch`` that a plan names; what it draws at random all ranks draw alike.
 
@@ -206,7 +222,7 @@ def launch(stages: Sequence[Stage], arguments: Sequence[str] | None = None) -> N
         verify_same_plan(plan_hash(program, plans))
         if options.compile:
             stages = compiled_stages(stages, program, device)
-        run(stages, comm, options)
+        run(stages, comm, options, program)
 
 
 @contextmanager
@@ -219,9 +235,19 @@ def _errors_told(name: str) -> Generator[None, None, None]:
         raise SystemExit(1) from error
 
 
-def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions) -> list[float]:
-    """Train on the example batch; the losses, which rank 0 prints as they come."""
+def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions, program: str) -> list[float]:
+    """
+    Train on the example batch.
+
+    Args:
+        program: the text of the stages.
+
+    Returns:
+        The losses, which rank 0 prints as they come.
+    """
     executor = Executor(stages, comm)
+    layers = ProfiledLayers(executor, program)
+    recorder = recorder_of(executor, compiled=options.compile) if options.overlap is not None else None
     step = load_step(executor.plan.step_spec)
     executor.initialize(step.model, options.seed)
     replicas, finite = REPLICAS.add(executor), FiniteLosses(executor, options.on_nan)
@@ -233,7 +259,11 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions) -> 
         print(f"resumed after step {made}" + ("" if made < options.steps else "; no step is left"), flush=True)
     for number in range(made + 1, options.steps + 1):
         start = time.perf_counter()
-        with HERE.stepping():
+        # The first step also warms caches and connections up.
+        is_measured = recorder is not None and (number > made + 1 or options.steps == number)
+        with recorder.recording() if recorder is not None and is_measured else nullcontext(), HERE.stepping():
+            if not options.compile:
+                layers.follow_profiler()
             replicas.look(step.batch, options.lr)
             loss = executor.step(step.batch, options.lr)
             finite.see(number, loss, step.batch)
@@ -244,9 +274,13 @@ def run(stages: Sequence[Stage], comm: Communicator, options: LaunchOptions) -> 
             print(f"step {number}: loss {losses[-1]:.6f}", flush=True)
         saving.after(number, options.steps)
     if speaks and seconds:
-        # The first step also warms caches and connections up.
         median = statistics.median(seconds[1:] or seconds)
         print(f"median {median:.4f} s per step on {_rank_count(executor.plans)} ranks", flush=True)
+    if recorder is not None and options.overlap is not None:
+        measured = gathered(recorder, executor)
+        if measured is not None and speaks:
+            write_atomically(options.overlap, measured.text())
+            print(measured_table(measured), end="", flush=True)
     return losses
 
 

@@ -1,4 +1,4 @@
-"""Processes of one machine: a rank dies with its parent, and hears of the death of the ranks beside it at once."""
+"""Processes of one machine: a rank dies with its parent, and is notified at once when another rank there dies."""
 
 from __future__ import annotations
 

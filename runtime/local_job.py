@@ -58,7 +58,7 @@ def run_local_job(ranks: int, program: str, arguments: Sequence[str]) -> tuple[i
 
 
 def places(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells a rank of one machine by its environment; the store listens on `port`, in no rank."""
+    """The environment that torchrun gives a rank of one machine; the store listens on `port`, in no rank."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

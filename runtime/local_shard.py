@@ -17,8 +17,8 @@ class LocalShard:
 
     Args:
         local: the part, the step's own memory; empty where the rank has none.
-        shape: of the whole.
-        offsets: where the part begins in the whole, by dim.
+        shape: of the full tensor.
+        offsets: where the part begins in the full tensor, by dim.
     """
 
     local: torch.Tensor

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 
 Argument = Sequence[torch.Tensor] | torch.Tensor | float
 
 
-def foreach(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: Any) -> list[torch.Tensor]:
+def foreach(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
     """
     What `function` gives for each of several tensors: `foreach("mul", [x, y], [z, w])` is `[x * z, y * w]`.
 
@@ -28,7 +27,7 @@ def foreach(function: str, first: Sequence[torch.Tensor], *others: Argument, **o
     return list(_function(function)(*_alike(first, (first, *others)), **options))
 
 
-def foreach_(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: Any) -> list[torch.Tensor]:
+def foreach_(function: str, first: Sequence[torch.Tensor], *others: Argument, **options: object) -> list[torch.Tensor]:
     """The same, written over `first`."""
     _function(f"{function}_")(first, *_alike(first, others), **options)
     return list(first)
@@ -47,7 +46,7 @@ def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 @cache
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., list[torch.Tensor]]:
     return getattr(torch, f"_foreach_{name}")
 
 

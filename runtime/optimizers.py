@@ -14,12 +14,42 @@ executor makes them so; a gradient need not be (that of a transposed weight is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
+from torch._ops import OpOverloadPacket
+
+_aten = torch.ops.aten
 
 Scalar = torch.Tensor | float
 Tensors = Sequence[torch.Tensor]
+
+
+class AdamOptions(TypedDict, total=False):
+    """What Adam and AdamW have the same defaults for, by torch's names; `found_inf` as above."""
+
+    betas: tuple[float, float]
+    eps: float
+    amsgrad: bool
+    maximize: bool
+    found_inf: torch.Tensor | None
+
+
+class AdamSettings(AdamOptions, total=False):
+    """All settings of Adam and AdamW."""
+
+    weight_decay: float
+
+
+class SgdSettings(TypedDict, total=False):
+    """All settings of SGD, by torch's names."""
+
+    momentum: float
+    dampening: float
+    nesterov: bool
+    weight_decay: float
+    maximize: bool
+    found_inf: torch.Tensor | None
 
 
 def adam_(
@@ -31,7 +61,7 @@ def adam_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """
     `torch.optim.Adam`: the parameter, its two averages and the maximum where there is one, updated.
@@ -53,7 +83,7 @@ def adamw_(
     lr: Scalar,
     *,
     max_exp_avg_sq: torch.Tensor | None = None,
-    **settings: Any,
+    **settings: Unpack[AdamSettings],
 ) -> list[torch.Tensor]:
     """`torch.optim.AdamW`, as `adam_`."""
     largest = [] if max_exp_avg_sq is None else [max_exp_avg_sq]
@@ -66,7 +96,7 @@ def sgd_(
     momentum_buffer: torch.Tensor | None,
     step: Scalar | None,
     lr: Scalar,
-    **settings: Any,
+    **settings: Unpack[SgdSettings],
 ) -> torch.Tensor | list[torch.Tensor]:
     """
     `torch.optim.SGD`: the parameter, or the parameter and its momentum buffer where there is one, updated.
@@ -92,7 +122,7 @@ def joined_adam_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.0,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """
     Adam of several parameters: all of them, then all of each kind of state, updated.
@@ -101,7 +131,7 @@ def joined_adam_(
         settings: torch's `betas`, `eps`, `amsgrad` and `maximize`, and `found_inf`.
     """
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(torch._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    return _adam(_aten._fused_adam_, given, step, lr, weight_decay=weight_decay, **settings)
 
 
 def joined_adamw_(
@@ -114,15 +144,15 @@ def joined_adamw_(
     *,
     max_exp_avg_sq: Tensors = (),
     weight_decay: float = 0.01,
-    **settings: Any,
+    **settings: Unpack[AdamOptions],
 ) -> list[torch.Tensor]:
     """AdamW of several parameters, as `joined_adam_`."""
     given = [param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq]
-    return _adam(torch._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)  # pyright: ignore[reportPrivateImportUsage]
+    return _adam(_aten._fused_adamw_, given, step, lr, weight_decay=weight_decay, **settings)
 
 
 def _adam(
-    kernel: Callable[..., None],
+    kernel: OpOverloadPacket,
     given: Sequence[Tensors],
     step: Scalar,
     lr: Scalar,
@@ -136,7 +166,7 @@ def _adam(
 ) -> list[torch.Tensor]:
     params, grads, *states = given
     if kept := _filled(params):
-        kernel(
+        _by_rate(kernel, lr)(
             [params[i] for i in kept],
             [grads[i].contiguous() for i in kept],
             *([state[i] for i in kept] if state else [] for state in states),
@@ -198,13 +228,13 @@ def joined_sgd_(
                 direction = direction.add(buffers[i], alpha=momentum) if nesterov else buffers[i]
             param[i].add_(direction, alpha=-float(lr))
     elif kept:
-        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+        _by_rate(_aten._fused_sgd_, lr)(
             [param[i] for i in kept],
             [grad[i].contiguous() for i in kept],
             [buffers[i] for i in kept] if buffers else [],
             weight_decay=weight_decay,
             momentum=momentum,
-            lr=lr,  # pyright: ignore[reportArgumentType]
+            lr=lr,
             dampening=dampening,
             nesterov=nesterov,
             maximize=maximize,
@@ -217,6 +247,11 @@ def joined_sgd_(
 def increment(step: torch.Tensor, *, found_inf: torch.Tensor | None = None) -> torch.Tensor:
     """The count of this update, from that of the last."""
     return step + 1 if found_inf is None else torch.where(found_inf > 0, step, step + 1)
+
+
+def _by_rate(kernel: OpOverloadPacket, lr: Scalar) -> Callable[..., None]:
+    """The overload of a fused kernel that takes the learning rate where it is: on a GPU nobody waits for it there."""
+    return kernel.tensor_lr if isinstance(lr, torch.Tensor) else kernel.default
 
 
 def _filled(params: Tensors) -> list[int]:

@@ -81,7 +81,7 @@ def message(parcel: Parcel) -> torch.Tensor:
 
 
 class Mail:
-    """What messages arrive in."""
+    """Buffers that messages arrive in."""
 
     def __init__(self) -> None:
         self._packed: list[tuple[torch.Tensor, Parcel]] = []
@@ -104,7 +104,7 @@ class Assembly:
     """
     A tensor put together from parts along a dim, as they arrive.
 
-    Where the parts are contiguous blocks of the whole they arrive in their places; otherwise `whole` joins
+    Where the parts are contiguous blocks of the full tensor they arrive in their places; otherwise `whole` joins
     them.
 
     Args:

@@ -1,5 +1,5 @@
 """
-What a generated program says about itself: its inputs and outputs, how each is spread, and on what mesh.
+The description in a generated program: its inputs and outputs, their shardings, and the mesh.
 
 A program is data plus one function. The data are these frozen classes, written as literals at its top.
 """
@@ -111,7 +111,7 @@ class Result(SpreadTensor):
         role: what it is; a gradient is that of the parameter `name`, an output the tensor of that number of those which
             the model returns.
         updates: the input that it is the next value of, counted from 0, and spread like; None for the loss and
-            metrics, which are whole on every rank, and for gradients and outputs.
+            metrics, which are replicated, and for gradients and outputs.
     """
 
     role: ResultRole

@@ -8,7 +8,7 @@ something that is kept depends on it, and memory exists only from the first call
 that reads it.
 
 The unit of both is a storage: a parameter, its `.data` and all views of it share one. A call that
-overwrites a whole storage starts a new version of it, for which nothing before matters.
+overwrites all of a storage starts a new version of it, for which nothing before matters.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
@@ -96,9 +96,9 @@ def _place(tensor: torch.Tensor) -> _StorageWindow:
 class _RecordedCall:
     """One recorded call, with places for its fake tensors, and what it does to which storages."""
 
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    func: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
     outputs: tuple[_StorageWindow, ...]
     reads: frozenset[Storage]
     writes: frozenset[Storage]
@@ -114,10 +114,16 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[_RecordedCall] = []
         # Fake tensors have to outlive the recording, or two storages could have one address.
-        self._alive: list[Any] = []
+        self._alive: list[object] = []
         self._known: set[Storage] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         self._alive.append((args, kwargs, result))
@@ -129,7 +135,12 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _record(
-        self, func: Any, args: Any, kwargs: Any, outputs: tuple[_StorageWindow, ...], made: frozenset[Storage]
+        self,
+        func: OpOverload,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        outputs: tuple[_StorageWindow, ...],
+        made: frozenset[Storage],
     ) -> None:
         written = [_place(tensor) for tensor in _written(func, args, kwargs)]
         overwriting = func._schema.name in _OVERWRITING
@@ -150,7 +161,7 @@ class _Recorder(TorchDispatchMode):
     def composite(self, func: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """`func`, which fills its first argument with random numbers, as one call to be recorded."""
 
-        def recorded(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def recorded(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
             if not isinstance(tensor, FakeTensor):
                 return func(tensor, *args, **kwargs)
             place = _place(tensor)
@@ -163,15 +174,15 @@ class _Recorder(TorchDispatchMode):
         return recorded
 
 
-def _fakes(values: Any) -> Iterator[torch.Tensor]:
+def _fakes(values: object) -> Iterator[torch.Tensor]:
     return (value for value in tree_iter(values) if isinstance(value, FakeTensor))
 
 
-def _placed(value: Any) -> Any:
+def _placed(value: object) -> object:
     return _place(value) if isinstance(value, FakeTensor) else value
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+def _written(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[torch.Tensor]:
     """The arguments that the schema says are written to."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.is_write:
@@ -208,7 +219,7 @@ class _Storages:
         """Forget a storage."""
         self._held.pop(storage, None)
 
-    def _real(self, value: Any) -> Any:
+    def _real(self, value: object) -> object:
         return self.tensor(value) if isinstance(value, _StorageWindow) else value
 
     def _hold(self, storage: Storage, real: torch.UntypedStorage) -> None:
@@ -243,7 +254,7 @@ def _schedule(calls: Sequence[_RecordedCall], final: frozenset[Storage]) -> _Sch
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay kept, by every name, and the most bytes of whole tensors that it held at once."""
+    """What a replay kept, by every name, and the most bytes of full tensors that it held at once."""
 
     kept: dict[str, torch.Tensor]
     peak_bytes: int

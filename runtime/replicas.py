@@ -1,5 +1,5 @@
 """
-Do the ranks still agree, while they train? Losses, rates and batches, and whatever several ranks hold the same part of.
+Comparing replicas during training: losses, rates, batches, and every part that several ranks hold.
 
 Rank 0 names a step that is soon to come. Before that step each rank makes checksums of its parameters, buffers and
 states, and of what it was given, and the watch's thread sends them to the store, where rank 0 compares them: nothing is
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 import torch
@@ -28,6 +28,9 @@ from .judge import Report
 from .plan import Plan, Value
 
 LOG = logging.getLogger("shardwright")
+
+_Answer: TypeAlias = Mapping[str, Any]
+"""Of a rank: its losses, rates and rows, and checksums of what it holds, as JSON."""
 
 _KEPT = ("param", "buffer", "state")
 _SHARE = 0.003
@@ -76,8 +79,8 @@ class Replicas:
     number: int
     steps: int = 0
     wanted: tuple[int, int] | None = None
-    made: tuple[int, Mapping[str, Any]] | None = None
-    _losses: Any = 0.0
+    made: tuple[int, _Answer] | None = None
+    _losses: float | torch.Tensor = 0.0
     _rates: float = 0.0
 
     def look(self, batch: Batch | LocalRows, rates: float | Sequence[float] | None) -> None:
@@ -96,12 +99,12 @@ class Replicas:
         """After a step: its loss."""
         self._losses += loss.item() if loss.device.type == "cpu" else loss.detach()
 
-    def _checksums(self, batch: Batch | LocalRows) -> Mapping[str, Any]:
+    def _checksums(self, batch: Batch | LocalRows) -> _Answer:
         began = time.perf_counter()
         plan, rank = self.executor.plan, self.executor.comm.rank
         rows, items = given(plan, rank, self.executor.plans, batch)
         local = [self.executor.local(value) for value in kept(plan)]
-        found: dict[str, Any] = {"losses": float(self._losses).hex(), "rates": self._rates.hex()}
+        found: dict[str, object] = {"losses": float(self._losses).hex(), "rates": self._rates.hex()}
         found |= {"rows": str(rows), "items": items, "step": self.steps}
         found["values"] = [(checksum(each), samples(each)) for each in local]
         return found | {"seconds": time.perf_counter() - began}
@@ -201,7 +204,7 @@ class Marks:
         step = replicas.steps + 2 + math.ceil(self._ahead * 3 * self.beat * rate)
         self.store.set("mark", json.dumps({"number": self.number, "of": replicas.number, "step": step}))
 
-    def _compared(self, plans: Sequence[Plan], answers: Sequence[Any], named: Callable[[int], str]) -> str:
+    def _compared(self, plans: Sequence[Plan], answers: Sequence[_Answer], named: Callable[[int], str]) -> str:
         step = answers[0]["step"]
         for what in ("losses", "rates"):
             if odd := _minority([each[what] for each in answers]):
@@ -218,7 +221,7 @@ class Marks:
                     return f"step {step}: {who} got another item {name!r} of the batch than other ranks; {_LOAD}"
         return self._values(step, plans, answers, named)
 
-    def _values(self, step: int, plans: Sequence[Plan], answers: Sequence[Any], named: Callable[[int], str]) -> str:
+    def _values(self, step: int, plans: Sequence[Plan], answers: Sequence[_Answer], named: Callable[[int], str]) -> str:
         holders: dict[tuple[str, ...], list[tuple[int, int, list[float]]]] = {}
         for plan in plans:
             for place, value in enumerate(kept(plan)):
@@ -253,7 +256,7 @@ _MEND = (
 _LOAD = "load the same data on all of them, or use step.loader(dataset)"
 
 
-def _minority(values: Sequence[Any]) -> list[int]:
+def _minority(values: Sequence[object]) -> list[int]:
     """The places of what differs from the most frequent value, of equally frequent ones the first."""
     if len(set(values)) <= 1:
         return []

@@ -1,12 +1,12 @@
-"""One collective call as data: what is asked for, checked and with its defaults filled in."""
+"""A collective call as data, checked and with its defaults filled in."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -60,6 +60,11 @@ class Request:
 
     def __str__(self) -> str:
         return f"{self.kind} along axes {list(self.axes)}"
+
+    @property
+    def over(self) -> str:
+        """Its axes, for messages."""
+        return " ".join(self.axes)
 
     def moves_boundaries(self) -> bool:
         """Whether an all-to-all joins the dim that it splits: then parts get other boundaries along it."""
@@ -122,7 +127,7 @@ class Request:
             f"{self}: {found} on part {group.part} of {group.size}, which does not fit parts of {list(sizes)}"
         )
 
-    def tag(self) -> tuple[Any, Any]:
+    def tag(self) -> tuple[object, object]:
         """What must be the same on all ranks, and what must be the same in the group only."""
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_COMPARED}
         everywhere = (*options.items(), len(self.tensors), str(self.tensors[0].dtype))
@@ -159,15 +164,23 @@ def _each_sizes(value: Any, count: int) -> tuple[Sizes | None, ...]:
     return value
 
 
+class Waitable(Protocol):
+    """What torch returns for an operation under way."""
+
+    def wait(self) -> object:
+        """Block until it is done."""
+
+
 @dataclass(frozen=True)
 class Pending:
     """A collective under way: torch's handles to wait for, and what then makes the results."""
 
-    works: list[Any]
+    works: Sequence[Waitable | None]
     finish: Callable[[], list[torch.Tensor]]
 
     def wait(self) -> tuple[torch.Tensor, ...]:
         """Block until the bytes are here (on CUDA: make the current stream wait), and return the results."""
         for work in self.works:
-            work.wait()
+            if work is not None:
+                work.wait()
         return tuple(self.finish())

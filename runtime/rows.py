@@ -43,7 +43,7 @@ class RowLayout:
 
     Args:
         group: who takes part; rows are in the order of its ranks, which need not be that of the parts.
-        shapes: of each operand, the whole.
+        shapes: of each operand, unsplit.
         dims: along which each is split.
         sizes: of the parts of each.
         itemsize: the bytes of an element.
@@ -75,7 +75,7 @@ class RowLayout:
         return made
 
     def gathered(self, made: Sequence[Rows]) -> list[torch.Tensor]:
-        """The whole tensors, of what `to_gather` gave and has arrived."""
+        """The full tensors, of what `to_gather` gave and has arrived."""
         found: dict[int, torch.Tensor] = {}
         for rows in made:
             by_rank = rows.received.view(self._group.size, rows.length)
@@ -89,7 +89,7 @@ class RowLayout:
         return [found[i] for i in range(len(self._shapes))]
 
     def to_scatter(self, tensors: Tensors) -> list[Rows]:
-        """What to reduce and scatter whole tensors by."""
+        """What to reduce and scatter full tensors by."""
         made: list[Rows] = []
         for members in self._members:
             length = self._length(members)

@@ -19,12 +19,12 @@ class ShareSampler(Sampler[list[int]]):
         batch: the number of rows of a global batch.
         rows: those which this rank computes on (`DistributedStep.rows`).
         seed: for the order, together with the epoch; None leaves the data in its order.
-        last: the rows of this rank of what is left over after the last whole batch of an epoch; None does not use that.
+        last: the rows of this rank of what is left over after the last full batch of an epoch; None does not use that.
 
     `first` is the number of the batch of the epoch that comes first; those before it are left out.
 
     Raises:
-        ValueError: rows outside of the batch, or a data set without one whole batch.
+        ValueError: rows outside of the batch, or a data set without one full batch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a program does about checkpoints: `--save FOLDER --save-every N --keep K --resume`."""
+"""The checkpoint options of a program: `--save FOLDER --save-every N --keep K --resume`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = 2
 @dataclass(frozen=True)
 class SaveOptions:
     """
-    What is asked of a run.
+    The checkpoint options of a run.
 
     Args:
         folder: for checkpoints, on a disk that all ranks share; None for none.
@@ -111,7 +111,7 @@ class Saving:
             How many steps have been made.
 
         Raises:
-            CheckpointError: there are checkpoints, and none is whole; or of another model or run.
+            CheckpointError: there are checkpoints, and none is intact; or they are of another model or run.
         """
         folder = self._options.folder
         if folder is None:

@@ -1,4 +1,4 @@
-"""Programs of several stages: which stage a rank runs, and what connects it to its own and to the others."""
+"""Programs of several stages: finding the stage of a rank, and its connections within and between stages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 class Stage(NamedTuple):
     """
-    What the ranks of one mesh run: a whole program, or a stage of a pipeline.
+    What the ranks of one mesh run: a program, or a stage of a pipeline.
 
     Args:
         plan: its plan.

@@ -1,4 +1,4 @@
-"""`step.save` and `step.load`: what a step holds as checkpoints, which any other plan of the model can take over."""
+"""`step.save` and `step.load`: checkpoints of a step's state, which any other plan of the model can load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NONE: Mapping[str, bytes] = {}
 @dataclass(frozen=True)
 class Restored:
     """
-    What was loaded.
+    A checkpoint that was loaded.
 
     Args:
         step: how many steps had been made.

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +28,7 @@ from ..ir.mesh import Mesh
 from ..ir.sharding import Sharding, parse_sharding
 from ..ir.unit_tasks import Grid, Task, chunk_count
 from .groups import TIMEOUT
+from .requests import Waitable
 
 _Slices = tuple[slice, ...]
 
@@ -41,7 +41,7 @@ class Holders:
     Args:
         mesh: of their stage, with its axes of time.
         ranks: of the job, in the order of the mesh's own.
-        sharding: in the text form of `ir.sharding`; empty for a value that all hold whole.
+        sharding: in the text form of `ir.sharding`; empty for a replicated value.
     """
 
     mesh: Mesh
@@ -95,10 +95,10 @@ class _LineEnd:
     group: dist.ProcessGroup
     place: int
 
-    def send(self, chunk: torch.Tensor, tag: int) -> Any:
+    def send(self, chunk: torch.Tensor, tag: int) -> Waitable:
         return self.group.send([chunk], self.place, tag)
 
-    def receive(self, chunk: torch.Tensor, tag: int) -> Any:
+    def receive(self, chunk: torch.Tensor, tag: int) -> Waitable:
         return self.group.recv([chunk], self.place, tag)
 
 
@@ -154,9 +154,9 @@ class _Hop:
         before = lines.end(chain[at - 1], me) if at else None
         self.forwards = before is not None and self._after is not None
         self._coming = [before.receive(chunk, tag) for chunk in self._chunks] if before is not None else []
-        self.sent = [self._send(chunk) for chunk in self._chunks] if before is None else list[Any]()
+        self.sent = [self._send(chunk) for chunk in self._chunks] if before is None else list[Waitable]()
 
-    def _send(self, chunk: torch.Tensor) -> Any:
+    def _send(self, chunk: torch.Tensor) -> Waitable:
         assert self._after is not None
         return self._after.send(chunk, self._tag)
 
@@ -203,7 +203,7 @@ class _Carrier(threading.Thread):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to wait for or to tell."""
+        """Whether nothing is left to wait for or to report."""
         return not self.is_alive() and self._error is None
 
     def arrive(self) -> None:
@@ -266,7 +266,7 @@ class Channels:
         Raises:
             ValueError: this rank sends no such transfer, or `value` is not of the shape that it has of it.
         """
-        transfer = self._transfer(label)
+        transfer = self.transfer(label)
         mine = self._mine(transfer, transfer.source, part, "sent by")
         if tuple(value.shape) != (expected := _shape(mine)):
             raise ValueError(f"transfer {label!r} sends {list(expected)} from here, found {list(value.shape)}")
@@ -287,7 +287,7 @@ class Channels:
         Raises:
             ValueError: this rank receives no such transfer.
         """
-        transfer = self._transfer(label)
+        transfer = self.transfer(label)
         if self._device.type != "cuda":
             return self._receive(transfer, part)[0]
         stream, done = self._stream(transfer), torch.cuda.Event()
@@ -361,7 +361,13 @@ class Channels:
         while self._carriers:
             self._carriers.pop().finish()
 
-    def _transfer(self, label: str) -> Transfer:
+    def transfer(self, label: str) -> Transfer:
+        """
+        The transfer of a name.
+
+        Raises:
+            ValueError: there is none.
+        """
         if (found := self._transfers.get(label)) is None:
             known = ", ".join(map(repr, self._transfers)) or "none"
             raise ValueError(f"there is no transfer {label!r} in this job; its transfers: {known}")

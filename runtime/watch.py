@@ -1,5 +1,5 @@
 """
-The watch: whatever is wrong with one rank ends the job within a bound, with one message that names it.
+The watch: a fault of one rank ends the job within a bounded time, with one message that names it.
 
 Every rank has a thread that writes a report to the store of the job, about twice a second: what its main thread does,
 in which step, and whom it waits for (`faults.Here`). A few ranks read all reports and judge (`judge.Judge`). Of the
@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -56,7 +56,7 @@ _joined = 0
 
 def job_store() -> TCPStore | None:
     """The store of the job, on a connection of its own; None where it is of another kind."""
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: object = dist.distributed_c10d._get_default_store()
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store.clone() if isinstance(store, TCPStore) else None  # pyright: ignore[reportAttributeAccessIssue]
@@ -253,7 +253,7 @@ class Watch:
             self._verdicts.end(len(others), 2 * _GRACE_SECONDS + 2 * self._bounds.beat)
 
     def _end_by(self, number: int) -> NoReturn:
-        """End by a signal; where that came because another rank failed, or this one alone has it, tell so."""
+        """End by a signal; where another rank's failure is the cause, or this rank alone got the signal, report so."""
         self._signal = number
         grace = _INTERRUPT_SECONDS if number == signal.SIGINT else _GRACE_SECONDS
         deadline = time.monotonic() + grace

@@ -59,7 +59,7 @@ def _check(words: Sequence[str]) -> None:
 
 
 def diagnostic_of(error: Exception) -> Diagnostic:
-    """What to tell the user about an error: those of this package and of the system explain themselves."""
+    """The text of an error for the user: those of this package and of the system explain themselves."""
     if isinstance(error, DiagnosticError):
         return error.diagnostic
     if type(error).__module__.split(".", maxsplit=1)[0] == PACKAGE:

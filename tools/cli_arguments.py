@@ -6,7 +6,6 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
 from .diagnostics import ToolParser
 
@@ -18,13 +17,14 @@ _STEP = (
     "package.module:callable returning a TrainingStep"
 )
 _COMPILE = "compile the computation between collectives in the first step, as by torch.compile"
+_FOR_COMPILE = "plan for `run --compile`: chains of ops that go over elements cost what one kernel does"
 _CLUSTER = "a cluster file, or the name of a shipped one"
 
-_Add = Callable[..., Any]
+_Add = Callable[..., object]
 
 
 def command_line(*words: object) -> str:
-    """A command of this tool as a shell reads it: what a message tells to run."""
+    """A command of this tool as a shell reads it, for messages that recommend one."""
     return shlex.join((TOOL, *map(str, words)))
 
 
@@ -97,6 +97,7 @@ def _plan_options(add: _Add) -> None:
     _decisions(add)
     drawn = "the same as on one device, or drawn by each rank for itself"
     add("--random", choices=("exact", "independent"), default="exact", help=f"random numbers: {drawn} (%(default)s)")
+    add("--compile", action="store_true", help=_FOR_COMPILE)
     _dtype(add)
     _pipeline(add)
     _probe(add)
@@ -117,6 +118,8 @@ def _run_options(add: _Add) -> None:
     _decisions(add)
     add("--seed", type=int, default=0, help="of the weights and of random numbers in steps (%(default)s)")
     add("--compile", action="store_true", help=_COMPILE)
+    overlap_help = "measure how much communication is beside computation, and write it there, for simulate --measured"
+    add("--overlap", metavar="FILE", help=overlap_help)
     add("--save", metavar="FOLDER", help="write checkpoints there, the last one at the end")
     add("--save-every", type=_positive, metavar="N", help="write one after every N steps too")
     add("--keep", type=_positive, metavar="M", help="how many of the newest checkpoints are kept (2)")
@@ -145,7 +148,10 @@ def _simulate_options(add: _Add) -> None:
     add("--sweep", metavar="FIELD=FROM..TO:COUNT", help=sweep_help)
     add("--plot", metavar="FILE", help="where to write a picture of the step, or of the sweep")
     add("--replan", action="store_true", help="search again for the changed cluster, at every value of a sweep")
-    add("--trace", metavar="FILE", help="where to write a trace for Perfetto")
+    add("--trace", metavar="FILE", help="where to write a trace for Perfetto, of measured steps too")
+    measured_help = "what run --overlap or step.profile() has measured, to show beside what is predicted"
+    add("--measured", metavar="FILE", help=measured_help)
+    add("--compile", action="store_true", help=_FOR_COMPILE)
     _planning(add)
 
 
@@ -195,7 +201,7 @@ def _planning(add: _Add) -> None:
 
 
 def _decisions(add: _Add) -> None:
-    """Options that fix decisions of the search over whole plans."""
+    """Options that fix decisions of the search over plans."""
     add("--mesh", metavar="MESH", help="mesh of all devices, as 4x16 or node=4,gpu=16; by default the search decides")
     add("--stages", type=_positive, metavar="N", help="of a pipeline, 1 for none; by default the search decides")
     parts_help = "number of micro-batches, accumulated or sent through stages; by default the search decides"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..api.plan_report import PlanReport
 from ..ir.units import seconds_text
 
 
@@ -102,6 +103,8 @@ _WIDE = 10_000
 """Columns of what no terminal shows: no line wraps."""
 
 
-def bound_text(report: Mapping[str, Any]) -> str:
-    """The lower bound that `plan.json` gives, how far the plan is from it, and of which plans it is."""
-    return f"{seconds_text(report['bound_s'])} (gap {report['gap']:.1%}), of {report['bound_of']}"
+def bound_text(report: PlanReport) -> str:
+    """The lower bound that `plan.json` gives, how far the plan is from it, and of which plans; empty without one."""
+    if (bound := report["bound_s"]) is None or (gap := report["gap"]) is None:
+        return ""
+    return f"{seconds_text(bound)} (gap {gap:.1%}), of {report['bound_of']}"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 from xdsl.utils.exceptions import PassFailedException
 
 from ..api.files import UNDECIDED
+from ..api.plan_report import PlanReport
 from ..ir.sharding import Sharding
 from ..ir.signatures import Signature
 from ..ir.units import bytes_text, seconds_text
@@ -38,7 +38,7 @@ FASTER = 1e-4
 """An alternative that is faster by less than this part is as fast."""
 
 CHANGED = 1e-3
-"""Where the plan's step, made again, differs by more than this part, that is said."""
+"""Where the plan's step, made again, differs by more than this part, a remark says so."""
 
 
 def explain_command(options: Namespace) -> int:
@@ -61,10 +61,10 @@ class Shown:
     """An answer, for people and for machines."""
 
     parts: list[Table | str]
-    record: Mapping[str, Any]
+    record: Mapping[str, object]
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def _report(folder: Path) -> PlanReport:
     """`plan.json` of a plan that a search over plans made; DiagnosticError where there is none."""
     path, report = folder / "plan.json", read_report(folder, "predicted_step_s")
     again = f"plan again: {_again(report, folder)}"
@@ -81,12 +81,12 @@ def _report(folder: Path) -> dict[str, Any]:
     return report
 
 
-def _again(report: Mapping[str, Any], folder: Path) -> str:
+def _again(report: PlanReport, folder: Path) -> str:
     """The command that makes a plan again."""
     return command_line("plan", report.get("step") or "STEP", "--cluster", "FILE", "--out", folder)
 
 
-def _whole_plan(report: Mapping[str, Any]) -> Shown:
+def _whole_plan(report: PlanReport) -> Shown:
     """Why the plan was chosen."""
     plan = Table(title=f"{report['name']} on {report['cluster']}", show_header=False)
     facts = _facts(report)
@@ -115,7 +115,7 @@ def _whole_plan(report: Mapping[str, Any]) -> Shown:
     return Shown([plan, kinds, hint], record)
 
 
-def _facts(report: Mapping[str, Any]) -> dict[str, str]:
+def _facts(report: PlanReport) -> dict[str, str]:
     peak = report["peak"]
     facts = {
         "plan": report["chosen"],
@@ -125,12 +125,12 @@ def _facts(report: Mapping[str, Any]) -> dict[str, str]:
         "of it waiting for communication": seconds_text(report["predicted_exposed_communication_s"]),
         "peak memory of a rank": f"{bytes_text(peak['bytes'])}, in {peak['at']}",
     }
-    if report["bound_s"] is not None:
-        facts["no step is shorter than"] = bound_text(report)
+    if bound := bound_text(report):
+        facts["no step is shorter than"] = bound
     return facts
 
 
-def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
+def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
     """What was decided on a value or op, and what else could have been."""
     path = folder / UNDECIDED
     if not path.exists():
@@ -141,7 +141,9 @@ def _answer(folder: Path, report: Mapping[str, Any], name: str) -> Alternatives:
         module = load_module(str(path))
         cluster = cluster_of_module(module)
         try:
-            chosen = Chosen.read(report["chosen_candidate"], cluster.mesh.name)
+            record = report["chosen_candidate"]
+            assert record is not None, "a plan that was not searched for is refused before"
+            chosen = Chosen.read(record, cluster.mesh.name)
             if chosen.pins and not is_pinned(module):
                 add_pins(module, chosen.pins)
             bench = Workbench(module, cluster).keeping(chosen.candidate.layout.keep)
@@ -159,7 +161,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"{near}step.mlir has the names" if known else ""
 
 
-def _one_decision(found: Alternatives, report: Mapping[str, Any], name: str) -> Shown:
+def _one_decision(found: Alternatives, report: PlanReport, name: str) -> Shown:
     """What was decided on a value or op, and the steps with the few best of its alternatives."""
     parts: list[Table | str] = [_decided(found, f"{name} in {report['chosen']}")]
     if found.others:
@@ -222,7 +224,7 @@ def _others(found: Alternatives) -> Table:
     return table
 
 
-def _remarks(found: Alternatives, report: Mapping[str, Any]) -> list[str]:
+def _remarks(found: Alternatives, report: PlanReport) -> list[str]:
     """What a reader should not have to find out by comparing numbers."""
     remarks: list[str] = []
     best = found.others[0] if found.others else None

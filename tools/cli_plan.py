@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ..api.compile import CompiledStep, PlanOptions, compile_step, import_training_step
 from ..api.finalists import compile_finalists, measured_here
+from ..api.plan_report import MeasuredReport, PlanReport
 from ..api.steps import find_step
 from ..api.training_step import TrainingStep
 from ..dialects import train
@@ -51,7 +52,7 @@ _DECISIONS: dict[str, Any] = {
     "budget": None,
     "candidate": None,
 }
-"""The options of a search over whole plans, with their values for commands without them."""
+"""The options of a search over plans, with their values for commands without them."""
 
 
 def import_command(options: Namespace) -> int:
@@ -83,11 +84,12 @@ def _plan(options: Namespace) -> int:
     parts: list[Table | str] = [summary(compiled.report), placements(compiled)]
     if compiled.report["candidates"]:
         parts.append(alternatives(compiled.report))
-    if compiled.report.get("measured"):
-        parts.append(measured_table(compiled.report["measured"]))
+    if measured := compiled.report.get("measured"):
+        parts.append(measured_table(measured))
     ranks = compiled.report["ranks"]
     torchrun = f"{folder}/program.py is for torchrun with {ranks} ranks"
-    print_report(*parts, f"{torchrun}; on this machine: {command_line('run', folder)}")
+    here = command_line("run", folder, *(["--compile"] if options.compile else []))
+    print_report(*parts, f"{torchrun}{' and --compile' if options.compile else ''}; on this machine: {here}")
     return 0
 
 
@@ -105,6 +107,7 @@ def planned(
             ratios=getattr(options, "ratios", "auto"),
             random=getattr(options, "random", "exact"),
             probe=getattr(options, "probe", True),
+            compile=getattr(options, "compile", False),
             processes=getattr(options, "processes", None) or side_processes(),
             **{name: getattr(options, name, default) for name, default in _DECISIONS.items()},
         )
@@ -123,12 +126,12 @@ def side_processes() -> int:
 
 
 def _step(options: Namespace, spec: str) -> TrainingStep:
-    """The step that a command line names, with what else it says of it."""
+    """The step that a command line names, with the options for it."""
     step, dtype = find_step(spec), getattr(options, "reduce_dtype", None)
     return step if dtype is None else replace(step, reduce_dtype=dtype)
 
 
-def measured_table(measured: Sequence[Mapping[str, Any]]) -> Table:
+def measured_table(measured: Sequence[MeasuredReport]) -> Table:
     """The plans that were run."""
     table = Table("plan", "predicted step", "measured step", title="the plans that were run")
     for each in measured:
@@ -149,7 +152,7 @@ def write_text(text: str, output: str) -> None:
         write_atomically(Path(output), text)
 
 
-def summary(report: Mapping[str, Any]) -> Table:
+def summary(report: PlanReport) -> Table:
     """What a plan is expected to take."""
     mesh = ", ".join(f"{name}={size}" for name, size in report["mesh"].items())
     table = Table(title=f"{report['name']} on {report['cluster']} ({mesh})", show_header=False)
@@ -164,8 +167,8 @@ def summary(report: Mapping[str, Any]) -> Table:
     }
     if report["chosen"]:
         rows = {"plan": report["chosen"], **rows}
-    if report["bound_s"] is not None:
-        rows["no step is shorter than"] = bound_text(report)
+    if bound := bound_text(report):
+        rows["no step is shorter than"] = bound
     for kind, sent in report["collective_bytes"].items():
         rows[f"{kind} of a rank"] = bytes_text(sent)
     for row in rows.items():
@@ -173,8 +176,8 @@ def summary(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def alternatives(report: Mapping[str, Any]) -> Table:
-    """The candidates that came next, and why they lost; the whole list is in `plan.json`."""
+def alternatives(report: PlanReport) -> Table:
+    """The candidates that came next, and why they lost; all are in `plan.json`."""
     listed = report["candidates"]
     known = sorted((each for each in listed if "step" in each), key=lambda each: (bool(each["why"]), each["step"]))
     rest = [each for each in known if each["why"]]

@@ -231,7 +231,7 @@ def _partial(output: Output, progress: Path, path: Path | None, why: str) -> Dia
 
 
 def _finish(output: Output, journal: Journal, path: Path | None) -> int:
-    """Write a whole profile and show its fits."""
+    """Write a complete profile and show its fits."""
     if path is None:
         profile = output.profile(journal)
         sys.stdout.write(cluster_toml(profile.cluster))

@@ -1,17 +1,16 @@
-"""`shardwright replan`: a plan for other devices, made of the one that there is."""
+"""`shardwright replan`: a plan for other devices, from an existing one."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from ..api.files import PLANNED, UNDECIDED, plan_digest
 from ..api.plan_record import RECORD, PlanRecord
+from ..api.plan_report import PlanReport
 from ..api.replan import OtherStepError, Transition, replan
 from ..ir.cluster_file import find_cluster
 from ..ir.garbage import collector_paused
@@ -56,7 +55,7 @@ def _replan(options: Namespace) -> int:
     return 0
 
 
-def _record(folder: Path, report: Mapping[str, Any]) -> PlanRecord:
+def _record(folder: Path, report: PlanReport) -> PlanRecord:
     """What there is to know of the old plan; of a `step.mlir` that was changed since, by reading all of it."""
     try:
         found = PlanRecord.read(folder / RECORD, plan_digest(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from argparse import Namespace
@@ -79,7 +80,12 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
         raise _error(message, "start it on its hosts with torchrun")
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
     arguments += ["--compile"] if options.compile else []
-    return run_ranks_of(ranks, str(_program(folder)), arguments)
+    arguments += ["--overlap", os.path.abspath(options.overlap)] if options.overlap is not None else []
+    failed = run_ranks_of(ranks, str(_program(folder)), arguments)
+    if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():
+        beside = command_line("simulate", options.target, "--measured", options.overlap)
+        print(f"beside what is predicted: {beside}")
+    return failed
 
 
 def _program(folder: Path) -> Path:

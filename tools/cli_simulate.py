@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.table import Table
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, PassFailedException
 
+from ..api.files import PLANNED, UNDECIDED, plan_digest
+from ..api.plan_record import RECORD, PlanRecord
 from ..ir.cluster import Cluster
 from ..ir.cluster_file import find_cluster
+from ..ir.measured_steps import MeasuredFileError, MeasuredSteps
+from ..ir.text_file import read_text
 from ..ir.what_if import Sweep, WhatIfError, changed, parse_change, parse_sweep
 from ..passes.analysis.simulation.results import Simulation
 from ..passes.analysis.simulation.simulate import simulate_module
 from ..passes.step.step_view import cluster_of_module
-from .cli_arguments import TOOL
+from .cli_arguments import TOOL, command_line
 from .cli_console import print_report, working
 from .diagnostics import Diagnostic, DiagnosticError
 from .ir_input import load_module
@@ -27,41 +32,74 @@ from .simulation_tables import Point, points_table, tables
 
 def simulate_command(options: Namespace) -> int:
     """Simulate a step, or many with one number of the cluster swept, and say what comes of it."""
-    module = _module(options)
+    target = _target(options)
+    module = target.planned
     cluster = _changed(_given(options, _own_cluster(module)), options.changes)
+    if options.measured is not None and (options.sweep is not None or options.replan):
+        raise _error("--measured is of one step: leave out --sweep and --replan")
     if options.sweep is not None:
-        points = _swept(module, cluster, _sweep(options.sweep, cluster), options)
+        points = _swept(target, cluster, _sweep(options.sweep, cluster), options)
         if options.plot is not None:
             plot_points(options.sweep, points, Path(options.plot))
         print_report(points_table(options.sweep, points))
         return 0
     if options.replan:
-        module = _replanned(module, cluster, options)
+        module = _replanned(target, cluster, options)
     simulation = _simulated(module, cluster)
+    measured = _measured(options.measured) if options.measured is not None else None
     if options.plot is not None:
         plot_timeline(simulation, Path(options.plot))
+    shown = tables(simulation) if measured is None else _beside(simulation, measured, options.measured or "")
     if options.trace is not None:
-        _write_trace(simulation, Path(options.trace))
-    print_report(*tables(simulation))
+        _write_trace(simulation, measured, Path(options.trace))
+    print_report(*shown)
     if options.trace is not None:
         print_report(f"{options.trace} opens in https://ui.perfetto.dev")
     return 0
 
 
-def _module(options: Namespace) -> ModuleOp:
+@dataclass(frozen=True)
+class _Target:
+    """
+    What is simulated.
+
+    Args:
+        planned: the planned step.
+        undecided: the step before any decision, from which it is planned again; None where only the planned step is
+            there, whose decisions have to be undone for that.
+    """
+
+    planned: ModuleOp
+    undecided: ModuleOp | None = None
+
+
+def _target(options: Namespace) -> _Target:
     """The IR of a plan's folder, of an IR file, or of a step that is planned first."""
     path = Path(options.target)
     if _is_planned(path):
-        path = path / "step.mlir" if path.is_dir() else path
-        with working(f"reading {path}"):
-            return load_module(str(path))
+        file = path / PLANNED if path.is_dir() else path
+        with working(f"reading {file}"):
+            undecided = _undecided(path) if options.replan else None
+            return _Target(load_module(str(file)), undecided)
     if options.cluster is None:
         message = f"{options.target} is neither a plan nor an IR file, so it is planned first: the cluster is missing"
         raise _error(message, "give --cluster FILE")
     from .cli_plan import planned
 
     cluster = _changed(find_cluster(options.cluster), options.changes if options.replan else [])
-    return planned(options, cluster).module
+    found = planned(options, cluster)
+    return _Target(found.module, found.undecided)
+
+
+def _undecided(folder: Path) -> ModuleOp | None:
+    """The step of a plan's folder before any decision; None where it is missing, or its planned step was edited."""
+    if not (folder / UNDECIDED).exists():
+        return None
+    try:
+        PlanRecord.read(folder / RECORD, plan_digest(folder))
+    except (OSError, ValueError):
+        return None
+    return load_module(str(folder / UNDECIDED))
 
 
 def _is_planned(target: Path) -> bool:
@@ -103,7 +141,7 @@ def _sweep(text: str, cluster: Cluster) -> Sweep:
         raise _error(f"--sweep: {error}") from error
 
 
-def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
+def _swept(target: _Target, cluster: Cluster, sweep: Sweep, options: Namespace) -> list[Point]:
     """A point for every value; one that no plan fits has no simulation."""
     found: list[Point] = []
     with working(f"sweeping {sweep.path}") as phase:
@@ -111,7 +149,7 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace)
             phase(f"{value:.4g}")
             there = changed(cluster, sweep.path, value)
             try:
-                planned = _replanned(module, there, options) if options.replan else module
+                planned = _replanned(target, there, options) if options.replan else target.planned
             except DiagnosticException as error:
                 found.append(Point(value, None, str(error)))
             else:
@@ -119,10 +157,11 @@ def _swept(module: ModuleOp, cluster: Cluster, sweep: Sweep, options: Namespace)
     return found
 
 
-def _replanned(module: ModuleOp, cluster: Cluster, options: Namespace) -> ModuleOp:
+def _replanned(target: _Target, cluster: Cluster, options: Namespace) -> ModuleOp:
     from ..api.compile import PlanOptions
     from ..api.replan import replanned
 
+    module = target.undecided if target.undecided is not None else target.planned
     try:
         return replanned(module, cluster, PlanOptions(options.algorithm, options.pin, ratios=options.ratios))
     except PassFailedException as error:
@@ -136,11 +175,33 @@ def _simulated(module: ModuleOp, cluster: Cluster) -> Simulation:
     return found[0]
 
 
-def _write_trace(simulation: Simulation, path: Path) -> None:
+def _measured(path: str) -> MeasuredSteps:
+    """What `run --overlap` wrote."""
+    try:
+        return MeasuredSteps.parse(read_text(path))
+    except (OSError, UnicodeDecodeError, MeasuredFileError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        again = command_line("run", "DIR", "--overlap", path)
+        raise _error(f"--measured {path} does not hold measured steps: {reason}", f"write one with: {again}") from error
+
+
+def _beside(simulation: Simulation, measured: MeasuredSteps, path: str) -> list[Table]:
+    from .measured_tables import NotThisStepError, measured_tables
+
+    try:
+        return list(measured_tables(simulation, measured))
+    except NotThisStepError as error:
+        raise _error(f"--measured {path} is not of this step: {error}") from error
+
+
+def _write_trace(simulation: Simulation, measured: MeasuredSteps | None, path: Path) -> None:
     from ..ir.text_file import write_atomically
     from ..passes.analysis.simulation.trace import trace
+    from .measured_tables import with_measured
 
-    write_atomically(path, json.dumps(trace(simulation)) + "\n")
+    made = trace(simulation)
+    made = made if measured is None else with_measured(made, simulation, measured)
+    write_atomically(path, json.dumps(made) + "\n")
 
 
 def _error(message: str, hint: str = "") -> DiagnosticError:

@@ -24,7 +24,7 @@ class Diagnostic:
     """
     An error as `file:line:col: error: message`, the source line with a caret under it, notes and a hint.
 
-    `line` and `col` count from 1; 0 is the whole file, or the command line where `file` is the tool's name.
+    `line` and `col` count from 1; 0 stands for the file, or the command line where `file` is the tool's name.
     `width` is the number of columns underlined.
     """
 

@@ -1,4 +1,4 @@
-"""Write the parts of the manual that the code already says: passes.md, dialects.md and not-supported.md in docs."""
+"""Write the generated parts of the manual: passes.md, dialects.md and not-supported.md in docs."""
 
 import inspect
 import sys

@@ -1,5 +1,5 @@
 """
-`--verify-diagnostics`: errors that a file says it expects, as `mlir-opt` reads them.
+`--verify-diagnostics`: errors that a file expects, in the syntax of `mlir-opt`.
 
     // expected-error@+1 {{is not registered}}
     %y = arith.adi %x, %x : i32

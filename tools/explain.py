@@ -1,4 +1,4 @@
-"""What an exception from parsing, verifying or a pass means to the person whose file it was."""
+"""Turning exceptions of parsing, verifying and passes into messages for the user."""
 
 from __future__ import annotations
 

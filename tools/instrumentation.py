@@ -1,4 +1,4 @@
-"""What watches a pipeline run: dumps of the IR around passes, a check of their numbers, a table of times."""
+"""Instrumentation of a pipeline: dumps of the IR around passes, numerical checks, a table of times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IR files as modules, with what is wrong with them said as `opt-tool` says it."""
+"""IR files as modules; errors in them are reported as by `opt-tool`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 The parts of a pass's docstring.
 
-A pass documents itself in four parts, of which the IR is tested and the whole becomes docs/passes.md:
+A pass documents itself in four parts, of which the IR is tested and all become docs/passes.md:
 
     One sentence. Further paragraphs may follow.
 

@@ -1,12 +1,13 @@
-"""Reading what `shardwright plan` wrote, or what somebody has made of it since."""
+"""Reading what `shardwright plan` wrote, which a user may have edited since."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
+from ..api.plan_report import PlanReport
 from ..ir.cluster_fields import shown
 from ..ir.text_file import read_text
 from .cli_arguments import TOOL, command_line
@@ -70,7 +71,7 @@ WHOLE = tuple(name.removesuffix("?") for name in _REPORT if name != "*")
 """The entries of a plan that a search over plans made."""
 
 
-def read_report(folder: Path, *needed: str) -> dict[str, Any]:
+def read_report(folder: Path, *needed: str) -> PlanReport:
     """`plan.json` of a plan, with its mesh and the entries that are needed; DiagnosticError where there is none."""
     path = folder / "plan.json"
     try:
@@ -81,13 +82,12 @@ def read_report(folder: Path, *needed: str) -> dict[str, Any]:
         raise _error(f"{path} is not a plan: it is not JSON: {error}", folder) from error
     if not isinstance(report, dict):
         raise _error(f"{path} is not a plan: it is {shown(cast(object, report))}, expected an object", folder)
-    found = cast("dict[str, Any]", report)
     for name in ("mesh", *needed):
-        if name not in found:
+        if name not in report:
             raise _error(f"{path} is not a plan: it has no {name!r}", folder)
-    if (fault := _fault(found, _REPORT, "")) is not None:
+    if (fault := _fault(report, _REPORT, "")) is not None:
         raise _error(f"{path} was changed, or was written by another version: {fault}", folder)
-    return found
+    return cast("PlanReport", report)
 
 
 def _fault(value: object, shape: Shape, place: str) -> str | None:

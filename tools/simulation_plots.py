@@ -1,15 +1,19 @@
-"""Pictures of simulated steps: what every stream does over time, and how a step's time goes with a number swept."""
+"""Plots of simulated steps: the timeline of every stream, and a step's time over a swept number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..passes.analysis.simulation.names import category
 from ..passes.analysis.simulation.results import COMPUTE, RankClass, Simulation
 from ..passes.analysis.simulation.trace import class_name
 from .simulation_tables import Point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLOURS = {
     "forward": "tab:blue", "backward": "tab:orange", "update": "tab:green", "all_reduce": "tab:red",
@@ -77,7 +81,7 @@ def plot_points(what: str, points: Sequence[Point], path: Path) -> None:
     _save(figure, path)
 
 
-def _figure(height: float) -> tuple[Any, Any]:
+def _figure(height: float) -> tuple[Figure, Axes]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -86,7 +90,7 @@ def _figure(height: float) -> tuple[Any, Any]:
     return pyplot.subplots(figsize=(9, height))
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     from matplotlib import pyplot
 
     figure.savefig(path, dpi=120, bbox_inches="tight")

@@ -1,4 +1,4 @@
-"""What a simulated step comes to, as tables for a terminal."""
+"""The results of a simulation as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from xdsl.ir import Operation
 
+from ..ir.overlap_table import COLUMNS, cells
 from ..ir.units import bytes_text, seconds_text
 from ..passes.analysis.simulation.critical_path import critical_path, seconds_by_op
 from ..passes.analysis.simulation.held import HeldBytes
@@ -60,13 +61,11 @@ def _ranks(simulation: Simulation) -> Table:
 
 def _overlap(simulation: Simulation) -> Table:
     """How much communication runs beside computation, on the ranks of each stage that compute longest."""
-    columns = ("ranks", "phase", "over", "compute", "communication", "overlapped", "exposed", "overlap ratio")
-    table = Table(*columns, title="communication beside computation")
+    table = Table(*COLUMNS, title="communication beside computation")
     for stage in dict.fromkeys(each.stage for each in simulation.classes):
         ranks = simulation.busiest(stage)
         for (phase, channel), found in overlaps(simulation, ranks.number).items():
-            seconds = (found.compute, found.communication, found.overlapped, found.exposed)
-            table.add_row(class_name(ranks), phase, channel, *map(seconds_text, seconds), f"{found.ratio:.0%}")
+            table.add_row(class_name(ranks), phase, channel, *cells(found))
     return table
 
 

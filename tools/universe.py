@@ -1,4 +1,4 @@
-"""What this package adds to xDSL: its dialects and passes, by name, each imported when asked for."""
+"""The dialects and passes that this package registers with xDSL, each imported on demand."""
 
 from functools import partial
 from importlib import import_module

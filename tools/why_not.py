@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ..api.plan_report import PlanReport
 from ..ir.units import bytes_text, seconds_text
 from ..passes.planning.candidates import Family
 from ..passes.planning.summary import Tried
@@ -48,11 +48,12 @@ class WhyNot:
         return {**found, "best": self.best.as_dict() if self.best is not None else None}
 
 
-def why_not(report: Mapping[str, Any]) -> list[WhyNot]:
+def why_not(report: PlanReport) -> list[WhyNot]:
     """For each kind of plan the best candidate, by what `plan.json` holds."""
     # What was first judged by less than its program has a second entry.
     tried = list({each["name"]: Tried.from_dict(each) for each in report["candidates"]}.values())
-    own: Mesh = tuple(report["chosen_candidate"]["own_mesh"].items())
+    chosen = report["chosen_candidate"]
+    own: Mesh = tuple(chosen["own_mesh"].items()) if chosen is not None else ()
     plan = next(each for each in tried if each.name == report["chosen"])
     found: list[WhyNot] = []
     for kind, belongs in KINDS.items():

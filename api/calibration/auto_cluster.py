@@ -1,4 +1,4 @@
-"""`cluster="auto"`: the ranks of this job, measured once, and known from then on."""
+"""`cluster="auto"`: the ranks of this job, measured once and cached."""
 
 from __future__ import annotations
 

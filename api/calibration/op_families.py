@@ -33,7 +33,7 @@ class _Series:
         types: operands and results as shapes, `${m}x512` with sizes by letter; `:i64<9` after one that is of integers
             below 9.
         sizes: one dict per member, ascending.
-        family: whose rate it tells of, where that is not the op's own.
+        family: whose rate it measures, where that is not the op's own.
     """
 
     op: str

@@ -1,1 +1,1 @@
-"""Does a plan train as one device would? A reference in eager PyTorch, and comparisons with it."""
+"""Checking that a plan trains as one device does, against eager PyTorch."""

@@ -1,11 +1,11 @@
 """
-Does a plan train as one device would? Losses, gradients and everything that is kept, step by step.
+Checking that a plan trains as one device does: losses, gradients and all state, step by step.
 
 `check_on_ranks` runs lowered programs on local gloo processes, `check_interpreted` runs the IR for all ranks
 in this process; both compare with eager PyTorch by the measure of `comparison`. Every step has another batch.
 
 In float32 the parameters and buffers of AdamW are not compared: it divides a gradient by its own size, and so
-makes a whole step out of the noise of a gradient that should be zero.
+makes a full step out of the noise of a gradient that should be zero.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Place = tuple[tuple[int, int], ...]
 
 def assemble(expected: torch.Tensor, parts: Sequence[tuple[Place, torch.Tensor]]) -> torch.Tensor | None:
     """
-    The whole of a tensor, from the parts that the ranks have.
+    The full tensor, from the parts that the ranks have.
 
     Of several copies of a part the one farthest from `expected` is taken, so that copies that drift apart are
     seen. What no rank has is NaN; None where a part is not of the shape of its place.

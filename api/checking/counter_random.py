@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ir.counter import step_seed
@@ -45,7 +46,13 @@ class _Drawing(TorchDispatchMode):
         super().__init__()
         self._seed, self._streams = seed, count()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func not in DRAWS:
             _refuse_other_draws(func, args, kwargs)
@@ -55,14 +62,14 @@ class _Drawing(TorchDispatchMode):
             return func(*args, **kwargs)
         function, place = getattr(drawing, draw.function), {"stream": next(self._streams)}
         if draw.function == "random_dropout":
-            return function(seed=self._seed, **draw_arguments(draw, given, given["input"].dtype, ()), **place)
+            return function(seed=self._seed, **draw_arguments(draw, given, args[0].dtype, ()), **place)
         # What torch draws says in which dtype, shape and memory the result is to be.
         result = func(*args, **kwargs)
         arguments = draw_arguments(draw, given, result.dtype, result.shape)
         return result.copy_(function(seed=self._seed, **arguments, **place, device=result.device))
 
 
-def _refuse_other_draws(func: Any, args: Any, kwargs: Any) -> None:
+def _refuse_other_draws(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise RuntimeError for an op that draws and is not in the table; fused attention draws if it drops out."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return

@@ -1,4 +1,4 @@
-"""What each rank of a check does: plan its share of the cases, run all of them, compare with rank 0's run."""
+"""The work of each rank of a check: plan its share of the cases, run all of them, compare with rank 0's run."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _places(plans: Sequence[Plan]) -> dict[tuple[str, str], list[tuple[int, Plac
 
 
 def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a value, without the memory that it may be a view of; the whole of a partial one."""
+    """This rank's part of a value, without the memory that it may be a view of; of a partial one all."""
     if value.role == "loss":
         return loss
     if value.role == "metric":

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -134,7 +134,7 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     The batch of step `number`, made from an example so that the loss and the gradients change with it.
 
     The elements of each tensor are shuffled, each tensor by itself: they keep their range, but labels no longer
-    go with inputs. Masks (booleans, and what is called so) are shuffled by whole rows, for a mask that hides a whole
+    go with inputs. Masks (booleans, and what is called so) are shuffled by rows, for a mask that hides a whole
     row has no gradient.
 
     Args:
@@ -145,7 +145,7 @@ def vary_batch(batch: Batch, number: int, dtype: torch.dtype | None) -> Batch:
     return items if isinstance(batch, dict) else type(batch)(items.values())
 
 
-def _shuffled(name: str, item: Any, generator: torch.Generator, dtype: torch.dtype | None) -> Any:
+def _shuffled(name: str, item: object, generator: torch.Generator, dtype: torch.dtype | None) -> object:
     if not isinstance(item, torch.Tensor) or item.dim() == 0:
         return item.to(dtype) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
     rows = item if item.dtype is torch.bool or name.endswith("mask") else item.flatten()

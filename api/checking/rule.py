@@ -126,7 +126,7 @@ def _shape(value: tuple[tuple[str, ...], ...], sizes: Mapping[str, int]) -> tupl
 
 
 def _refusal(call: Call, specs: Sequence[Spec]) -> str:
-    """What torch says of a call on these operands."""
+    """Torch's error for a call on these operands."""
     try:
         make_call(call, draw(specs, Domain("normal", 2), 0))
     except Exception as error:

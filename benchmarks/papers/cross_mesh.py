@@ -3,6 +3,7 @@ How near transfers between meshes come to what NICs allow, in the cases of "On O
 Parallelism" (Zhuang et al., MLSys 2023) and in random uneven ones.
 
     python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
+    python benchmarks/papers/cross_mesh.py --figures
 
 Every case is IR: a value on one mesh, a `pipe.transfer` to the other, hosts with one NIC of 10 Gbit/s (the paper's
 p3.8xlarge). `plan-transfers` plans it and the simulator carries it out, the order of tasks, chunks and latencies
@@ -24,164 +25,31 @@ import math
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from time import process_time
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
 from _report import plot_lines, publish
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.dialects.mesh_ops import ClusterOp
-from shardwright.dialects.text import parse_module
-from shardwright.ir.cluster import Cluster
-from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.port_schedule import Order, _schedule
+from shardwright.ir.port_schedule import Order
 from shardwright.ir.sharding import DimSharding, Sharding
-from shardwright.ir.submesh import subcluster
-from shardwright.ir.topology import Host
-from shardwright.ir.transfer_plan import Method, Placed, Sites, least_nic_time, nic_time, plan, units
-from shardwright.ir.unit_tasks import Grid
-from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.plan_transfers import PlanTransfersPass
-from shardwright.tools.ir_input import full_context
+from shardwright.ir.transfer_plan import Method, least_nic_time, nic_time, plan
 
 ORDERS: tuple[Order, ...] = ("best", "exact", "naive", "greedy", "dispatch", "randomized", "dfs")
 METHODS: tuple[Method, ...] = ("send_recv", "local_allgather", "global_allgather")
-TABLE_2 = {
-    "case1": ("S0 R R", "S0 R R", (2, 4), (2, 4)),
-    "case2": ("R R R", "S0 R R", (2, 4), (2, 4)),
-    "case3": ("R S0 R", "S0 R R", (2, 4), (2, 4)),
-    "case4": ("R S01 R", "S01 R R", (2, 4), (2, 4)),
-    "case5": ("S1 R R", "S0 R R", (2, 4), (2, 4)),
-    "case6": ("S0 R R", "S0 R R", (2, 4), (3, 4)),
-    "case7": ("S1 R R", "R R R", (1, 4), (2, 4)),
-    "case8": ("R R R", "R R R", (2, 3), (3, 2)),
-    "case9": ("R S0 R", "R R S0", (2, 4), (2, 4)),
-}
-"""Table 2: the shardings and meshes of the sender and the receiver."""
-
-SHAPE, PADDED = (1024, 1024, 512), (3072, 1024, 170)
-"""The tensor of section 5.1.2, and as its code has it in case 6."""
-
-ONE_TO_MANY = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2))
-"""Section 5.1.1: the hosts that receive, and the GPUs of each."""
-
-OVER_ALPA = dict.fromkeys(("case1", "case2", "case5", "case6"), "near 1") | {
-    "case3": "3 to 10",
-    "case4": "3 to 10",
-    "case7": "up to 2.5",
-    "case8": "up to 2.5",
-    "case9": "3 to 10",
-}
-"""Section 5.1.2, in words."""
-
-BYTES = 4
-"""Of an int32, the dtype of the paper's benchmark."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A value that goes from one mesh to another; a row of either is a host."""
-
-    name: str
-    shape: tuple[int, ...]
-    source: Mesh
-    target: Mesh
-    sent: Sharding
-    wanted: Sharding
-
-    @property
-    def ranks(self) -> tuple[range, range]:
-        """The ranks of both meshes."""
-        count = self.source.device_count
-        return range(count), range(count, count + self.target.device_count)
-
-    @property
-    def sites(self) -> Sites:
-        """Where ranks sit."""
-        rows = [(mesh, ranks) for mesh, ranks in zip((self.source, self.target), self.ranks, strict=True)]
-        hosts = [(m.name, i // m.axis("gpu").size) for m, ranks in rows for i in range(len(ranks))]
-        numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-        return Sites({rank: numbers[host] for rank, host in enumerate(hosts)})
-
-    def units(self) -> list[Any]:
-        """The slices that cross."""
-        here, there = (Grid.of(mesh, ranks) for mesh, ranks in zip((self.source, self.target), self.ranks, strict=True))
-        return units(self.shape, Placed(here, self.sent), Placed(there, self.wanted))
-
-    def cluster(self) -> Cluster:
-        """The paper's hosts, as many as the meshes have rows."""
-        paper = find_cluster("cross-mesh-p3-4x4")
-        assert paper.topology is not None
-        hosts = tuple(
-            Host(mesh.axis("gpu").size, "nvlink", "ethernet", count=mesh.axis("node").size)
-            for mesh in (self.source, self.target)
-        )
-        count = self.source.device_count + self.target.device_count
-        topology = type(paper.topology)(paper.topology.levels, hosts)
-        return Cluster("p3", Mesh.of(gpu=count), paper.devices, (0,) * count, (), topology=topology)
-
-    def module(self) -> ModuleOp:
-        """The transfer as IR, without a plan."""
-        kind = f"tensor<{'x'.join(map(str, self.shape))}xi32>"
-        mine, theirs = (list(ranks) for ranks in self.ranks)
-        module = parse_module(
-            full_context(),
-            f"""
-            spmd.mesh @mesh = <["gpu"={len(mine) + len(theirs)}]>
-            spmd.mesh @stage0 = <{_axes(self.source)}> on {mine}
-            spmd.mesh @stage1 = <{_axes(self.target)}> on {theirs}
-            func.func @step(%x: {kind} {{pipe.stage = 0 : i64, spmd.sharding = #spmd.sharding<@stage0, {self.sent}>}})
-                -> {kind} attributes {{pipe.stages = ["stage0", "stage1"]}} {{
-              %h = pipe.transfer "h" %x to @stage1 out_sharding = <@stage1, {self.wanted}> : {kind}
-              func.return %h : {kind}
-            }}
-            """,
-            self.name,
-        )
-        whole = self.cluster()
-        first, second = (ranks[0] for ranks in self.ranks)
-        parts = subcluster(whole, self.source, first), subcluster(whole, self.target, second)
-        module.body.block.add_ops(ClusterOp(each) for each in (whole, *parts))
-        module.verify()
-        return module
-
-
-def _axes(mesh: Mesh) -> str:
-    return "[" + ", ".join(f'"{axis.name}"={axis.size}' for axis in mesh.axes) + "]"
-
-
-def _mesh(shape: tuple[int, int], name: str) -> Mesh:
-    return Mesh(Mesh.of(node=shape[0], gpu=shape[1]).axes, name)
-
-
-def _of_spec(spec: str) -> Sharding:
-    """The paper's notation: `S01` is a dim split over both axes of a mesh."""
-    return Sharding.of([[("node", "gpu")[int(axis)] for axis in entry[1:]] for entry in spec.split()])
-
-
-def paper_cases() -> Iterator[Case]:
-    """The nine of Table 2, and the seven of section 5.1.1."""
-    for name, (sent, wanted, source, target) in TABLE_2.items():
-        shape = PADDED if name == "case6" else SHAPE
-        yield Case(name, shape, _mesh(source, "stage0"), _mesh(target, "stage1"), _of_spec(sent), _of_spec(wanted))
-    for hosts, gpus in ONE_TO_MANY:
-        meshes = _mesh((1, 1), "stage0"), _mesh((hosts, gpus), "stage1")
-        yield Case(f"1 to {hosts}x{gpus}", (2**28,), *meshes, _of_spec("R"), _of_spec("R"))
 
 
 def random_cases(count: int) -> Iterator[Case]:
     """Values split at random boundaries, some of them even, between meshes of up to four hosts of up to four GPUs."""
     random = Random(2023)
     for number in range(count):
-        source, target = (_mesh((random.randint(1, 4), random.randint(1, 4)), name) for name in ("stage0", "stage1"))
+        sizes = [(random.randint(1, 4), random.randint(1, 4)) for _ in range(2)]
+        source, target = map(host_mesh, sizes, ("stage0", "stage1"))
         shape = *(random.choice((1000, 2048, 3072)) for _ in range(2)), random.randint(32, 512)
         sent, wanted = (_random_sharding(random, mesh, shape) for mesh in (source, target))
         yield Case(f"random{number}", shape, source, target, sent, wanted)
@@ -197,34 +65,6 @@ def _random_sharding(random: Random, mesh: Mesh, shape: Sequence[int]) -> Shardi
         uneven = axes and random.random() < 0.8
         dims.append(DimSharding(axes, (0, *cuts, size) if uneven else None))
     return Sharding(tuple(dims))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A planned case: simulated seconds, and processor seconds that planning took."""
-
-    seconds: float
-    planning: float
-
-
-def outcome(case: Case, method: Method, order: Order) -> Outcome:
-    """What the simulator says of a plan."""
-    module = case.module()
-    _schedule.cache_clear()
-    begin = process_time()
-    PlanTransfersPass(method=method, order=order).apply(Context(), module)
-    planning = process_time() - begin
-    module.verify()
-    (run,) = simulate_module(module)[0].execution.traffic
-    return Outcome(run.end - run.start, planning)
-
-
-def bound(case: Case) -> float:
-    """The seconds of the NIC bound."""
-    topology = case.cluster().topology
-    assert topology is not None
-    nic = next(level for level in topology.levels if level.name == "ethernet")
-    return least_nic_time(case.units(), case.sites) * BYTES / nic.bandwidth
 
 
 def reaches(case: Case) -> bool:
@@ -290,7 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--figures", action="store_true", help="redraw Figures 5 to 9 instead (cross_mesh_figures.py)")
     options = parser.parse_args()
+    if options.figures:
+        import_module("cross_mesh_figures").publish_figures()
+        return
     known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     command = f"python benchmarks/papers/cross_mesh.py --random {options.random}"
     # What solves exactly takes half a second or more to import, once in a process.

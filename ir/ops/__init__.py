@@ -1,3 +1,3 @@
 """
-What the compiler knows of each ATen overload: one row of a table, from which op classes and rules are made.
+The table of ATen overloads: one row each, from which op classes and rules are made.
 """

@@ -1,4 +1,4 @@
-"""What the rules of several families share."""
+"""Helpers that the rules of several families share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pointwise(op: OpInstance) -> Rule:
 
 def along(argument: str, default: int | None = None) -> RuleFunction:
     """
-    Element by element, but for the dims that `argument` names, which must stay whole (softmax, cumsum, flip).
+    Element by element, but for the dims that `argument` names, which must not be split (softmax, cumsum, flip).
 
     `default` is what it names where it is not given; None: all dims.
     """
@@ -59,7 +59,7 @@ def along(argument: str, default: int | None = None) -> RuleFunction:
 
 def together(op: OpInstance, apart: Collection[int]) -> Rule:
     """
-    Values of equally many dims, which go together but for those numbered `apart`: each value is whole there.
+    Values of equally many dims, which go together but for those numbered `apart`, along which no value is split.
     """
     sizes: dict[str, int] = {}
 
@@ -74,7 +74,7 @@ def together(op: OpInstance, apart: Collection[int]) -> Rule:
 
 
 def windows(count: int) -> RuleFunction:
-    """Windows over the last `count` dims, which stay whole; batch and channels go together."""
+    """Windows over the last `count` dims, which are not split; batch and channels go together."""
 
     def rule(op: OpInstance) -> Rule:
         rank = len(op.operands[0])

@@ -50,6 +50,7 @@ def _points(x1: Shape, x2: Shape, out: Shape) -> tuple[Value, Value, Value, dict
 
 
 _PLACES = {"start": "operand0.start[0]", "first": "operand1.start[0]"}
+_PLACES_IN_LISTS = {"start": "operand0.start[1]", "first": "operand1.start[0]"}
 
 
 def contractions_rows() -> Iterator[OpSpec]:
@@ -101,6 +102,26 @@ def contractions_rows() -> Iterator[OpSpec]:
         linear="grad",
         flops="4*s*k*n*e/g",
         localize=_PLACES,
+        results=2,
+        arguments="",
+    )
+    # The same of several lists of rows (p), each sorted by itself.
+    yield from rows(
+        "grouped_bmm",
+        "rows matrices ends",
+        "([p, s, k], [e, k, n], [p, g]) -> ([p, s, n]) reduction={k, e} replicated={g}",
+        linear="rows matrices",
+        flops="2*p*s*k*n*e/g",
+        localize=_PLACES_IN_LISTS,
+        arguments="",
+    )
+    yield from rows(
+        "grouped_bmm_backward",
+        "rows matrices ends grad",
+        "([p, s, k], [e, k, n], [p, g], [p, s, n]) -> ([p, s, k], [e, k, n]) reduction={p, s, n, e} replicated={g}",
+        linear="grad",
+        flops="4*p*s*k*n*e/g",
+        localize=_PLACES_IN_LISTS,
         results=2,
         arguments="",
     )

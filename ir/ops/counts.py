@@ -1,8 +1,8 @@
 """
-What one use of an op does, counted from its row by the sizes of its rule's factors: operations, and bytes.
+The FLOPs and bytes of one use of an op, from its row and the sizes of its rule's factors.
 
 A signature shares out factors, so one count serves any signature: with the sizes of the largest part, of a rank's own,
-or of a share that is no whole number.
+or of a share that is not an integer.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
-from ..op_cost import VIEWS, OpWork
+from ..op_cost import VIEWS, KernelPart, OpWork
+from ..plain import Plain, PlainTable
 from ..rules import Rule, Value
 from .spec import EACH, OpInstance, OpSpec
 
@@ -34,8 +34,8 @@ class OpCounts:
     family     its class of cost; of all that makes views, `views`
     dtype      that it computes in: the first floating-point one of its tensors
     dtypes     of operands and results, by name
-    moved      of each operand and result that is read or written, the factors that make its elements, and the bytes of
-               one, as often as they are gone over
+    moved      of each operand and result that is read or written, its position among them, the factors that make its
+               elements, and the bytes of one, as often as they are gone over
     above      the factors whose sizes multiply to the operations; `each` is the elements of the largest tensor
     below      those by which they are divided
     times      the constant part of that product
@@ -49,7 +49,7 @@ class OpCounts:
     family: str
     dtype: str
     dtypes: tuple[str, ...]
-    moved: tuple[tuple[tuple[str, ...], float], ...]
+    moved: tuple[tuple[int, tuple[str, ...], float], ...]
     above: tuple[str, ...]
     below: tuple[str, ...]
     times: float
@@ -89,18 +89,26 @@ class OpCounts:
             rule,
         )
 
-    def work(self, sizes: Sizes, *, keyed: bool = True) -> OpWork:
-        """What the op does on a device that has so much of each factor; the key is made where it is asked for."""
+    def work(self, sizes: Sizes, *, keyed: bool = True, part: KernelPart | None = None) -> OpWork:
+        """
+        What the op does on a device that has so much of each factor; the key is made where it is asked for.
+
+        Args:
+            part: what it does of a kernel of several ops, which has no measured time of its own; None: it is one.
+        """
         if not self.moved:
             return OpWork(self.family, self.dtype, 0.0, 0.0, self.key(sizes) if keyed else "")
-        elements = [(math.prod(map(sizes.__getitem__, factors)), width) for factors, width in self.moved]
-        moved = sum(count * width for count, width in elements)
-        largest = max(count for count, _ in elements)
+        counts = [math.prod(map(sizes.__getitem__, factors)) for _, factors, _ in self.moved]
+        of_kernel = zip(counts, self.moved, strict=True)
+        moved = sum(count * width for count, (at, _, width) in of_kernel if part is None or at in part.moved)
+        largest = max(counts)
         flops = self.times
         for term in self.above:
             flops *= largest if term == EACH else sizes.get(term, 1)
         for term in self.below:
             flops /= sizes[term]
+        if part is not None:
+            return OpWork(self.family, self.dtype, flops, float(moved), joins=not part.launches)
         return OpWork(self.family, self.dtype, flops, float(moved), self.key(sizes) if keyed else "")
 
     def key(self, sizes: Sizes) -> str:
@@ -114,15 +122,15 @@ class OpCounts:
 
 def _moved(
     spec: OpSpec, op: OpInstance, rule: Rule, widths: Sequence[int]
-) -> list[tuple[tuple[str, ...], float]]:
-    """Of what is read and written, the factors of its elements and the bytes of one."""
+) -> list[tuple[int, tuple[str, ...], float]]:
+    """Of what is read and written, its position, the factors of its elements and the bytes of one."""
     values = [tuple(factor for dim in value for factor in dim) for value in (*rule.operands, *rule.results)]
     names = [*op.operand_names, *(f"result{i}" for i in range(len(rule.results)))]
-    found: list[tuple[tuple[str, ...], float]] = []
-    for factors, width, name in zip(values, widths, names, strict=True):
+    found: list[tuple[int, tuple[str, ...], float]] = []
+    for at, (factors, width, name) in enumerate(zip(values, widths, names, strict=True)):
         read = (spec.reads or {}).get(name)
         if read != "":
-            found.append((values[names.index(read)] if read else factors, spec.passes * width))
+            found.append((at, values[names.index(read)] if read else factors, spec.passes * width))
     return found
 
 
@@ -133,14 +141,14 @@ def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> li
     return [f"{dtype}[{shape}]" for dtype, shape in zip(dtypes, shapes, strict=False)]
 
 
-def _arguments_text(arguments: Mapping[str, Any], spec: OpSpec) -> str:
+def _arguments_text(arguments: PlainTable, spec: OpSpec) -> str:
     """The arguments that change the work, by name; those of global sizes follow from the shapes of results."""
     left_out = {*_PLACES, *(spec.localize or ())}
     shown = sorted((name, value) for name, value in arguments.items() if name not in left_out)
     return ", ".join(f"{name}={_text(value)}" for name, value in shown)
 
 
-def _text(value: Any) -> str:
+def _text(value: Plain) -> str:
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_text, cast("Sequence[Any]", value))) + "]"
+        return "[" + ",".join(map(_text, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

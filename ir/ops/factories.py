@@ -33,9 +33,9 @@ def factories_rows() -> Iterator[OpSpec]:
     yield from rows("new_zeros new_ones new_full", "self", like_nothing, reads={"self": ""}, localize=_SIZE)
     yield from rows("empty.memory_format empty_permuted", "", factory, reads=_UNWRITTEN, localize=_SIZE)
     yield from rows("new_empty", "self", like_nothing, reads=_UNWRITTEN, localize=_SIZE)
-    # Strides are those of the whole: import makes these `empty` and `new_empty`.
+    # Strides are those of the full tensor: import makes these `empty` and `new_empty`.
     yield from rows("empty_strided", "", whole, reads=_UNWRITTEN)
     yield from rows("new_empty_strided", "self", whole, reads=_UNWRITTEN)
-    # What a sequence counts depends on where it starts: it stays whole.
+    # What a sequence counts depends on where it starts: it is not split.
     yield from rows("arange.start_step arange.start arange linspace logspace", "", whole)
     yield from rows("eye eye.m tril_indices triu_indices", "", whole)

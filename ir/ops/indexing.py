@@ -49,7 +49,7 @@ class _AlongDim:
     The dims of ops that look up one dim of their first operand, and have an index for each element.
 
     What the index has in the place of `v` is factor `o`. Another dim of the index may be shorter than the first
-    operand's: then it concerns the first elements only, and both stay whole.
+    operand's: then it concerns the first elements only, and neither is split.
     """
 
     def __init__(self, op: OpInstance) -> None:
@@ -138,7 +138,7 @@ class _FirstDims:
     The dims of ops that look up the first dims of their first operand, with an index for each of these.
 
     The indices broadcast to dims of factors `b`, which in what is picked come before the dims that are not looked up.
-    Several dims are looked up together, so they stay whole; of one the factor is `v`.
+    Several dims are looked up together, so they are not split; of one the factor is `v`.
     """
 
     def __init__(self, op: OpInstance, indices: Sequence[Shape]) -> None:
@@ -168,7 +168,7 @@ class _FirstDims:
 
 
 def picked(op: OpInstance) -> Rule:
-    """`x[i]` or `x[i, j]`; a mask, which says how many by its values, is applied to the whole."""
+    """`x[i]` or `x[i, j]`; a mask, which says how many by its values, is applied to the full tensor."""
     if op.masks & set(range(1, len(op.operands))):
         return whole(op)
     dims = _FirstDims(op, op.operands[1:])
@@ -200,14 +200,14 @@ def _sums(*factors: str) -> dict[str, Reduction]:
 
 
 def taken(op: OpInstance) -> Rule:
-    """`take`: the first operand as one whole list of elements."""
+    """`take`: the first operand as one list of all its elements."""
     table, sizes = named(op.operands[0], "t")
     index, more = named(op.operands[1])
     return Rule((table, index), (index,), sizes | more, replicated=frozenset(sizes))
 
 
 def looked_up(op: OpInstance) -> Rule:
-    """Each element of the first operand in the whole of the second (`bucketize`, `isin`)."""
+    """Each element of the first operand among all of the second (`bucketize`, `isin`)."""
     value, sizes = named(op.operands[0])
     table, more = named(op.operands[1], "t")
     return Rule((value, table), (value,), sizes | more, replicated=frozenset(more))

@@ -1,4 +1,4 @@
-"""Linear algebra on whole matrices, batch by batch, and Fourier transforms."""
+"""Linear algebra on matrices that are not split, batch by batch, and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batched(op: OpInstance) -> Rule:
 
 
 def transformed(op: OpInstance) -> Rule:
-    """A Fourier transform over `dim`, which stays whole."""
+    """A Fourier transform over `dim`, which is not split."""
     return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
 
 

@@ -11,7 +11,7 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
 def layer_norm(op: OpInstance) -> Rule:
-    """(input, weight?, bias?) -> (output, mean, rstd): the normalised dims stay whole."""
+    """(input, weight?, bias?) -> (output, mean, rstd): the normalised dims are not split."""
     value, sizes = named(op.operands[0])
     lead = len(value) - len(op.argument("normalized_shape"))
     inner = value[lead:]
@@ -87,7 +87,7 @@ def group_norm_backward(op: OpInstance) -> Rule:
 
 
 def _groups(image: Shape, statistics: Shape) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
-    """Images, vectors of channels and statistics, the factors' sizes and those that stay whole."""
+    """Images, vectors of channels and statistics, the factors' sizes and those that must not be split."""
     groups = statistics[1]
     space, sizes = named(image[2:], "h")
     fixed = frozenset({*sizes, "c"})

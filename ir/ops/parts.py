@@ -11,7 +11,7 @@ from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 def cut(*, drop: bool = False, sized: bool = False, default: int = 0) -> RuleFunction:
     """
-    A part along `dim` (slice, select, split, unbind): that dim stays whole, unless the part is all of it.
+    A part along `dim` (slice, select, split, unbind): that dim is not split, unless the part is all of it.
 
     With `drop` the dim disappears; with `sized` an argument gives the parts' exact sizes; `default` is the dim
     where none is given.
@@ -52,7 +52,7 @@ def uncut(*, dropped: bool = False) -> RuleFunction:
 
 
 def overlaid(op: OpInstance) -> Rule:
-    """`slice_scatter`, (self, part) -> self: `dim` stays whole, unless the part is all of it."""
+    """`slice_scatter`, (self, part) -> self: `dim` is not split, unless the part is all of it."""
     at = op.argument("dim", 0) % len(op.operands[0])
     return together(op, () if op.operands[0] == op.operands[1] else (at,))
 
@@ -92,7 +92,7 @@ def _in_windows(op: OpInstance, shape: Shape, windows: Shape, dim: int, *, forwa
 
 def diagonal(sides: str, first: int | None = None, second: int | None = None) -> RuleFunction:
     """
-    A diagonal over two dims, both whole; it comes last in what is without them.
+    A diagonal over two dims, neither of them split; in the result it comes last.
 
     Args:
         sides: per operand and then result, whether it is the `m`atrices or the `d`iagonals.
@@ -148,7 +148,7 @@ def stacked(op: OpInstance) -> Rule:
 
 
 def padded(op: OpInstance) -> Rule:
-    """`constant_pad_nd`: a dim that gains or loses elements at an end stays whole."""
+    """`constant_pad_nd`: a dim that gains or loses elements at an end is not split."""
     pad = op.argument("pad")
     rank = len(op.operands[0])
     changed = [rank - 1 - end // 2 for end, count in enumerate(pad) if count]

@@ -1,5 +1,5 @@
 """
-Random tensors that are functions of a seed, a stream and the place of each element in the whole tensor.
+Random tensors that are functions of a seed, a stream and the place of each element in the full tensor.
 
 Import puts them in the place of torch's random ops. Every part of the result can be had without the others, so they
 are split as any op that works element by element.
@@ -13,7 +13,7 @@ from .common import rows
 from .spec import OpSpec
 
 _DRAWN, _PASSES = "130*each", 10.0
-"""Operations of a number, and how often memory is gone over: bits are mixed by ops on whole tensors."""
+"""Operations of a number, and how often memory is gone over: bits are mixed by ops on all elements."""
 
 _LIKE = {"like": ""}
 

@@ -53,7 +53,7 @@ def largest(op: OpInstance) -> Rule:
 
 
 def distance(op: OpInstance) -> Rule:
-    """A number of two tensors that broadcast to one shape, in which all dims stay whole."""
+    """A number of two tensors that broadcast to one shape, of which no dim is split."""
     shape = broadcast_shape(op.operands)
     value, sizes = named(shape)
     operands = tuple(broadcast(each, value, sizes) for each in op.operands)
@@ -61,7 +61,7 @@ def distance(op: OpInstance) -> Rule:
 
 
 def triangle(op: OpInstance) -> Rule:
-    """`tril` and `triu` look at the indices of the last two dims, which stay whole."""
+    """`tril` and `triu` look at the indices of the last two dims, which are not split."""
     value, sizes = named(op.operands[0])
     return Rule((value,), (value,), sizes, replicated=frozenset(dim[0] for dim in value[-2:]))
 

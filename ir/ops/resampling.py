@@ -30,7 +30,7 @@ def _pixels(channels: Shape, times: int, image: Shape) -> tuple[Value, Value, di
 
 
 def channels_shuffled(op: OpInstance) -> Rule:
-    """`channel_shuffle`: groups of channels take turns, so that the dim of channels stays whole."""
+    """`channel_shuffle`: groups of channels take turns, so the dim of channels is not split."""
     return together(op, (1,))
 
 

@@ -1,5 +1,5 @@
 """
-What arguments an op of the table takes, by the schema that torch has for it.
+The arguments of the ops in the table, by torch's schemas.
 
 `schemas.txt` holds the schemas of all ops of torch that the table has, one a line, as torch prints them but for the
 results; `python -m shardwright.tools.schemas` writes it, and a test compares it with the torch that is installed. Ops
@@ -52,7 +52,7 @@ def arguments_of(name: str) -> Mapping[str, Argument] | None:
     """
     The arguments of an op of the table that the IR may hold, by name; None where no schema of it is known.
 
-    Where a part of a value begins and what it is a part of (`localize`) are no arguments of the whole op.
+    The place and the full shape of a part (`localize`) are arguments of local calls alone.
     """
     spec = op_table()[name]
     if spec.arguments is not None:

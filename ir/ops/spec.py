@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..plain import Plain, PlainTable
 from ..rules import Rule, parse_rule
 
 Shape = tuple[int, ...]
@@ -23,11 +24,11 @@ class OpInstance:
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
     operand_names: tuple[str, ...] = ()
-    arguments: Mapping[str, Any] | None = None
+    arguments: PlainTable | None = None
     masks: frozenset[int] = frozenset()
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """The value of the argument `name` of the schema, where it is not a tensor."""
+    def argument(self, name: str, default: Plain = None) -> Any:
+        """The value of the argument `name`, where it is not a tensor; the op's schema decides its type."""
         return (self.arguments or {}).get(name, default)
 
     def operand(self, name: str) -> Shape:
@@ -52,9 +53,9 @@ class OpSpec:
     linear     sets of operands in which the op is linear: `self+other` jointly, `self` alone, `*` all
                operands
     flops      floating-point operations as a product over factors (`2*i*j*k`), perhaps over one (`2*s*k*n*e/g`); `each`
-               is the number of elements of the largest tensor, and what stands where nothing is said
+               is the number of elements of the largest tensor, and the default
     scale      what its arguments make of that number: half of it under a causal mask
-    reads      operands that are not read whole -> the tensor that has as many elements as are read; empty: none are
+    reads      operands that are read in part -> the tensor that has as many elements as are read; empty: none are
     passes     how often what is read and written is gone over, where the runtime has a function of several ops
     localize   arguments that carry global sizes -> where the local ones are read: `result0`, `operand1`,
                `result0[1]`, `factor g` (the part of a factor) or `factor r*` (of r0, r1, ...); or arguments

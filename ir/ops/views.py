@@ -111,7 +111,7 @@ def as_complex(op: OpInstance) -> Rule:
 
 
 def rotated(op: OpInstance) -> Rule:
-    """`rot90`: the plane of `dims` stays whole."""
+    """`rot90`: the plane of `dims` is not split."""
     return together(op, wrapped(op.argument("dims", (0, 1)), len(op.operands[0])))
 
 

@@ -29,7 +29,7 @@ def _convolved(
     op: OpInstance, x: Shape, w: Shape, y: Shape
 ) -> tuple[Value, Value, Value, dict[str, int], frozenset[str]]:
     """
-    Input, weight and output of a convolution, the factors' sizes and those that stay whole.
+    Input, weight and output of a convolution, the factors' sizes and those that must not be split.
 
     A group's channels are convolved apart from the others': groups lead the channels of all three.
     """

@@ -8,16 +8,16 @@ they are given. An op is run if torch itself says that it is a function of tenso
 - any other that somebody vouches for in this process: by a rule for it (`register_rule`, `check_rule`), or because a
   model that was captured here calls it.
 
-What torch says is the op's schema, its tags, and whether it has a kernel that tells the result without computing it:
-what has none was not captured, but for a few whose names are public.
+What torch says is the op's schema, its tags, and whether it has a kernel that gives the result's shape without
+computing it: what has none was not captured, but for a few whose names are public.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from xdsl.utils.exceptions import VerifyException
 
 from ...ir.ops.registered import registered_rules
@@ -57,9 +57,9 @@ def vouch_for(name: str) -> None:
     _vouched_for.add(name)
 
 
-def check_allowed(target: str, op: Any) -> None:
+def check_allowed(target: str, op: object) -> OpOverload:
     """
-    Refuse an op that is not known to compute tensors from tensors and plain values, and no more.
+    The op, which is known to compute tensors from tensors and plain values, and no more.
 
     Args:
         target: `ns.op.overload`, as `torch.ops` spells it.
@@ -68,7 +68,7 @@ def check_allowed(target: str, op: Any) -> None:
     Raises:
         VerifyException: the message names the op, says why it is not run, and what to do.
     """
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         raise VerifyException(f"'{target}' is not an overload of a torch op; write it as ns::op.overload")
     if (fault := _unsafe(op)) is not None:
         raise VerifyException(
@@ -82,6 +82,7 @@ def check_allowed(target: str, op: Any) -> None:
             f" sharding rule for it first, as shardwright.register_rule('{name}', '([a], [b]) -> ([a]) "
             f"replicated={{a, b}}')"
         )
+    return op
 
 
 def is_vouched_for(name: str) -> bool:
@@ -89,11 +90,11 @@ def is_vouched_for(name: str) -> bool:
     return name in _vouched_for or bool(registered_rules(name))
 
 
-def _full_name(op: Any) -> str:
+def _full_name(op: OpOverload) -> str:
     return f"{op._schema.name}.{op._overloadname}"
 
 
-def _unsafe(op: Any) -> str | None:
+def _unsafe(op: OpOverload) -> str | None:
     """What an op does beyond computing, by its schema; None where it does nothing."""
     schema = op._schema
     if op.namespace in _COMMUNICATING:
@@ -107,7 +108,7 @@ def _unsafe(op: Any) -> str | None:
     return next(_unsafe_arguments(op), None)
 
 
-def _unsafe_arguments(op: Any) -> Iterator[str]:
+def _unsafe_arguments(op: OpOverload) -> Iterator[str]:
     own = op.namespace not in _OURS
     for argument in op._schema.arguments:
         kind = _element(argument.type)
@@ -120,7 +121,7 @@ def _unsafe_arguments(op: Any) -> Iterator[str]:
             yield f"takes what is no tensor or plain value (its argument '{argument.name}' is a {kind})"
 
 
-def _element(kind: Any) -> str:
+def _element(kind: object) -> str:
     """The type of an argument or result, or of the items of a list, without saying whether it may be None."""
     text = str(kind)
     for wrapper in ("Optional[", "List[", "Optional["):
@@ -128,7 +129,7 @@ def _element(kind: Any) -> str:
     return text.rstrip("]")
 
 
-def _is_torchs(op: Any) -> bool:
+def _is_torchs(op: OpOverload) -> bool:
     """Whether an op is one of torch's own, or of this package, that is known to be a function."""
     name = op._schema.name.partition("::")[2]
     if op.namespace not in _OURS:

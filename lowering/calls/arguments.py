@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
+from torch.fx.node import Target
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BFloat16Type,
@@ -52,7 +53,7 @@ that no later op depends on strides."""
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a node calls, and with what: tensors in the schema's order, the names of those that are None, the rest."""
+    """The call of a node: its op, tensors in the schema's order, the names of those that are None, the rest."""
 
     name: str
     tensors: tuple[Node, ...]
@@ -67,10 +68,10 @@ def element_type(dtype: torch.dtype) -> Attribute:
     return element
 
 
-def overload_name(target: Any) -> str:
+def overload_name(target: Target) -> str:
     """The name under which the op table knows a node's target; `namespace::op.overload` where it does not."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return target.__name__
+    if not isinstance(target, OpOverload):
+        return target if isinstance(target, str) else target.__name__
     namespace, name = target.namespace, target._schema.name.partition("::")[2]
     overload = target._overloadname
     full = f"{namespace}::{name}.{overload}"
@@ -113,7 +114,7 @@ def _refused(node: Node, origin: Origin, why: str) -> CaptureError:
     return CaptureError(f"{place}: '{node.target}' cannot be imported: {why}")
 
 
-def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
+def _bound(node: Node) -> Iterator[tuple[str, object, bool, object]]:
     """(name, default, whether it is a tensor, value) of each argument of the node, in the schema's order."""
     for position, (name, default, is_tensor) in enumerate(_parameters(node.target)):
         value = node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
@@ -121,16 +122,17 @@ def _bound(node: Node) -> Iterator[tuple[str, Any, bool, Any]]:
 
 
 @lru_cache(maxsize=1024)
-def _parameters(target: Any) -> tuple[tuple[str, Any, bool], ...]:
-    if (fused := BY_DEFINITION.get(target)) is not None:
-        return tuple((p.name, p.default, p.is_tensor) for p in fused.parameters)
-    schema = target._schema.arguments
-    return tuple(
-        (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema
-    )
+def _parameters(target: Target) -> tuple[tuple[str, object, bool], ...]:
+    if isinstance(target, OpOverload):
+        schema = target._schema.arguments
+        return tuple(
+            (a.name, a.default_value if a.has_default_value() else None, "Tensor" in str(a.type)) for a in schema
+        )
+    assert not isinstance(target, str)
+    return tuple((p.name, p.default, p.is_tensor) for p in BY_DEFINITION[target].parameters)
 
 
-def attribute_of(value: Any) -> Attribute:
+def attribute_of(value: object) -> Attribute:
     """The attribute of an op's argument; TypeError where there is none."""
     match value:
         case torch.dtype():

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
+from torch._ops import OpOverload
 from xdsl.ir import TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
@@ -107,7 +108,7 @@ class _Parameter:
 
     name: str
     type: str = ""
-    default: Any = None
+    default: object = None
     required: bool = False
     """Whether it has no default and may not be None."""
     omissible: bool = False
@@ -128,17 +129,16 @@ def _target(overload: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def resolve(target: str) -> Any:
+def resolve(target: str) -> OpOverload:
     """The op of `torch.ops` called `target`; VerifyException where torch has none, or it may not be run."""
-    found: Any = torch.ops
+    found: object = torch.ops
     for name in target.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
             message = f"torch has no op '{target}'; import the library that registers it"
             raise VerifyException(message) from error
-    check_allowed(target, found)
-    return found
+    return check_allowed(target, found)
 
 
 @lru_cache(maxsize=1024)
@@ -149,7 +149,7 @@ def _parameters(target: str) -> tuple[_Parameter, ...]:
     return tuple(map(_parameter, resolve(target)._schema.arguments))
 
 
-def _parameter(argument: Any) -> _Parameter:
+def _parameter(argument: torch._C.Argument) -> _Parameter:
     text, omissible = str(argument.type), argument.has_default_value()
     return _Parameter(
         argument.name,
@@ -212,7 +212,7 @@ def _arguments(op: ComputeOp, mesh: Mesh | None, rank: int) -> dict[str, Arg]:
         given[name] = Dtype(value) if isinstance(op.attributes[name], TypeAttribute) else _plain(value)
     localize = op.spec.localize if isinstance(op, AtenOp) and op.spec.localize else {}
     for name, place in localize.items():
-        # Where a part is says nothing of the whole value, so it is no argument of the op's.
+        # Offsets of a part are arguments of the local call, not of the op.
         if name in given or "." in place:
             given[name] = _local_size(op, place, mesh, rank)
     return given
@@ -225,7 +225,7 @@ _PLACE = re.compile(r"(?P<side>operand|result)(?P<index>\d+)(?P<what>\.start|\.w
 def _local_size(op: ComputeOp, place: str, mesh: Mesh | None, rank: int) -> Arg:
     """
     The rank's shape of `operand1` or `result0`, of `result0[2]` its one size; of `result0.start` the index, in the
-    whole value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
+    full value, of its first element along each dim; of `result0.whole` the shape of that value; of `factor g` the
     size of its part of the rule's factor, of `factor r*` those of r0, r1 and so on.
     """
     if (factor := _FACTOR.fullmatch(place)) is not None:
@@ -290,7 +290,7 @@ def _plain(value: Any) -> Arg:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-_UPDATES: Mapping[str, tuple[str, Callable[..., Any]]] = {
+_UPDATES: Mapping[str, tuple[str, Callable[..., object]]] = {
     "train.adam": ("adam_", update_ops.adam),
     "train.adamw": ("adamw_", update_ops.adamw),
     "train.sgd": ("sgd_", update_ops.sgd),

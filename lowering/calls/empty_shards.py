@@ -1,5 +1,5 @@
 """
-What an op gives on a rank that has no part of a dim that is split.
+The results of an op on a rank whose part of a split dim is empty.
 
 Even splits leave no part empty, explicit offsets may. Some of torch's ops raise on empty tensors (`amax`,
 max-pool, batch-norm), some give a wrong shape (a convolution without input channels). What is right follows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ def make_call(
         precision: the dtype that stands for every floating-point dtype that the call names.
     """
 
-    def value(arg: Arg) -> Any:
+    def value(arg: Arg) -> object:
         match arg:
             case Operand(index, ordered):
                 return operands[index].contiguous() if ordered else operands[index]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.fx
@@ -50,7 +50,7 @@ class _Joint:
 def assemble(
     traced: torch.fx.GraphModule,
     model: nn.Module,
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     batch_names: tuple[str, ...],
     dtype: torch.dtype | None,
     *,
@@ -120,14 +120,17 @@ def _sort(graph: torch.fx.Graph, *, is_forward: bool) -> _Joint:
             case other:
                 raise CaptureError(f"the model needs an input of a kind that is not supported: {other}")
     output = graph.output_node()
-    for desc, value in zip(output.meta["desc"], output.args[0], strict=True):  # type: ignore[arg-type]
+    (values,) = output.args
+    assert isinstance(values, Sequence)
+    for desc, value in zip(output.meta["desc"], values, strict=True):
         _sort_output(joint, desc, value)
     if not joint.tangents and not is_forward:
         raise CaptureError("the loss does not depend on any parameter that requires a gradient")
     return joint
 
 
-def _sort_output(joint: _Joint, desc: Any, value: torch.fx.Node | None) -> None:
+def _sort_output(joint: _Joint, desc: object, output: object) -> None:
+    value = output if isinstance(output, torch.fx.Node) else None
     match desc:
         case aot.PlainAOTOutput(0):
             joint.loss = value
@@ -217,7 +220,7 @@ def _constant(name: str, node: torch.fx.Node, value: torch.Tensor) -> _Paired:
 
 
 def _loss_constants(
-    joint: _Joint, loss: Callable[..., Any] | None, dtype: torch.dtype | None
+    joint: _Joint, loss: Callable[..., object] | None, dtype: torch.dtype | None
 ) -> list[_Paired]:
     """The tensors of a loss module, which is not trained and always real."""
     if not isinstance(loss, nn.Module):

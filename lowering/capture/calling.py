@@ -34,6 +34,15 @@ from ...ir.not_supported import LOSS_BY_ROW
 Batch: TypeAlias = "tuple[Any, ...] | list[Any] | dict[str, Any]"
 """A global example batch: tensors, and plain Python values that the model takes beside them."""
 
+LossFunction: TypeAlias = "Callable[[Any, Any], torch.Tensor]"
+"""Of what the model returns, and of labels; see above."""
+
+MetricsFunction: TypeAlias = "Callable[[Any, Any], Mapping[str, torch.Tensor]]"
+"""Of what the model returns, and of labels or of the batch; see `compute_step`."""
+
+MakeOptimizer: TypeAlias = "Callable[[Any], torch.optim.Optimizer]"
+"""Of the parameters, or of pairs of names and parameters; see `build_optimizer`."""
+
 Precision: TypeAlias = Literal["bf16-mixed", "fp16-mixed"]
 PRECISIONS: Mapping[Precision, torch.dtype] = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 """Of mixed precision, by the dtype of most of forward and backward: parameters, states and updates stay as they are."""
@@ -60,7 +69,7 @@ def batch_items(batch: Batch) -> dict[str, Any]:
     return {str(position): item for position, item in enumerate(batch)}
 
 
-def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch) -> torch.Tensor:
+def compute_loss(model: nn.Module, loss: Callable[..., object] | None, batch: Batch) -> torch.Tensor:
     """
     Run the model and return its scalar loss, by the module's table.
 
@@ -72,9 +81,9 @@ def compute_loss(model: nn.Module, loss: Callable[..., Any] | None, batch: Batch
 
 def compute_step(
     model: nn.Module,
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     batch: Batch,
-    metrics: Callable[..., Any] | None,
+    metrics: Callable[..., object] | None,
     precision: Precision | None = None,
     device_type: str = "cpu",
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -94,25 +103,13 @@ def compute_step(
         return _computed(model, loss, batch, metrics)
 
 
-def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> Any:
+def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> object:
     """What the model gives for a batch of its own arguments, without labels that are a loss function's."""
     with _autocast(precision):
         return model(**batch) if isinstance(batch, dict) else model(*batch)
 
 
-def without_labels(batch: Batch, example: Batch) -> Batch:
-    """
-    The arguments of the model alone, of a batch that may have labels for a loss function.
-
-    Args:
-        example: a batch that has them.
-    """
-    if isinstance(batch, Mapping):
-        return {key: item for key, item in batch.items() if key != LABELS}
-    return tuple(batch[: len(example) - 1])
-
-
-def _autocast(precision: Precision | None, device_type: str = "cpu") -> AbstractContextManager[Any]:
+def _autocast(precision: Precision | None, device_type: str = "cpu") -> AbstractContextManager[object]:
     """
     Autocast of a precision: its table says which ops compute in a narrow dtype. Of the CPU, where steps are captured.
 
@@ -126,7 +123,7 @@ def _autocast(precision: Precision | None, device_type: str = "cpu") -> Abstract
 
 
 def _computed(
-    model: nn.Module, loss: Callable[..., Any] | None, batch: Batch, metrics: Callable[..., Any] | None
+    model: nn.Module, loss: Callable[..., object] | None, batch: Batch, metrics: Callable[..., object] | None
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     if loss is None:
         result = model(**batch) if isinstance(batch, dict) else model(*batch)
@@ -141,14 +138,14 @@ def _computed(
     return value, _measured(metrics(result, labels)) if metrics is not None else {}
 
 
-def _own_loss(result: Any, source: str) -> torch.Tensor:
+def _own_loss(result: object, source: str) -> torch.Tensor:
     """The loss that a model returned."""
     if isinstance(result, Mapping) and "loss" not in result:
         return _added({name: each for name, each in result.items() if "loss" in name}, source)
     return _checked_scalar(_loss_in(result), source)
 
 
-def _loss_of(value: Any, source: str) -> torch.Tensor:
+def _loss_of(value: object, source: str) -> torch.Tensor:
     """The loss that a loss function returned."""
     if isinstance(value, Mapping):
         return _added(value, source)
@@ -157,7 +154,7 @@ def _loss_of(value: Any, source: str) -> torch.Tensor:
     return _checked_scalar(value, source)
 
 
-def _measured(metrics: Any) -> dict[str, torch.Tensor]:
+def _measured(metrics: object) -> dict[str, torch.Tensor]:
     """Metrics by name, without gradients."""
     if not isinstance(metrics, Mapping):
         raise CallError(f"the metrics function returned a {type(metrics).__name__}; return a dict of tensors by name")
@@ -170,7 +167,7 @@ def _measured(metrics: Any) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in metrics.items()}
 
 
-def _added(losses: Mapping[str, Any], source: str) -> torch.Tensor:
+def _added(losses: Mapping[str, object], source: str) -> torch.Tensor:
     """The sum of several losses; CallError for one that is none, by its name."""
     scalars = [_checked_scalar(each, f"{source} ({name})") for name, each in losses.items()]
     if not scalars:
@@ -192,7 +189,7 @@ def build_optimizer(
     return make(iter(parameters.values()))
 
 
-def _first_argument(function: Callable[..., Any]) -> str | None:
+def _first_argument(function: Callable[..., object]) -> str | None:
     """The name of it; None where that cannot be known."""
     try:
         return next(iter(inspect.signature(function).parameters), None)
@@ -200,7 +197,7 @@ def _first_argument(function: Callable[..., Any]) -> str | None:
         return None
 
 
-def _loss_in(result: Any) -> Any:
+def _loss_in(result: object) -> object:
     if isinstance(result, torch.Tensor):
         return result
     if isinstance(result, Mapping) and "loss" in result:
@@ -212,7 +209,7 @@ def _loss_in(result: Any) -> Any:
     return result
 
 
-def _checked_scalar(value: Any, source: str) -> torch.Tensor:
+def _checked_scalar(value: object, source: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise CallError(
             f"{source} returned a {type(value).__name__} where the loss was expected; return a scalar tensor, "

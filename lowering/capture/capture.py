@@ -4,14 +4,13 @@ Capture: from a model, a loss, an optimizer and a batch to one fx graph of the f
 The joint graph is traced by AOTAutograd on fake tensors, so no weight is allocated (`trace`), and
 then brought into one form (`normalize`). It stays close to the model: compounds such as the
 mean-squared error are written out, everything that has a sharding rule as a whole (softmax, layer norm,
-GELU, attention, convolution, cross-entropy) is kept whole. Torch's core decompositions are not used: their
+GELU, attention, convolution, cross-entropy) stays one op. Torch's core decompositions are not used: their
 attention gives wrong gradients on the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -39,11 +38,11 @@ __all__ = [
 
 def capture_step(
     model: nn.Module | Callable[[], nn.Module],
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     batch: Batch,
     *,
-    metrics: Callable[..., Any] | None = None,
+    metrics: Callable[..., object] | None = None,
     precision: Precision | None = None,
     dtype: torch.dtype | None = None,
 ) -> CapturedStep:
@@ -75,11 +74,11 @@ def capture_step(
 
 def capture_forward(
     model: nn.Module | Callable[[], nn.Module],
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     batch: Batch,
     *,
     returns: Returns,
-    metrics: Callable[..., Any] | None = None,
+    metrics: Callable[..., object] | None = None,
     precision: Precision | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[CapturedStep, OutputForm | None]:
@@ -91,7 +90,7 @@ def capture_forward(
         returns: ``loss``, and the metrics; or the ``output`` of the model.
 
     Returns:
-        the graph, and the form of what the model returns, if that is wanted.
+        the graph, and the structure of what the model returns, if its outputs are asked for.
 
     Raises:
         CaptureError: the forward pass cannot be captured; the message says where in the model, why and what to do.

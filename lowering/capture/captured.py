@@ -1,10 +1,10 @@
-"""The result of capture: one fx graph of a whole training step, and what its inputs and outputs are."""
+"""The result of capture: one fx graph of a training step, and what its inputs and outputs are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.fx
@@ -12,6 +12,9 @@ import torch.fx
 InputRole = Literal["param", "buffer", "batch", "constant", "seed"]
 OutputRole = Literal["loss", "metric", "output", "grad", "buffer"]
 Phase = Literal["forward", "backward", "update"]
+
+ParameterGroup: TypeAlias = Mapping[str, Any]
+"""A group of an optimizer of torch: its parameters, and its settings by torch's names."""
 
 LOSS_GRADIENT = "loss_gradient"
 """The key of ``meta`` that is true of the node which backward begins with, the gradient of the loss."""
@@ -37,7 +40,7 @@ class Origin:
         phase: a backward node has the layer and line of the forward node that it differentiates; one of an update
             has the layer of its parameter.
         name: a readable name for the value, from layer and op; not unique.
-        region: the number of the checkpointed region that a forward node is in, 0 for none: what is made there and
+        region: the number of the checkpointed region that a forward node is in, 0 for none: what is computed there and
             needed in backward is to be computed again.
     """
 
@@ -96,7 +99,7 @@ class StepOutput:
 @dataclass(frozen=True)
 class GroupSpec:
     """
-    What one update of a parameter of a group does.
+    The settings of the updates of a group.
 
     Args:
         lr: the learning rate that the optimizer was made with; an input at run time.
@@ -109,7 +112,7 @@ class GroupSpec:
     """
 
     lr: float
-    hyper: dict[str, Any]
+    hyper: Mapping[str, object]
     states: tuple[str, ...] = ()
 
 
@@ -146,7 +149,7 @@ class CapturedUpdate:
 @dataclass(frozen=True)
 class OptimizerSpec:
     """
-    What one update does, of every parameter that has a gradient.
+    The optimizer: its groups, and the update of every parameter that has a gradient.
 
     Args:
         kind: ``sgd``, ``adam`` or ``adamw``, which are fused; of another optimizer the name of its class.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.fx
@@ -102,7 +101,7 @@ def _dtypes(graph: torch.fx.Graph) -> Sequence[torch.dtype]:
     return [value.dtype for place, value in enumerate(values) if value.dim() or not place]
 
 
-def _is_close(found: torch.Tensor, expected: Any, tolerance: float) -> bool:
+def _is_close(found: torch.Tensor, expected: object, tolerance: float) -> bool:
     if not isinstance(expected, torch.Tensor):
         expected = torch.tensor(expected, dtype=found.dtype)
     if found.shape != expected.shape:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
 
 import torch.utils.checkpoint as checkpointing
 
@@ -54,12 +53,16 @@ def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Gener
         """In the place of torch's autograd function."""
 
         @staticmethod
-        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        def apply(function: Callable[..., object], preserve: bool, *args: object) -> object:
             with regions.entered():
                 return function(*args)
 
     def without_reentrance(
-        function: Callable[..., Any], preserve: bool, context_fn: Callable[..., Any], *rest: Any, **options: Any
+        function: Callable[..., object],
+        preserve: bool,
+        context_fn: Callable[..., object],
+        *rest: object,
+        **options: object,
     ) -> Iterator[None]:
         if context_fn is not checkpointing.noop_context_fn:
             raise CaptureError(
@@ -69,7 +72,7 @@ def checkpoints_numbered(regions: Regions, where: Callable[[], object]) -> Gener
         with regions.entered():
             yield
 
-    module: Any = checkpointing
+    module: object = checkpointing
     names = {"CheckpointFunction": Reentrant, "_checkpoint_without_reentrant_generator": without_reentrance}
     before = {name: getattr(module, name) for name in names}
     for name, instead in names.items():

@@ -1,4 +1,4 @@
-"""What a forward does beside computing, which a captured step would do once and never again: refused by name."""
+"""Refusing side effects of a forward pass, which a captured step would not repeat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -57,7 +56,7 @@ class Effects:
         self._is_first = False
 
 
-def _refuse_changed(before: Mapping[tuple[str, str], Any], after: Mapping[tuple[str, str], Any]) -> None:
+def _refuse_changed(before: Mapping[tuple[str, str], object], after: Mapping[tuple[str, str], object]) -> None:
     for (path, name), number in after.items():
         if (path, name) in before and before[path, name] != number:
             where = f"module {path!r}" if path else "the model"

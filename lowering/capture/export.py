@@ -12,7 +12,6 @@ import contextlib
 import io
 import re
 import warnings
-from typing import Any
 
 import torch
 import torch.fx
@@ -60,12 +59,12 @@ class _Replay(torch.fx.Interpreter):
         super().__init__(graph)
         self._owner, self._recorder = owner, recorder
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         with self._recorder.noting(_site_of(n)):
             return super().run_node(n)
 
-    def fetch_attr(self, target: str) -> Any:
-        found: Any = self._owner
+    def fetch_attr(self, target: str) -> object:
+        found: object = self._owner
         for name in target.split("."):
             found = getattr(found, name, None)
         return super().fetch_attr(target) if found is None else found

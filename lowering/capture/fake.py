@@ -8,11 +8,13 @@ depend on it, and the CPU's choice of ops is the one that capture normalises fro
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -41,7 +43,13 @@ class _FakeTensorMode(FakeTensorMode):
 
     needed_by: int | None = None
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] = MappingProxyType({}),
+    ) -> object:
         try:
             return super().dispatch(func, types, args, kwargs)
         except VALUE_NEEDED:
@@ -132,7 +140,7 @@ class Fakes:
 
 
 def _refuse_shared_memory(module: nn.Module) -> None:
-    owners: dict[tuple[Any, Any], str] = {}
+    owners: dict[tuple[object, object], str] = {}
     for name, parameter in module.named_parameters():
         place = (parameter.untyped_storage()._cdata, parameter.storage_offset())
         if place in owners:
@@ -152,7 +160,10 @@ def _attributes_to_buffers(module: nn.Module) -> None:
                 owner.register_buffer(name, value, persistent=False)
 
 
-def first_names(named: Iterator[tuple[str, Any]]) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+Held = TypeVar("Held")
+
+
+def first_names(named: Iterator[tuple[str, Held]]) -> tuple[dict[str, Held], dict[str, tuple[str, ...]]]:
     """
     Group names by the tensor they stand for.
 
@@ -160,7 +171,7 @@ def first_names(named: Iterator[tuple[str, Any]]) -> tuple[dict[str, Any], dict[
         the tensors by their first name, and the other names of each that has any.
     """
     first: dict[int, str] = {}
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, Held] = {}
     others: dict[str, tuple[str, ...]] = {}
     for name, tensor in named:
         if id(tensor) in first:

@@ -1,18 +1,18 @@
 """
 Indexing in the form that the IR has: a tensor for each of the first dims, none left out.
 
-``x[:, i]`` leaves its first dim whole, which torch writes as None among the index tensors. It is rewritten to
+``x[:, i]`` does not index its first dim, which torch writes as None among the index tensors. It is rewritten to
 ``x.permute(1, 0)[i]`` with the dims put back afterwards, and its gradient, an ``index_put``, likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.fx
-from torch.fx.node import map_arg
+from torch._ops import OpOverload
+from torch.fx.node import Argument, Target, map_arg
 
 from .captured import ORIGIN
 
@@ -36,7 +36,7 @@ class NodeMaker:
     def __init__(self, graph: torch.fx.Graph, replaced: torch.fx.Node) -> None:
         self._graph, self._replaced = graph, replaced
 
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    def __call__(self, target: OpOverload, *args: Argument, **kwargs: Argument) -> torch.fx.Node:
         """A node that calls `target`, and its fake value."""
         node = self._graph.call_function(target, args, kwargs)
         value = target(*map_arg(args, lambda arg: arg.meta["val"]), **kwargs)
@@ -68,7 +68,7 @@ def _index_put(
     return call(aten.permute.default, put, _inverse(order))
 
 
-_REWRITES: dict[Any, Callable[..., torch.fx.Node]] = {
+_REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
     aten.index.Tensor: _index,
     aten._unsafe_index.Tensor: _index,
     aten.index_put.default: _index_put,

@@ -84,7 +84,7 @@ def _leave_out_nothing(node: torch.fx.Node) -> None:
     if node.target is aten.cat.default:
         parts, *dim = node.args
         assert isinstance(parts, Sequence)
-        kept = [part for part in parts if part.meta["val"].shape != (0,)]  # type: ignore[union-attr]
+        kept = [part for part in parts if isinstance(part, torch.fx.Node) and part.meta["val"].shape != (0,)]
         if kept:
             node.args = (kept, *dim)
 
@@ -120,6 +120,19 @@ def _is_identity(node: torch.fx.Node, source: torch.fx.Node) -> bool:
     if node.target in IDENTITY_AT_SAME_LAYOUT:
         return source.meta["val"].stride() == node.meta["val"].stride()
     return node.target in IDENTITY_AT_SAME_SHAPE
+
+
+def gives_argument(node: torch.fx.Node) -> bool:
+    """Whether a call gives an argument of the graph its new value, at the end."""
+    into = node.args[0] if node.target is aten.copy_.default else None
+    return isinstance(into, torch.fx.Node) and into.op == "placeholder"
+
+
+def outputs_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes that a graph returns."""
+    (listed,) = graph.output_node().args
+    assert isinstance(listed, Sequence)
+    return [node for node in listed if isinstance(node, torch.fx.Node)]
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> None:

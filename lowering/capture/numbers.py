@@ -18,12 +18,15 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from .rewrites import rewritten
+
+_Function: TypeAlias = Callable[..., object]
+_Number: TypeAlias = torch.Tensor | float
 
 _MARK = "_shardwright_number"
 
@@ -106,8 +109,8 @@ class Numbers(TorchFunctionMode):
         self.branches = branches
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         func = rewritten(func, args)
         if args and is_number(args[0]):
@@ -155,11 +158,11 @@ _MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "cos", "sin", 
 
 
 @contextlib.contextmanager
-def _patched(module: Any, name: str, replacement: Callable[..., Any]) -> Generator[None, None, None]:
+def _patched(module: object, name: str, replacement: Callable[..., torch.Tensor]) -> Generator[None, None, None]:
     """Let a function of numbers take tensors as well."""
     original = getattr(module, name)
 
-    def either(*args: Any) -> Any:
+    def either(*args: object) -> object:
         tensors = any(isinstance(value, torch.Tensor) for value in args)
         return replacement(*args) if tensors else original(*args)
 
@@ -175,14 +178,14 @@ def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Ge
     """Let `min` or `max` take tensors of no dims."""
     original = getattr(builtins, name)
 
-    def two(one: Any, other: Any) -> Any:
+    def two(one: Any, other: Any) -> torch.Tensor:
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             dtype = torch.promote_types(one.dtype, other.dtype)
             return function(one.to(dtype), other.to(dtype))
         tensor, plain = (one, other) if isinstance(one, torch.Tensor) else (other, one)
         return tensor.clamp(**{bound: plain})
 
-    def either(*args: Any, **kwargs: Any) -> Any:
+    def either(*args: object, **kwargs: object) -> object:
         if len(args) > 1 and not kwargs and any(isinstance(arg, torch.Tensor) and not arg.dim() for arg in args):
             return functools.reduce(two, args)
         return original(*args, **kwargs)
@@ -195,38 +198,38 @@ def _extreme(name: str, bound: str, function: Callable[..., torch.Tensor]) -> Ge
 
 
 def _refuse(what: str) -> Callable[..., NoReturn]:
-    def refused(func: Any, x: torch.Tensor, *_: Any, **__: Any) -> NoReturn:
+    def refused(func: object, x: torch.Tensor, *_: object, **__: object) -> NoReturn:
         raise NumberNeededError(what)
 
     return refused
 
 
-def _item(func: Any, x: torch.Tensor) -> torch.Tensor:
+def _item(func: object, x: torch.Tensor) -> torch.Tensor:
     """The number in a tensor, as it is now."""
     if x.numel() != 1:
         raise RuntimeError(f"item() of a tensor of shape {tuple(x.shape)}")
     return number(x.detach().reshape(()).to(torch.float64, copy=True))
 
 
-def _tensor_of(func: Any, x: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
-    """A tensor of a number, which has torch's default dtype unless another is said."""
+def _tensor_of(func: object, x: object, *args: object, dtype: torch.dtype | None = None, **kwargs: object) -> object:
+    """A tensor of a number, of torch's default dtype unless `dtype` is given."""
     if not isinstance(x, torch.Tensor):
         return NotImplemented
     if dtype is None:
         dtype = torch.get_default_dtype() if is_number(x) else x.dtype
-    # As a method of an unmarked alias: what is made is no number any more.
+    # As a method of an unmarked alias: the result no longer stands for a number.
     return x.detach().clone().to(dtype) if is_number(x) or func is torch.tensor else x.to(dtype)
 
 
-def _get_data(func: Any, x: torch.Tensor) -> torch.Tensor:
+def _get_data(func: object, x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 
 
-def _set_data(func: Any, x: torch.Tensor, value: torch.Tensor) -> None:
+def _set_data(func: object, x: torch.Tensor, value: torch.Tensor) -> None:
     x.detach().copy_(value)
 
 
-def _set_item(func: Any, x: torch.Tensor, place: Any, value: Any) -> Any:
+def _set_item(func: object, x: torch.Tensor, place: object, value: _Number) -> object:
     """One number, by a mask of one element; more of them are rewritten by `rewritten`."""
     if not isinstance(place, torch.Tensor) or place.dtype is not torch.bool or place.dim() or x.dim():
         return NotImplemented
@@ -234,15 +237,17 @@ def _set_item(func: Any, x: torch.Tensor, place: Any, value: Any) -> Any:
     return None
 
 
-def _added(func: Any, x: Any, other: Any, *, alpha: Any = 1, **kwargs: Any) -> Any:
+def _added(func: _Function, x: _Number, other: _Number, *, alpha: _Number = 1, **kwargs: object) -> object:
     """Of `add` and `sub`, with a tensor for a factor."""
     return func(x, other * alpha, **kwargs) if isinstance(alpha, torch.Tensor) else NotImplemented
 
 
-def _combined(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _combined(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> _Function:
     """Of `addcmul` and `addcdiv`, with a tensor for a factor."""
 
-    def function(func: Any, x: Any, one: Any, other: Any, *, value: Any = 1, **kwargs: Any) -> Any:
+    def function(
+        func: _Function, x: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *, value: _Number = 1, **kwargs: Any
+    ) -> object:
         if not isinstance(value, torch.Tensor):
             return NotImplemented
         added = combine(one, other) * value
@@ -251,14 +256,14 @@ def _combined(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return function
 
 
-def _lerp(func: Any, x: Any, end: Any, weight: Any) -> Any:
+def _lerp(func: _Function, x: torch.Tensor, end: torch.Tensor, weight: _Number) -> object:
     if not is_number(weight):
         return NotImplemented
     step = (end - x) * weight
     return x.add_(step) if _is_in_place(func) else x + step
 
 
-def _clamp(func: Any, x: torch.Tensor, min: Any = None, max: Any = None) -> Any:
+def _clamp(func: _Function, x: torch.Tensor, min: _Number | None = None, max: _Number | None = None) -> object:
     if not isinstance(min, torch.Tensor) and not isinstance(max, torch.Tensor):
         return NotImplemented
     result = x
@@ -270,31 +275,31 @@ def _clamp(func: Any, x: torch.Tensor, min: Any = None, max: Any = None) -> Any:
     return x.copy_(result) if _is_in_place(func) else result
 
 
-def _filled_like(func: Any, x: torch.Tensor, fill_value: Any, **kwargs: Any) -> Any:
+def _filled_like(func: _Function, x: torch.Tensor, fill_value: object, **kwargs: Any) -> object:
     if not isinstance(fill_value, torch.Tensor):
         return NotImplemented
     return torch.zeros_like(x, **kwargs).add_(fill_value)
 
 
-def _filled(func: Any, size: Any, fill_value: Any, **kwargs: Any) -> Any:
+def _filled(func: _Function, size: Sequence[int], fill_value: object, **kwargs: Any) -> object:
     if not isinstance(fill_value, torch.Tensor):
         return NotImplemented
     return torch.zeros(size, **kwargs).add_(fill_value)
 
 
-def _is_in_place(func: Any) -> bool:
+def _is_in_place(func: _Function) -> bool:
     return func.__name__.endswith("_")
 
 
 _TENSOR = torch.Tensor
 
-_OUT_OF_PLACE: dict[Any, Any] = {
+_OUT_OF_PLACE: dict[object, _Function] = {
     getattr(_TENSOR, f"{name}_"): getattr(_TENSOR, name)
     for name in ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow")
 }
 """What ``x += y`` and its like call, of numbers, which are not written to."""
 
-_SPECIAL: dict[Any, Callable[..., Any]] = {
+_SPECIAL: dict[object, _Function] = {
     _TENSOR.item: _item,
     _TENSOR.tolist: _refuse("tolist() of a tensor"),
     _TENSOR.numpy: _refuse("numpy() of a tensor"),

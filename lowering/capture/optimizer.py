@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...dialects.compute import plain_attribute
 from .calling import build_optimizer
-from .captured import CapturedUpdate, CaptureError, GroupSpec, OptimizerSpec
+from .captured import CapturedUpdate, CaptureError, GroupSpec, OptimizerSpec, ParameterGroup
 from .check_update import checked_forms
 from .optimizer_run import small_run
 from .update import UpdateTracer, optimizer_name
@@ -92,9 +92,9 @@ def _check_covers(
             )
 
 
-def _settings(group: dict[str, Any]) -> GroupSpec:
+def _settings(group: ParameterGroup) -> GroupSpec:
     """The settings of a group that are plain values."""
-    hyper: dict[str, Any] = {}
+    hyper: dict[str, object] = {}
     for name, value in group.items():
         if name in _RUN_TIME or value is None:
             continue
@@ -106,7 +106,7 @@ def _settings(group: dict[str, Any]) -> GroupSpec:
     return GroupSpec(float(group["lr"]), hyper)
 
 
-def _read_sgd(group: dict[str, Any]) -> GroupSpec:
+def _read_sgd(group: ParameterGroup) -> GroupSpec:
     return GroupSpec(
         lr=float(group["lr"]),
         hyper={key: group[key] for key in ("momentum", "dampening", "weight_decay", "nesterov")} | _set(group),
@@ -114,14 +114,14 @@ def _read_sgd(group: dict[str, Any]) -> GroupSpec:
     )
 
 
-def _read_adam(group: dict[str, Any]) -> GroupSpec:
+def _read_adam(group: ParameterGroup) -> GroupSpec:
     beta1, beta2 = (float(beta) for beta in group["betas"])
     settings = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "weight_decay": group["weight_decay"]}
     states = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
     return GroupSpec(float(group["lr"]), settings | _set(group), states)
 
 
-def _set(group: dict[str, Any]) -> dict[str, bool]:
+def _set(group: ParameterGroup) -> dict[str, bool]:
     """The settings that are rarely on, where they are."""
     return {name: True for name in ("amsgrad", "maximize") if group.get(name)}
 
@@ -140,7 +140,7 @@ def _kind(optimizer: torch.optim.Optimizer) -> str | None:
     return None if len(decoupled) > 1 else "adamw" if True in decoupled else "adam"
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], GroupSpec]] = {
+_READERS: dict[str, Callable[[ParameterGroup], GroupSpec]] = {
     "sgd": _read_sgd,
     "adam": _read_adam,
     "adamw": _read_adam,

@@ -12,14 +12,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
 from ...ir.not_supported import OTHER_OPTIMIZER
 from .calling import build_optimizer
-from .captured import CaptureError
+from .captured import CaptureError, ParameterGroup
 from .optimizer_step import UpdateForm, optimizer_name, plain_step
 
 RATES = (1.0, 0.7, 1.3, 0.9)
@@ -34,13 +34,13 @@ class ParameterSnapshot:
     """A parameter and its states after a step."""
 
     parameter: torch.Tensor
-    states: Mapping[str, Any]
+    states: Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class SmallRun:
     """
-    What happened.
+    The observations of a run of an optimizer.
 
     Args:
         optimizer: one like that which ran, as it was made.
@@ -92,12 +92,14 @@ def small_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(min(size, 4 + 2 * order[size]) for size in shape)
 
 
-def _rate(group: Mapping[str, Any], step: int) -> float:
+def _rate(group: ParameterGroup, step: int) -> float:
     return (float(group["lr"]) or 1e-2) * RATES[step]
 
 
 class _OptimizerRun:
-    def __init__(self, make: Callable[..., Any], parameters: Mapping[str, nn.Parameter], seed: int) -> None:
+    def __init__(
+        self, make: Callable[..., torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter], seed: int
+    ) -> None:
         # Another rate in each run, to distinguish a state that begins with it from one that begins with a constant.
         self.scale = 1.0 if seed == 0 else 0.6
         self.generator = torch.Generator().manual_seed(seed)
@@ -109,7 +111,7 @@ class _OptimizerRun:
         self.gradients: list[dict[str, torch.Tensor]] = []
         self.snapshots: list[dict[str, ParameterSnapshot]] = []
         self.group_counts: list[dict[str, float]] = [{} for _ in self.optimizer.param_groups]
-        self.first: dict[str, Mapping[str, Any]] = {}
+        self.first: dict[str, Mapping[str, object]] = {}
         groups = enumerate(self.optimizer.param_groups)
         numbers = {id(each): number for number, group in groups for each in group["params"]}
         trained = ((name, each) for name, each in self.parameters.items() if each.requires_grad)
@@ -143,7 +145,7 @@ class _OptimizerRun:
                 self._refuse("keeps a state that does not belong to one parameter")
             self.first[known[id(parameter)]] = state.first
 
-    def _step(self, function: Callable[..., Any], groups: Sequence[Mapping[str, Any]], step: int) -> None:
+    def _step(self, function: Callable[..., object], groups: Sequence[ParameterGroup], step: int) -> None:
         trained = {name: each for name, each in self.parameters.items() if name in self.group_of}
         gradients = {name: self._drawn(each, each.shape) for name, each in trained.items()}
         for name, gradient in gradients.items():
@@ -165,7 +167,7 @@ class _OptimizerRun:
         }
         self.snapshots.append(after)
 
-    def _compare_groups(self, groups: Sequence[Mapping[str, Any]], step: int) -> None:
+    def _compare_groups(self, groups: Sequence[ParameterGroup], step: int) -> None:
         """Find settings that count steps; anything else may not change."""
         for number, (group, at_first) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
             for key, value in group.items():
@@ -197,39 +199,39 @@ class _OptimizerRun:
         return torch.randn(tuple(shape), dtype=dtype, generator=self.generator)
 
 
-class _NotedState(dict[str, Any]):
+class _NotedState(dict[str, object]):
     """The state of a parameter, which notes what each entry was at first."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, object]) -> None:
         super().__init__()
-        self.first: dict[str, Any] = {}
+        self.first: dict[str, object] = {}
         self.update(given)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         self.first.setdefault(key, _copied(value))
         super().__setitem__(key, value)
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
+    def setdefault(self, key: str, default: object = None) -> object:
         if key not in self:
             self[key] = default
         return self[key]
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
+    def update(self, *args: object, **kwargs: object) -> None:
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
 
-class _States(defaultdict[Any, Any]):
+class _States(defaultdict[torch.Tensor, Any]):
     """The states of all parameters."""
 
-    def __missing__(self, key: Any) -> _NotedState:
+    def __missing__(self, key: torch.Tensor) -> _NotedState:
         self[key] = {}
         return self[key]
 
-    def __setitem__(self, key: Any, value: Mapping[str, Any]) -> None:
+    def __setitem__(self, key: torch.Tensor, value: Mapping[str, object]) -> None:
         super().__setitem__(key, value if isinstance(value, _NotedState) else _NotedState(value))
 
-    def setdefault(self, key: Any, default: Any = None) -> Any:
+    def setdefault(self, key: torch.Tensor, default: Mapping[str, object] | None = None) -> _NotedState:
         if key not in self:
             self[key] = default or {}
         return self[key]
@@ -242,7 +244,7 @@ def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
         one._refuse("keeps different states in later steps than after the first")
     initial: dict[str, float] = {}
     counts: dict[str, float] = {}
-    constants: dict[str, Any] = {}
+    constants: dict[str, object] = {}
     numbers: set[str] = set()
     for key in seen[0]:
         values = [states[key] for states in seen]
@@ -271,7 +273,7 @@ def _counts_from(values: Sequence[Any]) -> float | None:
     return start if all(value == start + 1 + place for place, value in enumerate(found)) else None
 
 
-def _uniform(value: Any) -> float | None:
+def _uniform(value: object) -> float | None:
     """What all elements are, if that is one number."""
     if _is_plain_number(value):
         return float(value)
@@ -281,21 +283,21 @@ def _uniform(value: Any) -> float | None:
     return float(first) if math.isfinite(first) and bool((value == first).all()) else None
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _is_plain_number(value: Any) -> bool:
+def _is_plain_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one is other or (type(one) is type(other) and torch.equal(one, other))
-    return bool(one == other)
+    return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and bool(one == other)
 
 
-def _values_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _values_of(attributes: Mapping[str, object]) -> dict[str, object]:
     """The attributes that are plain values."""
     return {
         name: value.tolist() if isinstance(value, torch.Tensor) else value

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .captured import ParameterGroup
 from .numbers import Branches, number, numbers_as_tensors
 
 WRAPPERS = ("torch/optim/optimizer.py", "torch/utils/_contextlib.py")
@@ -37,7 +38,7 @@ class UpdateForm:
     initial: Mapping[str, float] = field(default_factory=dict[str, float])
     counts: Mapping[str, float] = field(default_factory=dict[str, float])
     group_counts: Mapping[str, float] = field(default_factory=dict[str, float])
-    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    constants: Mapping[str, object] = field(default_factory=dict[str, object])
     numbers: frozenset[str] = frozenset()
     first_apart: bool = False
 
@@ -69,7 +70,7 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__name__}"
 
 
-def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], Any]:
+def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
     """The class's step without torch's profiling around it."""
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__") and inspect.isfunction(step) and step.__code__.co_filename.endswith(WRAPPERS):
@@ -85,7 +86,7 @@ class OneStep:
         optimizer: is left as it is.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any], form: UpdateForm) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, group: ParameterGroup, form: UpdateForm) -> None:
         self.optimizer, self.group, self.form = optimizer, group, form
         self._step = plain_step(optimizer)
 
@@ -116,7 +117,7 @@ class OneStep:
                 raise RuntimeError(f"it changes its state {name!r}, which is not a number, in some step")
         return {name: _tensor(value) for name, value in after.items() if name not in form.constants}
 
-    def _run(self, given: UpdateInputs, state: Mapping[str, Any] | None, branches: Branches) -> dict[str, Any]:
+    def _run(self, given: UpdateInputs, state: Mapping[str, object] | None, branches: Branches) -> dict[str, Any]:
         settings = {"lr": number(given.rate.clone()), "foreach": False, "fused": False}
         known = {name: value for name, value in settings.items() if name in self.group}
         known |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}
@@ -132,12 +133,12 @@ class OneStep:
         counted = {f"{GROUP}{name}": after[name] for name in self.form.group_counts}
         return {**alone.state.get(given.param, {}), **counted}
 
-    def _check_group(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def _check_group(self, before: ParameterGroup, after: ParameterGroup) -> None:
         for name, value in after.items():
             if name not in self.form.group_counts and value is not before.get(name):
                 raise RuntimeError(f"it changes the setting {name!r} of its groups")
 
-    def _made_before(self, param: torch.Tensor) -> dict[str, Any] | None:
+    def _made_before(self, param: torch.Tensor) -> dict[str, object] | None:
         """The state that a parameter of this shape has since the optimizer was made; None where it has none."""
         alike = (state for other, state in self.optimizer.state.items() if other.shape == param.shape)
         if (found := next(alike, None)) is None:
@@ -148,7 +149,7 @@ class OneStep:
         }
 
 
-def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> torch.optim.Optimizer:
+def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> torch.optim.Optimizer:
     """A copy of an optimizer that has one group, and no state."""
     alone = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
@@ -163,6 +164,6 @@ def _from(count: torch.Tensor, start: float) -> torch.Tensor:
     return count.double() + start if start else count.double()
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def _tensor(value: torch.Tensor | float) -> torch.Tensor:
     """A state as a graph keeps it."""
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=torch.float64)

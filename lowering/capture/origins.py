@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 import torch.fx
@@ -62,7 +62,7 @@ class SiteRecorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.latest = Site("", "", 0)
-        self._function: Any = None
+        self._function: object = None
         self.by_sequence: dict[int, Site] = {}
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._running: list[str] = [""]
@@ -89,8 +89,12 @@ class SiteRecorder(TorchFunctionMode):
             self._running[1:] = []
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         site = self.latest = self._site()
         self._function = func
         if torch.is_autocast_enabled("cuda"):
@@ -200,8 +204,8 @@ def _neighbour_site(node: torch.fx.Node) -> Site:
 
 
 def _op_name(node: torch.fx.Node) -> str:
-    target: Any = node.target
-    if node.op == "call_function" and target.__name__ == "getitem":
+    target = node.target
+    if target is operator.getitem:
         producer, index = node.args
         assert isinstance(producer, torch.fx.Node)
         return f"{_op_name(producer)}_{index}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
-from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.node import Argument
 
 from ..fused.random_draws import DRAWS, Draw, arguments_by_name, aten, draw_arguments, draws_nothing
 from ..fused.table import FUSED_OPS
@@ -39,7 +40,7 @@ def draw_by_place(graph: torch.fx.Graph) -> torch.fx.Node | None:
 
 
 def _redirect(
-    node: torch.fx.Node, draw: Draw, given: dict[str, Any], seed: torch.fx.Node, stream: int
+    node: torch.fx.Node, draw: Draw, given: Mapping[str, Argument], seed: torch.fx.Node, stream: int
 ) -> None:
     """Let a node call the function of its draw."""
     value = node.meta["val"]
@@ -56,8 +57,8 @@ def _redirect(
     node.kwargs = {**arguments, "stream": stream}
 
 
-def _source_of_shape(node: torch.fx.Node | None) -> torch.fx.Node | None:
+def _source_of_shape(node: Argument) -> Argument:
     """What a tensor without numbers has its shape from; None where that is from arguments."""
-    while node is not None and node.target is aten.empty_like.default:
-        node = node.args[0]  # type: ignore[assignment]
-    return None if node is not None and node.target in _BLANK else node
+    while isinstance(node, torch.fx.Node) and node.target is aten.empty_like.default:
+        node = node.args[0]
+    return None if isinstance(node, torch.fx.Node) and node.target in _BLANK else node

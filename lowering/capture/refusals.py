@@ -1,4 +1,4 @@
-"""What a module may carry that its captured step would lose: refused by name, with the way out."""
+"""Refusing what a captured step would lose of a module, such as hooks, with what to do instead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Calls of a model that are made in another way while it is traced: of the same result, and of shapes known beforehand.
+Replacing calls of a model while it is traced, by calls with the same result and static shapes.
 
 ``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a fixed shape, but their gradients gather as many
 elements as the mask happens to have.
@@ -8,24 +8,23 @@ elements as the mask happens to have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 
-def rewritten(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
+def rewritten(func: Callable[..., object], args: tuple[object, ...]) -> Callable[..., object]:
     """The replacement of `func`; itself for most."""
     replacement, applies = _REWRITES.get(func, (func, None))
     return replacement if applies is not None and applies(*args) else func
 
 
-def _set_where(x: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
+def _set_where(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | float) -> None:
     """``x[mask] = value``, where one value is for all."""
     mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
     x.copy_(torch.where(mask, value, x))
 
 
-def _is_one_value(x: torch.Tensor, mask: Any, value: Any) -> bool:
+def _is_one_value(x: torch.Tensor, mask: object, value: object) -> bool:
     """Whether an assignment is by a mask, and its value does not have an element per element of that."""
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() == 0:
         return False
@@ -48,7 +47,7 @@ def _has_elements(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> 
     return source.numel() > 0
 
 
-_REWRITES: dict[Any, tuple[Callable[..., Any], Callable[..., bool]]] = {
+_REWRITES: dict[object, tuple[Callable[..., object], Callable[..., bool]]] = {
     torch.Tensor.__setitem__: (_set_where, _is_one_value),
     torch.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),

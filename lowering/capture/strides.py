@@ -1,5 +1,5 @@
 """
-Strides taken out of a graph, for those of the parts that a rank holds are others.
+Removing ops that name strides from a graph, for the local parts have others.
 
 What is made with strides is made without; what is read or written by strides (``as_strided``) is read or written by
 position in the flat tensor: ``x.as_strided([2, 3], [3, 1])`` is ``x.view(-1)[p]`` with ``p = 3 * arange(2)[:, None] +
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.node import Target
 
 from ...ir.not_supported import STRIDES
 from .captured import ORIGIN, CaptureError
@@ -35,7 +36,7 @@ def forget_strides(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _made(call: NodeMaker, node: torch.fx.Node, *_: Any) -> torch.fx.Node:
+def _made(call: NodeMaker, node: torch.fx.Node, *_: object) -> torch.fx.Node:
     value = node.meta["val"]
     return call(aten.empty.memory_format, list(value.shape), dtype=value.dtype, device=value.device)
 
@@ -54,7 +55,7 @@ def _written(
     return call(aten.permute.default, in_order, [order.index(dim) for dim in range(len(order))])
 
 
-_REWRITES: dict[Any, Callable[..., torch.fx.Node]] = {
+_REWRITES: dict[Target, Callable[..., torch.fx.Node]] = {
     aten.empty_strided.default: _made,
     aten.new_empty_strided.default: _made,
     aten.empty_permuted.default: _made,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.fx
@@ -62,7 +62,7 @@ MODEL, LOSS = "model", "loss"
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """Where a tensor belongs."""
+    """The place of a tensor in the structure that a model returns."""
 
     number: int
 
@@ -76,9 +76,9 @@ class OutputForm:
         skeleton: the same with a `_TensorPlace` for each tensor.
     """
 
-    skeleton: Any
+    skeleton: object
 
-    def filled(self, tensors: Sequence[Any]) -> Any:
+    def filled(self, tensors: Sequence[object]) -> object:
         """The structure with these tensors, in order."""
         return tree_map_only(_TensorPlace, lambda place: tensors[place.number], self.skeleton)
 
@@ -86,7 +86,7 @@ class OutputForm:
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype)
 
 
-def _taken_apart(output: Any) -> tuple[list[torch.Tensor], OutputForm]:
+def _taken_apart(output: object) -> tuple[list[torch.Tensor], OutputForm]:
     """The tensors of what a model returns, and the rest of it."""
     leaves, tree = tree_flatten(output)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -115,9 +115,9 @@ class _ModelAndLoss(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[..., Any] | None,
+        loss: Callable[..., object] | None,
         batch: Batch,
-        metrics: Callable[..., Any] | None,
+        metrics: Callable[..., object] | None,
         precision: Precision | None,
         returns: Returns = "loss",
     ) -> None:
@@ -152,10 +152,13 @@ class _ModelAndLoss(nn.Module):
         return tuple(_replaced(item, rest) for item in self._batch)
 
 
+_Call = tuple[Callable[..., object] | None, Batch, Callable[..., object] | None, Precision | None, Returns]
+
+
 class _WatchedStep(_ModelAndLoss):
     """The same, which notes where each call is from."""
 
-    def __init__(self, model: nn.Module, *given: Any) -> None:
+    def __init__(self, model: nn.Module, *given: *_Call) -> None:
         super().__init__(model, *given)
         self.recorder = SiteRecorder(model)
         # In a list, for its model would have a second name.
@@ -166,17 +169,17 @@ class _WatchedStep(_ModelAndLoss):
             return super().forward(*tensors)
 
 
-def _replaced(item: Any, tensors: Iterator[torch.Tensor]) -> Any:
+def _replaced(item: object, tensors: Iterator[torch.Tensor]) -> object:
     return next(tensors) if isinstance(item, torch.Tensor) else item
 
 
 def trace_joint(
     model: nn.Module,
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., object] | None,
     batch: Batch,
     tensors: list[torch.Tensor],
     fakes: Fakes,
-    metrics: Callable[..., Any] | None = None,
+    metrics: Callable[..., object] | None = None,
     precision: Precision | None = None,
     returns: Returns = "loss",
 ) -> torch.fx.GraphModule:
@@ -237,7 +240,7 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
 
 
 def _traced_from_export(step: _ModelAndLoss, tensors: list[torch.Tensor], fakes: Fakes) -> torch.fx.GraphModule | None:
-    """The joint graph by way of `torch.export`; None where that fails too, for the first error tells more."""
+    """The joint graph by way of `torch.export`; None where that fails too: the first error is more informative."""
     try:
         return _traced(ExportedStep(step, tensors), tensors, fakes)
     # It runs the model's own code, and may raise anything.

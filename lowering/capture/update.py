@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
 
 import torch
 import torch.fx
 from torch._decomp import get_decompositions
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ...ir.garbage import collector_paused
-from .captured import ORIGIN, CapturedUpdate, CaptureError, Origin, StateSpec
+from .captured import ORIGIN, CapturedUpdate, CaptureError, Origin, ParameterGroup, StateSpec
 from .indexing import index_first_dims
-from .normalize import remove_dead_nodes, remove_identities
+from .normalize import gives_argument, outputs_of, remove_dead_nodes, remove_identities
 from .numbers import Branches, by_branches
 from .optimizer_step import WRAPPERS, OneStep, UpdateForm, UpdateInputs, optimizer_name
 
@@ -58,7 +58,7 @@ class UpdateTracer:
         self.optimizer, self.mode = optimizer, mode
 
     def trace(
-        self, group: Mapping[str, Any], shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
+        self, group: ParameterGroup, shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
     ) -> CapturedUpdate:
         """
         The update of a parameter of a shape and dtype in a group.
@@ -84,7 +84,7 @@ class UpdateTracer:
         )
 
     def _trace(
-        self, group: Mapping[str, Any], shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
+        self, group: ParameterGroup, shape: Sequence[int], dtype: torch.dtype, form: UpdateForm
     ) -> CapturedUpdate:
         step = OneStep(self.optimizer, group, form)
         with self.mode:
@@ -96,7 +96,7 @@ class UpdateTracer:
             inputs = (param, grad, *states, count, rate)
             order = (*names, *form.counters)
             later = make_fx(_function(lambda given, ways: step.later(given, names, ways), order))(*inputs)
-            whole: Callable[..., Any] = later
+            whole: Callable[..., object] = later
             if form.first_apart:
                 whole = _chosen(make_fx(_function(step.first, order))(*inputs), later, 1 + len(names))
             graph = self._functional(whole, inputs)
@@ -107,7 +107,7 @@ class UpdateTracer:
         )
         return CapturedUpdate(graph, tuple(specs))
 
-    def _functional(self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torch.fx.Graph:
+    def _functional(self, function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> torch.fx.Graph:
         """A graph without writes, with the form that import expects."""
         # Here, as it imports sympy: of a job one rank captures.
         from torch._functorch.compile_utils import fx_graph_cse
@@ -116,7 +116,7 @@ class UpdateTracer:
         traced = make_fx(torch.func.functionalize(function), decomposition_table=table)(*inputs)
         graph = fx_graph_cse(traced.graph)
         for node in list(graph.nodes):
-            if node.target is aten.copy_.default and cast(torch.fx.Node, node.args[0]).op == "placeholder":
+            if gives_argument(node):
                 node.replace_all_uses_with(node.args[1])
                 graph.erase_node(node)
         for node in list(graph.nodes):
@@ -174,8 +174,7 @@ def _chosen(
 
 def _check_counters(graph: torch.fx.Graph, counters: Mapping[str, float]) -> None:
     """Take the counters, which are the last outputs, out of a graph; NotCountingError for one that is not plain."""
-    output = graph.output_node()
-    (listed,) = cast("tuple[list[torch.fx.Node]]", output.args)
+    listed = outputs_of(graph)
     kept = len(listed) - len(counters)
     count = graph.find_nodes(op="placeholder")[-2]
     for node, (name, start) in zip(listed[kept:], counters.items(), strict=True):
@@ -185,10 +184,12 @@ def _check_counters(graph: torch.fx.Graph, counters: Mapping[str, float]) -> Non
                 if not isinstance(source.args[1], int | float):
                     break
                 added += source.args[1]
-            source = cast(torch.fx.Node, source.args[0])
+            if not isinstance(operand := source.args[0], torch.fx.Node):
+                break
+            source = operand
         if source is not count or added != start + 1:
             raise NotCountingError(name)
-    output.args = (listed[:kept],)
+    graph.output_node().args = (listed[:kept],)
     remove_dead_nodes(graph)
 
 
@@ -208,14 +209,21 @@ def _simplify(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _mean(x: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _mean(
+    x: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     total = aten.sum.dim_IntList(x, dim, keepdim, dtype=dtype)
     return total / (x.numel() // max(total.numel(), 1))
 
 
 def _vector_norm(
-    x: torch.Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     if ord != 2 or x.is_complex():
         return NotImplemented
     result = dtype or x.dtype
@@ -223,7 +231,7 @@ def _vector_norm(
     return aten.sum.dim_IntList(x * x, dim, keepdim).sqrt().to(result)
 
 
-_AS_SUMS: dict[Any, Callable[..., Any]] = {
+_AS_SUMS: dict[OpOverload, Callable[..., object]] = {
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
     aten.linalg_vector_norm.default: _vector_norm,
@@ -231,7 +239,7 @@ _AS_SUMS: dict[Any, Callable[..., Any]] = {
 """Reductions that are written out as sums, so that operands may be split over ranks."""
 
 
-def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: Any, mode: FakeTensorMode) -> None:
+def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: object, mode: FakeTensorMode) -> None:
     """Write a tensor that the code made of one number as that."""
     value = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
     if not isinstance(value, torch.Tensor) or value.numel() != 1:

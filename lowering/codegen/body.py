@@ -56,7 +56,7 @@ LISTED = "list"
 @dataclass
 class Program:
     """
-    What the functions of a program have in common: their mesh, table, groups, and the functions that they call.
+    The state that all functions of a program share: their mesh, table, groups, and the functions that they call.
 
     Args:
         ticks: of a program that says what comes next (`comm.tick(number)`), the numbers of its ops; filled here.

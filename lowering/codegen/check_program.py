@@ -1,5 +1,5 @@
 """
-The last look at a program before it is given to anybody: it is Python, and of the kind that emission writes.
+Checking an emitted program: it is valid Python, with the kinds of statements that emission writes.
 
 A program is data and straight-line calls: it assigns, calls, loops over the parts of a batch, deletes and returns. Its
 calls are of torch's ops, of the runtime and the communicator, of its own functions, and of a few methods of tensors.

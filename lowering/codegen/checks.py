@@ -1,4 +1,4 @@
-"""What emission asks of a module: one mesh, and one step that is lowered indeed."""
+"""What emission requires of a module: one mesh, and one step that is fully lowered."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Collectives:
         return step
 
     def _note_levels(self, op: CollectiveOp | StartOp, step: Step) -> None:
-        """A hierarchical all-reduce runs along its last axis, and along the others."""
+        """A hierarchical collective runs along its last axis, and along the others."""
         if op.method is not None and op.method.data == HIERARCHICAL:
             self._groups |= {step.axes[:-1]: None, step.axes[-1:]: None}
 
@@ -148,9 +148,10 @@ class Collectives:
 
 def _options(op: CollectiveOp | StartOp, kind: CollectiveKind, *, donate: bool | tuple[int, ...]) -> dict[str, Doc]:
     named: dict[str, Doc] = {}
-    # Unequal parts go through an all-to-all in one way.
-    if op.method is not None and op.method.data != _USUAL and kind is not CollectiveKind.ALL_TO_ALL:
-        named["method"] = f'"{op.method.data}"'
+    method = _USUAL if op.method is None else op.method.data
+    # Unequal parts go through an all-to-all as equal ones do.
+    if method != _USUAL and (kind is not CollectiveKind.ALL_TO_ALL or method == HIERARCHICAL):
+        named["method"] = f'"{method}"'
     return named | ({"donate": literal(donate)} if donate else {})
 
 

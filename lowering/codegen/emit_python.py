@@ -11,7 +11,6 @@ memory of an operand where the IR says so (`spmd.reuses`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -27,7 +26,7 @@ from .errors import EmitError
 from .layered_arguments import NamedArguments, layered_arguments
 from .layout import INDENT, lines
 from .overwritten import overwritten_operands
-from .plan import ProgramSignature, docstring, mesh_doc, plan_doc
+from .plan import PlanFacts, ProgramSignature, docstring, mesh_doc, plan_doc
 from .stage_ops import stages_of
 from .stages import staged
 from .where import Where
@@ -66,7 +65,7 @@ def emit_python(
     """
     func = the_step(module)
     check_lowered(func)
-    about = {"name": name, "step_spec": step_spec, "versions": versions}
+    about: PlanFacts = {"name": name, "step_spec": step_spec, "versions": versions}
     stages = stages_of(module, func)
     if stages:
         text = [*docstring(func, name, [s.mesh for s in stages], versions), *_IMPORTS, *staged(stages, about, ticks)]
@@ -82,7 +81,7 @@ def emit_python(
 
 
 def _single(
-    func: FuncOp, mesh: Mesh, about: Mapping[str, Any], ticks: dict[Operation, int] | None
+    func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None
 ) -> Iterator[str]:
     """What a program of one stage has below its imports."""
     program = Program(mesh, ticks=ticks)

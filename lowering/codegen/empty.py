@@ -1,4 +1,4 @@
-"""What the program does on ranks that have no part of a dim that is split: no call, but a filled tensor."""
+"""Filled tensors in place of calls, on ranks whose part of a split dim is empty."""
 
 from __future__ import annotations
 

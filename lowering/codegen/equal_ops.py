@@ -22,7 +22,7 @@ from ...dialects.train import is_update
 from .overwritten import Overwritten
 
 STREAM = "stream"
-"""The argument of random ops that tells one from another."""
+"""The argument that is different for each random op."""
 
 MOST_VALUES = 24
 """Operands or results of an op of a layer; what has more is of several layers: buckets, joined updates."""

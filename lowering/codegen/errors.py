@@ -1,4 +1,4 @@
-"""What emission says about IR that is not a program yet."""
+"""The errors of emission."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def place(op: Operation, most: int | None = None) -> str:
     Where in the user's model an op comes from: `fc1  (models/mlp.py:12), backward`; empty if unknown.
 
     Of the path the last two parts are given, so that the text does not depend on the machine. A layer's name has no
-    spaces, which tells what is said here from other comments of a program (`layer_ranges`).
+    spaces, which distinguishes these from other comments of a program (`runtime.layer_ranges`).
 
     Args:
         most: columns, beyond which the line of a layer is left out.

@@ -1,5 +1,5 @@
 """
-What the functions of equal layers take and give.
+The parameters and results of the functions of equal layers.
 
 What a layer frees has to be free at once, so nobody but the function may hold on to it: a caller's variable would. So
 values that a call frees are handed over in lists, which the function unpacks and clears, and values that a function
@@ -37,7 +37,7 @@ _Partition = tuple[tuple[int, ...], ...]
 @dataclass(eq=False)
 class LayerFunction:
     """
-    A function that is called for equal layers. Values are said by their index in `given` and `left` of its calls.
+    A function that is called for equal layers. Values are given by their index in `given` and `left` of its calls.
 
     Args:
         named: those that are passed by name.

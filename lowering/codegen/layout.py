@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .python_text import checked_name, quoted
 
@@ -38,7 +38,7 @@ class Group:
 class Repeated:
     """A tuple of one item many times."""
 
-    item: Any
+    item: object
     count: int
 
 
@@ -132,7 +132,7 @@ def keyword(name: str, doc: Doc) -> Doc:
     return replace(doc, opening=f"{name}={doc.opening}")
 
 
-def literal(value: Any) -> Doc:
+def literal(value: object) -> Doc:
     """A plain value as Python text: numbers, strings, None and sequences and mappings of them."""
     match value:
         case float() if not math.isfinite(value):
@@ -159,7 +159,7 @@ def repeated_tuple(items: Sequence[int | str]) -> Doc:
     return doc if size == len(items) else f"{flat(doc)} * {len(items) // size}"
 
 
-def _entry(key: str, value: Any) -> Doc:
+def _entry(key: str, value: object) -> Doc:
     doc = literal(value)
     label = f"{flat(string(key))}: "
     return label + doc if isinstance(doc, str) else replace(doc, opening=label + doc.opening)

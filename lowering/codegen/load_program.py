@@ -1,4 +1,4 @@
-"""Loading an emitted program: the text of a file, run as a module, and what it offers."""
+"""Loading an emitted program: running its text as a module."""
 
 from __future__ import annotations
 

@@ -193,5 +193,5 @@ def identifier(hint: str) -> str:
 
 
 def base_name(value: SSAValue) -> str | None:
-    """The hint of `value` without what tells it from its earlier forms: numbers and collectives."""
+    """The hint of `value` without the suffixes of its earlier versions: numbers and collectives."""
     return None if value.name_hint is None else _FORM.sub("", value.name_hint)

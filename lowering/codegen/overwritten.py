@@ -1,4 +1,4 @@
-"""What ops write over, as the program says it (`spmd.reuses`)."""
+"""Which operands the ops of a program write over (`spmd.reuses`)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TypedDict, cast
 
 from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, DictionaryAttr, IntegerType, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -98,6 +98,14 @@ class ProgramSignature:
         return ProgramSignature(func, func.body.block.args, range(len(func.function_type.outputs)))
 
 
+class PlanFacts(TypedDict):
+    """What all plans of a program have in common."""
+
+    name: str
+    step_spec: str | None
+    versions: Mapping[str, str]
+
+
 def plan_doc(
     given: ProgramSignature,
     groups: Sequence[tuple[str, ...]],
@@ -131,14 +139,14 @@ def plan_doc(
     return call(f"PLAN{suffix} = rt.Plan", map(keyword, entries, entries.values()), fill=False)
 
 
-def _values(given: ProgramSignature) -> Iterator[Mapping[str, Any]]:
+def _values(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
     func, roles = given.func, roles_of_arguments(given.func)
     for argument in given.arguments:
         attributes = roles[argument.index]
         if (found := _argument_role(attributes)) is None:
             name = argument.name_hint or argument.index
             raise EmitError(func, f"argument %{name} has no role (train.param, train.batch, ...)")
-        entries: dict[str, Any] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
+        entries: dict[str, object] = {"role": found[0], **_argument_name(*found), "shape": shape_of(argument)}
         entries |= {"dtype": dtype_of(argument), "sharding": spread_text(func, sharding_of(argument))}
         if TIED in attributes:
             entries["tied"] = tuple(python_value(attributes[TIED]))
@@ -192,7 +200,7 @@ def _argument_name(role: str, value: Attribute) -> dict[str, str]:
     return {"name": str(python_value(value))} if named else {}
 
 
-def _results(given: ProgramSignature) -> Iterator[Mapping[str, Any]]:
+def _results(given: ProgramSignature) -> Iterator[Mapping[str, object]]:
     func, roles, inputs = given.func, roles_of_results(given.func), roles_of_arguments(given.func)
     done, places = func.body.block.last_op, {value: place for place, value in enumerate(given.arguments)}
     assert isinstance(done, ReturnOp)
@@ -228,7 +236,7 @@ def _check_result(func: FuncOp, result: SSAValue, expected: Sharding, why: str) 
         )
 
 
-def _numbers(value: Attribute) -> Any:
+def _numbers(value: Attribute) -> object:
     """The elements of a constant in row-major order."""
     if not isinstance(value, DenseIntOrFPElementsAttr):
         return python_value(value)
@@ -238,7 +246,7 @@ def _numbers(value: Attribute) -> Any:
     return Repeated(numbers[0], len(numbers)) if len(numbers) > 1 and value.is_splat() else numbers
 
 
-def _python(attribute: Attribute) -> Any:
+def _python(attribute: Attribute) -> object:
     """A plain value, with dictionaries."""
     if isinstance(attribute, DictionaryAttr):
         return {key: _python(item) for key, item in attribute.data.items()}

@@ -1,9 +1,9 @@
 """
-The one place where what the IR says becomes Python text.
+The one place where names and texts of the IR become Python text.
 
 A string of the IR stands in a program as a literal (`quoted`), as a checked name (`checked_name`, `dotted`, `dtype`) or
 in a remark, which is a comment or a line of the docstring (`remark`). Everything else in a program is written by us.
-What is made of values' names (`emit_names.identifier`) is always a name.
+The identifiers that values' names become (`names.identifier`) are always valid.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def repeated_ranges(
         items: of the sequence, by the class of items that are alike; None for what can be in no range.
         begins: whether a range should rather begin here than elsewhere, where both save as much.
         ends: for each item, up to where a range may go that begins there.
-        alike: of ranges of items that are alike, those that are equal as a whole.
+        alike: of ranges of items that are alike, those that are equal in every item.
     """
     left = np.array([_alone(i) if item is None else item for i, item in enumerate(items)], dtype=np.uint64)
     lengths = np.array(ends) - np.arange(len(items))

@@ -1,4 +1,4 @@
-"""The attributes by which a step says what its arguments and results are."""
+"""The roles of a step's arguments and results, from their attributes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from .layout import Doc, Group, flat, literal, string, tuple_of
 from .where import Devices
@@ -18,13 +17,13 @@ class Table:
     """The rows entered so far; equal rows are entered once, under the name of their first use."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[Any, ...]] = {}
-        self._keys: dict[tuple[Any, ...], str] = {}
+        self._rows: dict[str, tuple[object, ...]] = {}
+        self._keys: dict[tuple[object, ...], str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def enter(self, key: str, row: tuple[Any, ...]) -> str:
+    def enter(self, key: str, row: tuple[object, ...]) -> str:
         """The name of a row, which is `key` where that is not taken."""
         if (known := self._keys.get(row)) is None:
             known = self._keys[row] = self._unused(key)
@@ -37,7 +36,7 @@ class Table:
         return Group(f"{TABLE} = {{", tuple(rows), "}")
 
     @staticmethod
-    def _row(key: str, row: tuple[Any, ...]) -> Group:
+    def _row(key: str, row: tuple[object, ...]) -> Group:
         return tuple_of(map(literal, row), prefix=f"{flat(string(key))}: ")
 
     def _unused(self, key: str) -> str:
@@ -55,7 +54,7 @@ class Sizes:
         self._table = table
         self.uses_rank = False
 
-    def entry(self, key: str, values: Sequence[Any], devices: Devices) -> Doc:
+    def entry(self, key: str, values: Sequence[object], devices: Devices) -> Doc:
         """
         A value that may differ: as a literal where it does not, else as `SIZES[key][n]`, `SIZES[key][part]` or
         `SIZES[key][n][part]`.
@@ -90,9 +89,9 @@ class Sizes:
         return f"({RANK}, {PART}) not in {flat(literal(tuple(places)))}"
 
 
-def _alike(item: Any, other: Any) -> bool:
+def _alike(item: object, other: object) -> bool:
     return item == other and type(item) is type(other)
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -32,7 +31,7 @@ from .errors import EmitError
 from .layout import INDENT, Doc, Group, assignment, call, keyword, lines, literal, tuple_of
 from .names import Named, PartOf
 from .overwritten import overwritten_operands
-from .plan import ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
+from .plan import PlanFacts, ProgramSignature, argument_name, axes_doc, mesh_doc, plan_doc, spread_text
 from .roles import roles_of_arguments
 from .sizes import Table
 from .stage_ops import StageOps
@@ -41,13 +40,13 @@ from .where import Where
 _UNUSED = "_"
 
 def staged(
-    stages: Sequence[StageOps], about: Mapping[str, Any], ticks: dict[Operation, int] | None = None
+    stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, int] | None = None
 ) -> Iterator[str]:
     """
     What a program of several stages has below its imports.
 
     Args:
-        about: what all plans say alike.
+        about: what all plans have in common.
         ticks: as `emit_python` has them.
     """
     table, functions = Table(), dict[str, list[str]]()

@@ -1,5 +1,5 @@
 """
-Where the ops of a function of the program run: on which devices, for which parts of the temporal axes.
+The mesh and the temporal axes that the ops of an emitted function run for.
 
 A *grid* is the mesh with devices on all axes, temporal ones too: what differs between the parts of an axis is worked
 out as what differs between ranks is. A rank is then several devices of the grid, one per part.

@@ -9,7 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
+
+import torch
+
+Definition: TypeAlias = Callable[..., torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]]
+"""What an op or a function of the runtime computes, in plain arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class FusedOp:
         told_device: whether a call takes the device of its result as an argument.
     """
 
-    definition: Callable[..., Any]
+    definition: Definition
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     takes_device: bool = False
 
@@ -48,7 +53,7 @@ class FusedParameter:
     """A parameter of a fused op; `default` is its value where a call omits it."""
 
     name: str
-    default: Any
+    default: object
     required: bool
     is_tensor: bool
     keyword_only: bool

@@ -6,7 +6,9 @@ may hold some of the rows, some of the groups, or both. These are the definition
 runtime's kernels are tested against.
 
 Shapes: rows ``[s, k]``, the rows from `start` on; matrices ``[e, k, n]``, those of the groups from `first` on; `ends`
-``[all groups]`` is where each group ends among all rows, so that rows beyond the last end are in none.
+``[all groups]`` is where each group ends among all rows, so that rows beyond the last end are in none. The functions of
+several lists have rows ``[p, s, k]`` and ends ``[p, all groups]``: each list is sorted by itself, the matrices are the
+same for all.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ def grouped_mm(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
 ) -> torch.Tensor:
     """Each row times the matrix of its group, ``[s, n]``; zero for a row of a group that is not here."""
-    group, here = _groups(len(rows), len(matrices), ends, start, first)
-    products = torch.einsum("sk,skn->sn", rows, matrices[group])
+    group, here = _groups(rows.size(-2), len(matrices), ends, start, first)
+    products = torch.einsum("...sk,...skn->...sn", rows, matrices[group])
     return torch.where(here.unsqueeze(-1), products, 0)
 
 
@@ -40,9 +42,28 @@ def grouped_mm_backward(
         grad: that of its result, ``[s, n]``.
     """
     grad_rows = grouped_mm(grad, matrices.transpose(1, 2), ends, start, first)
-    group, here = _groups(len(rows), len(matrices), ends, start, first)
-    outer = torch.einsum("sk,sn->skn", torch.where(here.unsqueeze(-1), rows, 0), grad)
-    return grad_rows, torch.zeros_like(matrices).index_add(0, group, outer)
+    group, here = _groups(rows.size(-2), len(matrices), ends, start, first)
+    outer = torch.einsum("...sk,...sn->...skn", torch.where(here.unsqueeze(-1), rows, 0), grad)
+    return grad_rows, torch.zeros_like(matrices).index_add(0, group.flatten(), outer.reshape(-1, *matrices.shape[1:]))
+
+
+def grouped_bmm(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, start: int = 0, first: int = 0
+) -> torch.Tensor:
+    """`grouped_mm` of several lists of rows, ``[p, s, n]``."""
+    return grouped_mm(rows, matrices, ends, start, first)
+
+
+def grouped_bmm_backward(
+    rows: torch.Tensor,
+    matrices: torch.Tensor,
+    ends: torch.Tensor,
+    grad: torch.Tensor,
+    start: int = 0,
+    first: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of `grouped_bmm` with respect to rows and matrices."""
+    return grouped_mm_backward(rows, matrices, ends, grad, start, first)
 
 
 OPS = (
@@ -51,6 +72,8 @@ OPS = (
         grouped_mm_backward,
         {"transformers::grouped_mm_fallback_backward": (), "shardwright::grouped_mm_backward": ()},
     ),
+    FusedOp(grouped_bmm),
+    FusedOp(grouped_bmm_backward),
 )
 
 
@@ -58,6 +81,6 @@ def _groups(
     rows: int, matrices: int, ends: torch.Tensor, start: int, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The local group of each row, and whether it is on this rank: if not, the number is another row's."""
-    places = torch.arange(start, start + rows, device=ends.device)
+    places = torch.arange(start, start + rows, device=ends.device).expand(*ends.shape[:-1], rows).contiguous()
     group = torch.searchsorted(ends.long(), places, right=True) - first
     return group.clamp(0, matrices - 1), (group >= 0) & (group < matrices)

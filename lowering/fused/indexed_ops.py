@@ -1,5 +1,5 @@
 """
-Ops that look something up by index, on a part of what is looked up: definitions by torch's ops on the whole.
+Ops that look something up by index, on a part of what is looked up: definitions by torch's ops on the full tensor.
 
 `part` is ``(start, stop, size)``: the first operand holds the positions from `start` to `stop` of a dim that has `size`
 of them on all devices together. Looking up gives zero for what another part holds, so that the results of all parts add
@@ -9,10 +9,11 @@ are what the interpreter runs and what the runtime's fast functions of the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+
+from .fused_op import Definition
 
 aten = torch.ops.aten
 
@@ -150,7 +151,7 @@ def nll_loss_backward_part(
     return _cut(grad, -1, part)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Definition] = {
     function.__name__: function
     for function in (
         embedding_part,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
+from torch.fx.node import Argument
 
 aten = torch.ops.aten
 
@@ -34,7 +35,7 @@ class Draw:
 _UNIT: Mapping[str, str | float] = {"low": 0.0, "high": 1.0}
 _STANDARD: Mapping[str, str | float] = {"mean": 0.0, "std": 1.0}
 
-DRAWS: dict[Any, Draw] = {
+DRAWS: dict[OpOverload, Draw] = {
     aten.native_dropout.default: Draw("random_dropout", {"p": "p"}, "input"),
     aten.bernoulli.default: Draw("random_bernoulli", {"p": "self"}),
     aten.bernoulli.p: Draw("random_bernoulli", {"p": "p"}, "self"),
@@ -62,7 +63,9 @@ DRAWS: dict[Any, Draw] = {
 """The random ops that can be drawn by place; those in place are met in eager PyTorch alone."""
 
 
-def arguments_by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_by_name(
+    target: OpOverload, args: Sequence[Argument], kwargs: Mapping[str, Argument]
+) -> dict[str, Argument]:
     """A call's arguments under the names of its schema, defaults included."""
     schema = target._schema.arguments
     named = {argument.name: argument.default_value for argument in schema}
@@ -70,7 +73,9 @@ def arguments_by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     return named | dict(kwargs)
 
 
-def draw_arguments(draw: Draw, given: Mapping[str, Any], dtype: torch.dtype, size: Sequence[int]) -> dict[str, Any]:
+def draw_arguments(
+    draw: Draw, given: Mapping[str, Argument], dtype: torch.dtype, size: Sequence[int]
+) -> dict[str, Argument]:
     """
     The arguments of the function of a draw, but for seed and stream.
 
@@ -85,6 +90,6 @@ def draw_arguments(draw: Draw, given: Mapping[str, Any], dtype: torch.dtype, siz
     return {**chosen, "like": given.get(draw.like), "dtype": dtype, "size": list(size)}
 
 
-def draws_nothing(target: Any, given: Mapping[str, Any]) -> bool:
+def draws_nothing(target: object, given: Mapping[str, object]) -> bool:
     """Whether a call of a random op needs no random number: a dropout of nothing or of all, as in eager PyTorch."""
     return target is aten.native_dropout.default and (given["p"] in (0, 1) or given["train"] is False)

@@ -7,7 +7,7 @@ they have in common:
 
 - `seed`: of the step, an int64 of no dims; `stream`: which of its streams;
 - `size`: the shape of the part to draw; `start`: the index of its first element in the tensor of shape `whole`.
-  Without them the part is the whole;
+  Without them the part is the full tensor;
 - `like`: a tensor of the shape of the part, whose numbers do not matter: it says how the result is best spread;
 - `independent`: draw from torch's own generator, seeded by seed, stream and start.
 """
@@ -149,7 +149,7 @@ def random_integers(
     whole: _Shape | None = None,
     independent: bool = False,
 ) -> torch.Tensor:
-    """Whole numbers from `low` to below `high`."""
+    """Integers from `low` to below `high`."""
     if independent:
         generator = _generator(seed, stream, size, start, whole)
         return torch.empty(tuple(size), dtype=dtype).random_(low, high, generator=generator)

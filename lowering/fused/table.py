@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from . import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, random_ops, update_ops
-from .fused_op import FusedOp
+from .fused_op import Definition, FusedOp
 
 FUSED_OPS: Mapping[str, FusedOp] = {
     op.name: op for family in (attention_ops, cross_entropy_ops, grouped_ops, random_ops) for op in family.OPS
 }
 
-BY_DEFINITION: Mapping[Callable[..., Any], FusedOp] = {op.definition: op for op in FUSED_OPS.values()}
+BY_DEFINITION: Mapping[Definition, FusedOp] = {op.definition: op for op in FUSED_OPS.values()}
 
 STANDING_FOR: Mapping[str, tuple[FusedOp, tuple[str, ...]]] = {
     theirs: (op, names) for op in FUSED_OPS.values() for theirs, names in op.stands_for.items()
 }
 """Ops of torch by full name, to the fused op in their place and the names of their arguments."""
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Definition] = {
     **{name: op.definition for name, op in FUSED_OPS.items()},
     **indexed_ops.FUNCTIONS,
     **update_ops.FUNCTIONS,

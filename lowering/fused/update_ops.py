@@ -9,9 +9,10 @@ everything stays as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+
+from .fused_op import Definition
 
 
 def adam(
@@ -127,14 +128,14 @@ def _unless(found_inf: torch.Tensor | None, old: torch.Tensor, new: torch.Tensor
     return new if found_inf is None else torch.where(found_inf > 0, old, new)
 
 
-def foreach(function: str, first: Sequence[torch.Tensor], *others: Any, **options: Any) -> list[torch.Tensor]:
+def foreach(function: str, first: Sequence[torch.Tensor], *others: object, **options: object) -> list[torch.Tensor]:
     """Return what `function` gives for each of several tensors, one after the other."""
     call: Callable[..., torch.Tensor] = assign if function == "copy" else getattr(torch, function)
     given = ([_of_member(each, number) for each in others] for number in range(len(first)))
     return [call(tensor, *arguments, **options) for tensor, arguments in zip(first, given, strict=True)]
 
 
-def _of_member(given: Any, number: int) -> Any:
+def _of_member(given: object, number: int) -> object:
     """The tensor of one member, where there is one for each; `betas` are numbers."""
     return given[number] if isinstance(given, list) and isinstance(given[0], torch.Tensor) else given
 
@@ -145,10 +146,10 @@ def sum_of_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([tensor.square().sum() for tensor in wide]).sum()
 
 
-def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
+def joined(update: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., list[torch.Tensor]]:
     """Return the update of several parameters, given that of one: all of them, then all of each kind of state."""
 
-    def of_all(params: Sequence[torch.Tensor], *others: Any, **settings: Any) -> list[torch.Tensor]:
+    def of_all(params: Sequence[torch.Tensor], *others: object, **settings: object) -> list[torch.Tensor]:
         found: list[tuple[torch.Tensor, ...]] = []
         for number, param in enumerate(params):
             positional = (_of_member(each, number) for each in others)
@@ -159,7 +160,7 @@ def joined(update: Callable[..., Any]) -> Callable[..., list[torch.Tensor]]:
     return of_all
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Definition] = {
     "adam_": adam,
     "adamw_": adamw,
     "sgd_": sgd,

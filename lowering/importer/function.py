@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -17,7 +16,7 @@ from xdsl.ir import Block, Region, SSAValue
 from ..calls.arguments import element_type
 from ..capture.captured import ORIGIN, CaptureError, Origin
 from ..capture.indexing import index_first_dims
-from ..capture.normalize import SPELLED, remove_dead_nodes, use_fused_ops
+from ..capture.normalize import SPELLED, gives_argument, remove_dead_nodes, use_fused_ops
 from ..capture.random import draw_by_place
 from .nodes import NodeImporter
 from .unknown_ops import UnknownOps
@@ -59,7 +58,7 @@ def import_function(
     plain = function if functional else make_fx(function)(*_by_value(inputs))
     traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
     if any(map(_writes, traced.graph.nodes)):
-        # What an op writes that is made of others (`pad` in circles) shows only in its trace.
+        # The writes of an op that is composed of others (circular `pad`) show only in its trace.
         traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
@@ -94,9 +93,7 @@ def import_function(
 def _writes(node: Node) -> bool:
     """Whether a call writes into an operand; not where it gives an argument its new value, at the end."""
     schema = getattr(node.target, "_schema", None)
-    if node.target is torch.ops.aten.copy_.default and cast(Node, node.args[0]).op == "placeholder":
-        return False
-    return schema is not None and schema.is_mutable
+    return schema is not None and schema.is_mutable and not gives_argument(node)
 
 
 def _check(node: Node) -> None:
@@ -111,9 +108,9 @@ def _by_value(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [each.detach().clone(memory_format=torch.contiguous_format) for each in inputs]
 
 
-def _constant(traced: GraphModule, node: Node, given: object) -> torch.Tensor:
+def _constant(traced: GraphModule, node: Node, given: Iterator[torch.Tensor]) -> torch.Tensor:
     if node.op == "placeholder":
-        return next(given)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return next(given)
     value = getattr(traced, str(node.target))
     if not isinstance(value, torch.Tensor):
         raise CaptureError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -52,7 +51,8 @@ class NodeImporter:
         """Add the op that `node` calls; CaptureError where it has no form in the IR."""
         if node.target is operator.getitem:
             source, index = node.args
-            parts = self.values[source]  # pyright: ignore[reportArgumentType]
+            assert isinstance(source, Node)
+            parts = self.values[source]
             assert isinstance(parts, tuple)
             assert isinstance(index, int)
             self.values[node] = parts[index]
@@ -83,7 +83,7 @@ class NodeImporter:
         return value
 
     def _op(self, node: Node, bound: Arguments, operands: Sequence[SSAValue]) -> Operation:
-        results = node.meta["val"]
+        results: tuple[torch.Tensor | None, ...] | list[torch.Tensor | None] | torch.Tensor | None = node.meta["val"]
         listed = results if isinstance(results, tuple | list) else (results,)
         types = [_result_type(result) for result in listed]
         attributes = dict(bound.attributes)
@@ -127,7 +127,7 @@ _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")
 
 
 _MOST_CHARACTERS = 200
-"""Of a value's name: the whole name of what it holds stands in its role."""
+"""Of a value's name: the full name of what it holds is in its role."""
 
 
 def value_name(text: str) -> str:
@@ -138,7 +138,7 @@ def value_name(text: str) -> str:
     return name if name[:1].isalpha() else f"v.{name}"
 
 
-def _result_type(value: Any) -> TensorType[Attribute]:
+def _result_type(value: torch.Tensor | None) -> TensorType[Attribute]:
     """The type of a result; one that the op need not compute is an empty placeholder."""
     if value is None:
         return TensorType(element_type(torch.float32), [])

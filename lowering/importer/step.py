@@ -11,7 +11,6 @@ its location, backward ops those of the forward op that they differentiate, mark
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -28,7 +27,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.builtin import IntegerAttr as Integer
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 
 from ...dialects import train
 from ...dialects.compute import ABSENT, plain_attribute
@@ -51,7 +50,7 @@ _ROLE_NAMES = {
 def import_step(
     step: CapturedStep,
     *,
-    batch: Mapping[str, Any] | None = None,
+    batch: Mapping[str, object] | None = None,
     gradients: bool = False,
     name: str = "step",
     probe: bool = True,
@@ -73,7 +72,7 @@ def import_step(
 class _Importer:
     """One conversion: the block that is being filled and what each node became."""
 
-    def __init__(self, step: CapturedStep, batch: Mapping[str, Any], probe: bool) -> None:
+    def __init__(self, step: CapturedStep, batch: Mapping[str, object], probe: bool) -> None:
         self.step, self.batch = step, batch
         self.block = Block()
         self.rules = UnknownOps(probe)
@@ -225,7 +224,8 @@ def _forward_role(output: StepOutput) -> dict[str, Attribute]:
 
 
 def _updates(argument: SSAValue) -> dict[str, Attribute]:
-    return {train.UPDATES: Integer(argument.index, i64)}  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(argument, BlockArgument)
+    return {train.UPDATES: Integer(argument.index, i64)}
 
 
 def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
@@ -238,7 +238,7 @@ def _optimizer_attribute(spec: OptimizerSpec) -> DictionaryAttr:
     return made
 
 
-def _range(item: Any) -> tuple[int, int] | None:
+def _range(item: object) -> tuple[int, int] | None:
     """The half-open range of an integer batch item."""
     if not isinstance(item, torch.Tensor) or item.is_floating_point() or item.dtype is torch.bool:
         return None

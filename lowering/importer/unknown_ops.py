@@ -55,7 +55,7 @@ class UnknownOps:
             log.warning("sharding rules inferred by probing, which register_rule or --no-probe replace: %s", rules)
 
     def _inferred_rule(self, op: OpaqueOp) -> str | None:
-        """What probing says of this use; None where it found nothing, or is not asked for."""
+        """The rule that probing finds for this use; None where it finds none, or is off."""
         if not self._probe:
             return None
         key = op.use_key()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
-from torch.fx import Node
 from xdsl.dialects.builtin import NameLoc, StringAttr, UnitAttr, UnknownLoc
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import train
 from ..capture.captured import CapturedUpdate
+from ..capture.normalize import outputs_of
 from .nodes import NodeImporter, value_name
 from .unknown_ops import UnknownOps
 
@@ -83,7 +82,7 @@ class _Template:
     """
     The ops of an update, in a block of their own whose arguments are the inputs.
 
-    The count and the rate are the same for all parameters; `of_all` is these and what is made of them.
+    The count and the rate are the same for all parameters; `of_all` is these and what is computed from them.
     """
 
     def __init__(self, update: CapturedUpdate, rules: UnknownOps) -> None:
@@ -97,7 +96,7 @@ class _Template:
                 nodes.add(node)
         self.inputs: Sequence[SSAValue] = self.block.args
         self.ops = list(self.block.ops)
-        self.outputs = [nodes.operand(node) for node in cast("list[Node]", update.graph.output_node().args[0])]
+        self.outputs = [nodes.operand(node) for node in outputs_of(update.graph)]
         self.of_all: set[SSAValue] = {*self.inputs[-2:]}
         for op in self.ops:
             if self.of_all.issuperset(op.operands):

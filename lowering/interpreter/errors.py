@@ -1,4 +1,4 @@
-"""What the interpreter says about IR that cannot be run."""
+"""The errors of the interpreter."""
 
 from __future__ import annotations
 

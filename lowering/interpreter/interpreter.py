@@ -1,7 +1,7 @@
 """
 An interpreter of step functions: all ranks of a mesh in one process, on numbers.
 
-It runs the IR at every stage of the pipeline. An op without a signature runs once, on whole values; one
+It runs the IR at every stage of the pipeline. An op without a signature runs once, on full values; one
 with a signature runs on every rank, on the parts that the signature demands. Before `insert-resharding` a
 value may be spread otherwise than its consumer demands; the interpreter then changes the sharding itself.
 Collectives work on what the ranks of a group hold (`local_values`), so wrong ones give wrong numbers.

@@ -15,7 +15,7 @@ from .local_compute import signature_of
 
 def call_text(call: Call) -> str:
     """
-    A call as a generated program writes it, of operands `x0`, `x1`, ...; what is made anew is made on `device`.
+    A call as a generated program writes it, of operands `x0`, `x1`, ...; new tensors are created on `device`.
     """
     arguments = [_text(arg) for arg in call.args] + [f"{checked_name(name)}={_text(arg)}" for name, arg in call.kwargs]
     makes = call.target.startswith("aten.") and not any(_operands(arg) for arg in call.args)

@@ -1,4 +1,4 @@
-"""Whether the stages of a step, each running its program entry by entry, come to their ends."""
+"""Checking that the stages of a step, each running its program entry by entry, do not deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a pass kept what a program computes: before and after run on the same random inputs."""
+"""Checking that a pass preserves what a program computes, by running both on the same random inputs."""
 
 from __future__ import annotations
 

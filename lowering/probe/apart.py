@@ -1,4 +1,4 @@
-"""Running a function in a process of its own, which may die of what it does."""
+"""Running a function in a process of its own, since it may crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What probing found, kept between runs: a JSON file of the user's, one per version of torch."""
+"""The cache of inferred rules: a JSON file in the user's folder, one per version of torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -38,7 +37,7 @@ class ProbeCache:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, ProbedRule] = {}
-        self._stored: dict[str, Any] | None = None
+        self._stored: dict[str, object] | None = None
 
     def rule(self, op: OpaqueOp) -> ProbedRule | None:
         """
@@ -78,13 +77,13 @@ class ProbeCache:
         except OSError:
             return
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> dict[str, object]:
         if self._stored is None:
             self._stored = _contents(self._path)
         return self._stored
 
 
-def _contents(path: Path) -> dict[str, Any]:
+def _contents(path: Path) -> dict[str, object]:
     try:
         found = json.loads(read_text(path))
     except (OSError, ValueError):
@@ -92,7 +91,7 @@ def _contents(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read(stored: Any) -> ProbedRule:
+def _read(stored: object) -> ProbedRule:
     try:
         return ProbedRule.of_json(stored)
     except (ValueError, TypeError, LookupError):

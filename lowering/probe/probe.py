@@ -1,11 +1,11 @@
 """
-Probing: the sharding rule of an op that nobody described, inferred from what it computes.
+Probing: inferring the sharding rule of an op without a row from what it computes.
 
 The op runs on small random inputs. Dims of equal size (or multiples) in some of its operands are cut into two uneven
-parts, and the results of the parts are compared with those of the whole: end to end along a dim (a batch), added up,
-the larger or smaller of each (a reduction), or the same. Operands in which f(a + b) = f(a) + f(b) pass partial values
-through. What is inferred is then checked like every other rule (`soundness`), and what does not hold is dropped: a
-missing rule costs time, a wrong one trains another model.
+parts, and the results of the parts are compared with those of the full operands: end to end along a dim (a batch),
+added up, the larger or smaller of each (a reduction), or the same. Operands in which f(a + b) = f(a) + f(b) pass
+partial values through. What is inferred is then checked like every other rule (`soundness`), and what does not hold is
+dropped: a missing rule costs time, a wrong one trains another model.
 
 Not probed are ops that draw random numbers, write to their operands, give something else than tensors, or refuse every
 input that was made. What an op does at large sizes alone is not seen; its arguments are (`probe_shapes`).

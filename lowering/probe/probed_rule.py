@@ -45,7 +45,7 @@ class ProbedRule:
         """
         The rule in factor notation for these shapes; None where it does not fit them.
 
-        A dim that is larger than its factor is a product with a factor of its own, and dims of no factor stay whole.
+        A dim that is larger than its factor is a product with a factor of its own, and dims of no factor are not split.
         """
         sizes: dict[str, int] = {}
         whole: list[str] = []
@@ -87,7 +87,7 @@ class ProbedRule:
         whole.append(f"w{len(whole)}")
         return whole[-1]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The rule as plain data."""
         factors = ((f.operands, f.results, f.reduction, f.additive) for f in self.factors)
         # Through JSON and back, so that what was stored and what is found compare.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ..calls.calls import Arg, Call
 
@@ -52,14 +51,3 @@ def _numbers(arg: Arg) -> list[int]:
     if isinstance(arg, tuple):
         return [number for item in arg for number in _numbers(item)]
     return [arg] if isinstance(arg, int) and not isinstance(arg, bool) else []
-
-
-def with_sizes(call: Call, small: Mapping[int, int]) -> Call:
-    """The call with every integer that is a large size exchanged as that size is."""
-
-    def value(arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(map(value, arg))
-        return small.get(arg, arg) if isinstance(arg, int) and not isinstance(arg, bool) and arg > _KEPT else arg
-
-    return replace(call, args=tuple(map(value, call.args)), kwargs=tuple((n, value(v)) for n, v in call.kwargs))

@@ -1,9 +1,9 @@
 """
-Whether a sharding rule is true: every signature that it yields, run on the simulated ranks of several meshes.
+Checking a sharding rule, by running every signature that it yields on the simulated ranks of several meshes.
 
 A rule is a theorem about an op. It is checked by counterexample: for each choice per axis, with splits that are even,
 uneven, and such that a rank has nothing, the op must give what it gives on one device. What is compared are values,
-shapes and dtypes of the whole results, and the shapes of what each rank holds.
+shapes and dtypes of the full results, and the shapes of what each rank holds.
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 IGNORED = -100
 """The label that losses skip."""
@@ -27,43 +30,41 @@ class BatchSizes:
     image: int = 224
 
 
-def language(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def language(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Text with padding at the end of some rows, and a label per token that is none there."""
     text = _text(config, sizes)
     labels = text["input_ids"].masked_fill(text["attention_mask"] == 0, IGNORED)
     return {**text, "labels": labels}
 
 
-def text_classification(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def text_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Text and a class per row."""
-    return {**_text(config, sizes), "labels": _classes(config, sizes)}
+    return {**_text(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
-def token_classification(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def token_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Text and a class per token."""
-    labels = torch.randint(config.num_labels, (sizes.rows, sizes.length), generator=_generator(2))
-    return {**_text(config, sizes), "labels": labels}
+    return {**_text(config, sizes), "labels": _classes(config, sizes.rows, sizes.length)}
 
 
-def question_answering(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def question_answering(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Text, and where in it the answer starts and ends."""
     ends = torch.randint(sizes.length, (2, sizes.rows), generator=_generator(2)).sort(dim=0).values
     return {**_text(config, sizes), "start_positions": ends[0].clone(), "end_positions": ends[1].clone()}
 
 
-def image_classification(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def image_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Images and a class per image."""
-    return {"pixel_values": _images(config, sizes), "labels": _classes(config, sizes)}
+    return {"pixel_values": _images(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
-def segmentation(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def segmentation(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Images and a class per pixel."""
     pixels = _images(config, sizes)
-    shape = (sizes.rows, *pixels.shape[-2:])
-    return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, shape, generator=_generator(2))}
+    return {"pixel_values": pixels, "labels": _classes(config, sizes.rows, *pixels.shape[-2:])}
 
 
-def masked_image(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def masked_image(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Images and which of their patches are hidden."""
     pixels = _images(config, sizes)
     patches = pixels.size(-1) // config.patch_size * (pixels.size(-2) // config.patch_size)
@@ -71,25 +72,25 @@ def masked_image(config: Any, sizes: BatchSizes) -> dict[str, Any]:
     return {"pixel_values": pixels, "bool_masked_pos": hidden}
 
 
-def contrastive(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def contrastive(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor | bool]:
     """Pairs of text and image."""
     pixels = _images(config.vision_config, sizes)
     return {**_text(config.text_config, sizes), "pixel_values": pixels, "return_loss": True}
 
 
-def speech_seq2seq(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def speech_seq2seq(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Spectrograms as long as the encoder takes, and the text that is heard."""
     shape = (sizes.rows, config.num_mel_bins, 2 * config.max_source_positions)
     features = torch.randn(shape, generator=_generator(1))
     return {"input_features": features, "labels": language(config, sizes)["labels"]}
 
 
-def audio_classification(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def audio_classification(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Sounds and a class per sound."""
-    return {**_sounds(config, sizes), "labels": _classes(config, sizes)}
+    return {**_sounds(config, sizes), "labels": _classes(config, sizes.rows)}
 
 
-def speech_to_text(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def speech_to_text(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Sounds and the symbols that are heard, fewer than the model's frames."""
     labels = torch.randint(1, config.vocab_size, (sizes.rows, 4), generator=_generator(2))
     return {**_sounds(config, sizes), "labels": labels}
@@ -99,20 +100,20 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _text(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def _text(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     vocabulary = config.get_text_config().vocab_size
     tokens = torch.randint(vocabulary, (sizes.rows, sizes.length), generator=_generator(0))
     lengths = sizes.length - torch.arange(sizes.rows) % 4
     return {"input_ids": tokens, "attention_mask": (torch.arange(sizes.length) < lengths[:, None]).long()}
 
 
-def _images(config: Any, sizes: BatchSizes) -> torch.Tensor:
+def _images(config: PretrainedConfig, sizes: BatchSizes) -> torch.Tensor:
     side = getattr(config, "image_size", None) or sizes.image
     height, width = (side, side) if isinstance(side, int) else side
     return torch.randn((sizes.rows, config.num_channels, height, width), generator=_generator(1))
 
 
-def _sounds(config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def _sounds(config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor]:
     """Waves of as many frames as `length` asks for, or spectrograms for a model that takes these."""
     if not hasattr(config, "conv_stride"):
         frames = 2 * config.max_source_positions if hasattr(config, "max_source_positions") else config.max_length
@@ -126,5 +127,8 @@ def _sounds(config: Any, sizes: BatchSizes) -> dict[str, Any]:
     return {"input_values": torch.randn((sizes.rows, samples), generator=_generator(1))}
 
 
-def _classes(config: Any, sizes: BatchSizes) -> torch.Tensor:
-    return torch.randint(config.num_labels, (sizes.rows,), generator=_generator(2))
+def _classes(config: PretrainedConfig, *shape: int) -> torch.Tensor:
+    """A class for each element of a tensor."""
+    if config.num_labels is None:
+        raise AttributeError("it has no num_labels")
+    return torch.randint(config.num_labels, shape, generator=_generator(2))

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import torch
 from torch import nn
 
-from ...api.training_step import TrainingStep
+from ...api.training_step import LossFunction, TrainingStep
 from .batches import BatchSizes
 from .tasks import HFError, class_for, example_batch, task_of
 from .tiny import TINY, Tiny
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -33,7 +36,7 @@ ADAMW = partial(torch.optim.AdamW, lr=3e-4)
 class _Untrained:
     """A function that makes a model of random weights; under fake tensors it allocates nothing."""
 
-    config: Any
+    config: PretrainedConfig
     name: str
 
     @property
@@ -52,7 +55,7 @@ def from_hf(
     batch: dict[str, Any] | None = None,
     *,
     task: str | None = None,
-    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    loss: LossFunction | None = None,
     optimizer: Optimizer = ADAMW,
     dropout: float | None = None,
     rows: int | None = None,
@@ -134,7 +137,7 @@ def _require_transformers() -> None:
         raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
 
 
-def _named(name: str, overrides: dict[str, Any]) -> tuple[Any, BatchSizes]:
+def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, BatchSizes]:
     """The config that a name stands for, with some settings changed, and the sizes of its example batch."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -161,7 +164,7 @@ def _nested(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _overridden(config: Any, overrides: dict[str, Any]) -> Any:
+def _overridden(config: PretrainedConfig, overrides: dict[str, object]) -> PretrainedConfig:
     """A copy of a config with some settings changed."""
     _check_known(config, overrides)
     config = copy.deepcopy(config)
@@ -171,7 +174,7 @@ def _overridden(config: Any, overrides: dict[str, Any]) -> Any:
     return config
 
 
-def _check_known(config: Any, overrides: dict[str, Any]) -> None:
+def _check_known(config: PretrainedConfig, overrides: dict[str, object]) -> None:
     """HFError for a setting that a config does not have."""
     for path in overrides:
         owner, _, name = path.rpartition(".")
@@ -184,7 +187,7 @@ def _check_known(config: Any, overrides: dict[str, Any]) -> None:
             raise HFError(f"the config of {config.model_type!r} has no {path!r}; it has {known}")
 
 
-def _complete(config: Any) -> None:
+def _complete(config: PretrainedConfig) -> None:
     """Set what training needs and many configs leave open."""
     config.use_cache = False  # of keys and values, which generation has and training does not
     if config.is_encoder_decoder:
@@ -193,7 +196,7 @@ def _complete(config: Any) -> None:
                 setattr(config, name, getattr(config, "pad_token_id", None) or 0)
 
 
-def _set_dropout(config: Any, p: float) -> None:
+def _set_dropout(config: PretrainedConfig, p: float) -> None:
     """Set every probability of dropping, in configs within a config too."""
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
@@ -202,7 +205,7 @@ def _set_dropout(config: Any, p: float) -> None:
             setattr(config, name, float(p))
 
 
-def _batch_of_model(model: nn.Module, task: str | None, sizes: BatchSizes) -> dict[str, Any]:
+def _batch_of_model(model: nn.Module, task: str | None, sizes: BatchSizes) -> dict[str, torch.Tensor | bool]:
     config: Any = model.config
     if (task := task or task_of(model)) is None:
         raise HFError(

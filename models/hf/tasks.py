@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from . import batches
 from .batches import BatchSizes
 
-MakeBatch = Callable[[Any, BatchSizes], dict[str, Any]]
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+MakeBatch = Callable[["PretrainedConfig", BatchSizes], Mapping[str, torch.Tensor | bool]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class HFError(ValueError):
     """A Hugging Face model that no training step can be made of; the message says why and what to do."""
 
 
-def class_for(config: Any, task: str | None) -> tuple[str, str]:
+def class_for(config: PretrainedConfig, task: str | None) -> tuple[str, str]:
     """
     The task that is meant, and the name of the class that has its loss.
 
@@ -82,7 +87,7 @@ def task_of(model: Any) -> str | None:
     return next((key for key, name in _classes(model.config.model_type) if name == type(model).__name__), None)
 
 
-def example_batch(task: str, config: Any, sizes: BatchSizes) -> dict[str, Any]:
+def example_batch(task: str, config: PretrainedConfig, sizes: BatchSizes) -> dict[str, torch.Tensor | bool]:
     """
     An example batch for a task.
 
@@ -90,7 +95,7 @@ def example_batch(task: str, config: Any, sizes: BatchSizes) -> dict[str, Any]:
         HFError: the config lacks a size that the batch needs.
     """
     try:
-        return TASKS[task].batch(config, sizes)
+        return dict(TASKS[task].batch(config, sizes))
     except AttributeError as error:
         raise HFError(
             f"cannot make an example batch of a {config.model_type!r} for {task!r}: {error}; give "

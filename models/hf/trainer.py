@@ -164,14 +164,14 @@ class DistributedTrainer(Trainer):
         """What the Trainer hands to models that divide their loss by it: the count of labels in the global batch."""
         if items is None or not self.model_accepts_loss_kwargs:
             return {}
-        # The ranks' are added up, and each is given the whole batch.
+        # The ranks' are added up, and each is given the global batch.
         ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
         return {"num_items_in_batch": torch.as_tensor(items, dtype=torch.float32) / ranks}
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
+    def _clip_grad_norm(self, model: nn.Module) -> object:
         return self._get_grad_norm(model)
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: object = None) -> object:
         """The norm that the step has clipped by; None, which is not logged, where it does not clip."""
         assert self.step is not None, "create_optimizer has planned it"
         return self.step.metrics.get("grad_norm")
@@ -243,22 +243,22 @@ class _Rates(torch.optim.Optimizer):
         super().__init__([torch.zeros(())], {})
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, object]]:
         """Those of the handle, whatever is set."""
         return self._handle.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
+    def param_groups(self, groups: list[dict[str, object]]) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """Nothing."""
 
-    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: object = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Nothing: `DistributedTrainer.training_step` has updated the parameters."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Nothing: the states are the step's."""
         return {}
 
-    def load_state_dict(self, state_dict: Any) -> None:
+    def load_state_dict(self, state_dict: object) -> None:
         """Nothing: accelerate hands back what it was given."""

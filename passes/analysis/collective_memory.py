@@ -1,9 +1,10 @@
 """
-What a collective holds beside its operand and its result: what the runtime's direct methods do (`runtime/collectives`).
+What a collective holds beside its operand and its result: what the runtime's direct methods do (`runtime/collectives`),
+and its phases (`runtime/hierarchical`).
 
-Parts that are contiguous blocks of the whole travel from their place to their place. Others are copied together before
-they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced arrives
-beside the result in any case.
+Parts that are contiguous blocks of the full value travel from their place to their place. Others are copied together
+before they are sent, and arrive beside the result, which is put together of them at the end. What is to be reduced
+arrives beside the result in any case.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from xdsl.ir import OpResult, SSAValue
 
 from ...dialects.aten import AtenOp
+from ...ir.collective_cost import Method
 from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding, largest_local_shape
@@ -40,7 +42,12 @@ class CollectiveMemory:
 
 
 def collective_memory(
-    step: Step, shape: Sequence[int], mesh: Mesh, is_permuted: bool = False, bucket_bytes: float = math.inf
+    step: Step,
+    shape: Sequence[int],
+    mesh: Mesh,
+    is_permuted: bool = False,
+    bucket_bytes: float = math.inf,
+    method: Method = "flat",
 ) -> CollectiveMemory:
     """
     What one step holds for a value of global `shape`.
@@ -48,9 +55,13 @@ def collective_memory(
     Args:
         is_permuted: whether the operand lies in memory in another order than that of its dims.
         bucket_bytes: of the local operand, where others are reduced together with it.
+        method: how it is carried out.
     """
     spatial = {axis.name for axis in mesh.spatial}
-    found = _beside(step, shape, mesh, is_permuted, bucket_bytes, mesh.parts(a for a in step.axes if a in spatial))
+    if method == "hierarchical" and step.kind is not CollectiveKind.ALL_REDUCE:
+        found = _in_phases(step.kind, 1.0 / mesh.parts(step.axes[-1:]))
+    else:
+        found = _beside(step, shape, mesh, is_permuted, bucket_bytes, mesh.parts(a for a in step.axes if a in spatial))
     alone = step.kind.is_local or (mesh.parts(step.axes) == 1 and spatial.issuperset(step.axes))
     return replace(found, may_share=True) if alone else found
 
@@ -76,6 +87,17 @@ def _beside(
             return CollectiveMemory(sent, 0.0 if arrives else others, is_late=not arrives)
         case _:
             return CollectiveMemory()
+
+
+def _in_phases(kind: CollectiveKind, part: float) -> CollectiveMemory:
+    """What hierarchical ones hold: messages before and after each phase, of which one is a `part` of the full value."""
+    match kind:
+        case CollectiveKind.ALL_GATHER:
+            return CollectiveMemory(of_result=1.0 + part, is_late=True)
+        case CollectiveKind.REDUCE_SCATTER:
+            return CollectiveMemory(of_operand=2.0 + 2.0 * part, is_late=True)
+        case _:
+            return CollectiveMemory(of_operand=3.0, of_result=1.0, is_late=True)
 
 
 def is_block(shape: Sequence[int], sharding: Sharding, dim: int | None, mesh: Mesh) -> bool:

@@ -1,5 +1,5 @@
 """
-What each rank of a job communicates, in its order: the program, with its schedule, seen from every rank.
+The communications of each rank of a job, in the order of the scheduled program.
 
 A collective is issued by all ranks of its group, a transfer by those that send and those that receive. Issuing does
 not wait; being waited for does, and a collective that is not in two halves is waited for at once.

@@ -1,5 +1,6 @@
 """
-What of a step is compared with what is made of it, as in the gradient of `amax`: `h == expand(amax(h))`.
+Values of a step that are compared with what is computed from them, as in the gradient of `amax`: `h ==
+expand(amax(h))`.
 
 On one device both sides of such a comparison come from the same number, so that it finds what it looks for. Where the
 number is a sum over devices, both have to come from one sum: two that are made in other ways, as a reduce-scatter and

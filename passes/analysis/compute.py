@@ -1,4 +1,4 @@
-"""What an op does and costs on a device, by signature."""
+"""The work and the cost of an op on a device, by signature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...dialects.train import AssignOp, ForeachOp, Member, SumOfSquaresOp, Train
 from ...ir import op_cost
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import COPY, VIEWS, OpWork
+from ...ir.op_cost import COPY, VIEWS, KernelPart, OpWork
 from ...ir.ops.counts import OpCounts
 from ...ir.ops.spec import OpSpec
 from ...ir.ops.table import op_table
@@ -128,20 +128,28 @@ def op_work(
     *,
     keyed: bool = True,
     turns: Turns = ONCE,
+    part: KernelPart | None = None,
 ) -> OpWork:
     """
     What the op does on `rank` with its own part, in one turn; None: on the device with the largest share.
 
     Args:
         keyed: whether to name it, for measured times.
+        part: what it does of a kernel of several ops (`fusion.py`); None: it is a kernel of its own.
     """
     if isinstance(op, ForeachOp | SumOfSquaresOp):
         return _foreach_work(op, signature, mesh, rank, keyed, turns)
-    return _work(counts_of(op), signature, mesh, rank, keyed, turns)
+    return _work(counts_of(op), signature, mesh, rank, keyed, turns, part)
 
 
 def _work(
-    counts: OpCounts, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
+    counts: OpCounts,
+    signature: Signature,
+    mesh: Mesh,
+    rank: int | None,
+    keyed: bool,
+    turns: Turns,
+    part: KernelPart | None = None,
 ) -> OpWork:
     if not counts.moved and not keyed:
         return counts.work({}, keyed=False)
@@ -149,26 +157,36 @@ def _work(
     sizes = local_sizes(rule, signature, mesh) if rank is None else rank_sizes(rule, signature, mesh, rank)
     if turns.factor is not None:
         sizes[turns.factor] = -(-sizes[turns.factor] // turns.count)
-    return counts.work(sizes, keyed=keyed)
+    return counts.work(sizes, keyed=keyed, part=part)
 
 
-def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster) -> float:
+def op_seconds(op: ComputeOp, signature: Signature, cluster: Cluster, part: KernelPart | None = None) -> float:
     """
     The time of an op until the last rank is done.
 
     Of an even split every rank is taken to have the largest part.
+
+    Args:
+        part: as of `op_work`.
     """
-    return seconds_by_signature(op, (signature,), cluster)[0]
+    return seconds_by_signature(op, (signature,), cluster, part=part)[0]
 
 
 def seconds_by_signature(
-    op: ComputeOp, signatures: Sequence[Signature], cluster: Cluster, turns: Turns = ONCE, *, joining: bool = False
+    op: ComputeOp,
+    signatures: Sequence[Signature],
+    cluster: Cluster,
+    turns: Turns = ONCE,
+    *,
+    joining: bool = False,
+    part: KernelPart | None = None,
 ) -> list[float]:
     """
     The times of an op with each of several signatures, all turns together; see `op_seconds`.
 
     Args:
         joining: whether those that `join-updates` joins are counted without launch, as a part of what it makes.
+        part: as of `op_work`.
     """
     devices = cluster.kinds_used
     keyed, counts = has_tables(devices), None if isinstance(op, ForeachOp | SumOfSquaresOp) else counts_of(op)
@@ -179,28 +197,35 @@ def seconds_by_signature(
     seconds: list[float] = []
     for signature in signatures:
         if is_uneven(signature):
-            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns, joins=joins)))
+            seconds.append(turns.count * max(rank_seconds(op, signature, cluster, turns, joins=joins, part=part)))
         else:
             if counts is None:
                 work = op_work(op, signature, cluster.mesh, keyed=keyed, turns=turns)
             else:
-                work = _work(counts, signature, cluster.mesh, None, keyed, turns)
+                work = _work(counts, signature, cluster.mesh, None, keyed, turns, part)
             seconds.append(turns.count * max(op_cost.op_seconds(device, work, joins=joins) for device in devices))
     return seconds
 
 
 def rank_seconds(
-    op: ComputeOp, signature: Signature, cluster: Cluster, turns: Turns = ONCE, *, joins: bool = False
+    op: ComputeOp,
+    signature: Signature,
+    cluster: Cluster,
+    turns: Turns = ONCE,
+    *,
+    joins: bool = False,
+    part: KernelPart | None = None,
 ) -> list[float]:
     """
     The time of one turn on each rank, with its own part on its own device; a rank without a part takes none.
 
     Args:
         joins: as of `op_cost.op_seconds`.
+        part: as of `op_work`.
     """
     mesh, keyed = cluster.mesh, has_tables(cluster.kinds_used)
     ranks = range(mesh.device_count)
-    works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns) for rank in ranks)
+    works = (op_work(op, signature, mesh, rank, keyed=keyed, turns=turns, part=part) for rank in ranks)
     return [op_cost.op_seconds(cluster.device(rank), work, joins=joins) for rank, work in enumerate(works)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -11,7 +11,16 @@ from ...dialects.aten import INFERRED, RULE, AtenOp, OpaqueOp
 from ...dialects.train import is_update
 
 
-def coverage(module: ModuleOp) -> dict[str, Any]:
+class Coverage(TypedDict):
+    """Counts of ops; see `coverage`."""
+
+    tensor_ops: int
+    replicated: dict[str, int]
+    inferred: dict[str, int]
+    registered: dict[str, int]
+
+
+def coverage(module: ModuleOp) -> Coverage:
     """
     What `shardwright import --coverage` writes.
 
@@ -24,7 +33,8 @@ def coverage(module: ModuleOp) -> dict[str, Any]:
         count += isinstance(op, AtenOp | OpaqueOp) and not is_update(op)
         if isinstance(op, OpaqueOp):
             uses[_source(op)][op.overload] += 1
-    return {"tensor_ops": count, **{source: dict(sorted(found.items())) for source, found in uses.items()}}
+    replicated, inferred, registered = (dict(sorted(found.items())) for found in uses.values())
+    return {"tensor_ops": count, "replicated": replicated, "inferred": inferred, "registered": registered}
 
 
 def _source(op: OpaqueOp) -> str:

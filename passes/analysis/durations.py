@@ -14,10 +14,12 @@ from ...ir.cluster import Cluster
 from ...ir.collective_cost import Method, handled_share, has_methods
 from ...ir.collectives import ALONE_FROM_BYTES, CollectiveKind, Step, find_step
 from ...ir.mesh import Mesh
+from ...ir.op_cost import KernelPart
 from ...ir.signatures import Signature
 from ..errors import fail
 from .collective_memory import is_block
 from .compute import local_bytes, op_seconds
+from .fusion import ALONE, Parts
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ def communication_of(op: CollectiveOp | StartOp, mesh: Mesh) -> CollectiveWork:
     pairs = list(zip(op.operands, steps, strict=True))
     sizes = (_handled_bytes(value, step, mesh, method) for value, step in pairs)
     moved = (_packed_bytes(pairs, mesh), _joined_bytes(pairs, mesh))
+    if method == "hierarchical" and steps[0].kind is not CollectiveKind.ALL_REDUCE:
+        # It copies what it sends and gets in any case, and these copies are part of its seconds.
+        moved = (0.0, 0.0)
     return CollectiveWork(steps[0].kind, steps[0].axes, float(sum(sizes)), method, *moved)
 
 
@@ -98,15 +103,20 @@ def _started(op: StartOp, index: int, mesh: Mesh) -> Step:
 
 
 class ComputeSeconds:
-    """The times of ops on a cluster, each found once for equal uses of an op with equal signatures."""
+    """
+    The times of ops on a cluster, each found once for equal uses of an op with equal signatures.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._known: dict[tuple[object, Signature], float] = {}
+    Args:
+        parts: of ops that are no kernels by themselves, what they do of those that they are in.
+    """
+
+    def __init__(self, cluster: Cluster, parts: Parts = ALONE) -> None:
+        self.cluster, self._parts = cluster, parts
+        self._known: dict[tuple[object, Signature, KernelPart | None], float] = {}
 
     def __call__(self, op: ComputeOp, signature: Signature) -> float:
         """The time of `op`."""
-        key = (op.use_key(), signature)
+        key = (op.use_key(), signature, self._parts.get(op))
         if key not in self._known:
-            self._known[key] = op_seconds(op, signature, self.cluster)
+            self._known[key] = op_seconds(op, signature, self.cluster, self._parts.get(op))
         return self._known[key]

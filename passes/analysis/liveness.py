@@ -241,7 +241,7 @@ class _Walk:
 
 
 def in_blocks(held: Bytes, blocks: Sequence[float]) -> Bytes:
-    """Bytes by rank as allocators give them, in whole blocks of so many bytes; without blocks as they are."""
+    """Bytes by rank as allocators give them, in multiples of a block; without blocks as they are."""
     if not blocks:
         return held
     size = np.asarray(blocks, np.int64)

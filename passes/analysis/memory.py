@@ -50,7 +50,7 @@ class MemoryPeak:
     """
     The most that each rank holds at any time, in bytes; on `rank`, where and by which values (largest first).
 
-    `op` is the op during which the peak occurs, `by_role` what it is made of, by what the memory is for.
+    `op` is the op during which the peak occurs, `by_role` its bytes by what the memory is for.
     """
 
     by_rank: tuple[int, ...]
@@ -184,7 +184,7 @@ def _parts(mesh: Mesh, axes: tuple[str, ...]) -> Bytes:
 
 
 def roles_text(by_role: Mapping[MemoryRole, int]) -> str:
-    """What a peak is made of, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
+    """The parts of a peak, for messages: `parameters 1.50 GiB, activations 20.00 MiB`."""
     return ", ".join(f"{role} {size_text(size)}" for role, size in by_role.items() if size)
 
 

@@ -1,5 +1,5 @@
 """
-What the ops of a step function do with memory, in the order in which a rank runs them: the events of `liveness`.
+The events of `liveness`: how the ops of a step function use memory, in the order in which a rank runs them.
 
 A function without stages runs in program order, each fragment once, as the last of its parts does: what it yields is
 added to its results, sums so far. A stage of a pipeline runs its program entry by entry (`dialects.stage_program`); a
@@ -164,7 +164,8 @@ def _collective(
         bucket = math.inf
         if len(operands) > 1:
             bucket = math.prod(largest_local_shape(shape_of(operand), step.source, mesh)) * element_bytes(operand)
-        memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket)
+        method = op.method.data if op.method is not None else "flat"
+        memory = collective_memory(step, shape_of(operand), mesh, is_permuted(operand), bucket, method)
         decided = reused[position] >= 0 if reused is not None else None if _is_beside(operand, op) else False
         yield from made_by_collective(memory, kind, operand, result, begin, end, decided)
 

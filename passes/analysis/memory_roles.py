@@ -1,4 +1,4 @@
-"""What the memory of a value is for: parameters, optimizer states, gradients, activations, or copies on the way."""
+"""The purpose of a value's memory: parameters, optimizer states, gradients, activations, or copies on the way."""
 
 from __future__ import annotations
 

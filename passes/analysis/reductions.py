@@ -9,7 +9,7 @@ In mixed precision the gradient of a weight is made in a narrow dtype and then c
     train.sgd %weight, %w               takes the sum over all devices
 
 Reduced in the wide dtype, every narrow value stays partial up to the cast; reduced in the narrow one, the cast takes no
-partial value. Where nothing is said either may be, and the search takes what costs less.
+partial value. Without one both are allowed, and the search takes what costs less.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-What it costs to change a value's sharding, and the cheapest way: shortest paths among collectives (AutoDDL
-4.3).
+The cheapest way to change a value's sharding, and its cost: shortest paths among collectives (AutoDDL 4.3).
 
 The shardings of a value are the nodes of a graph, single collectives its edges, weighted by what they cost on the
 cluster. For evenly split values of one rank (number of dims) the graph is the same, and many of its edges cost the
@@ -111,7 +110,8 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
 def _sort(step: Step, mesh: Mesh) -> object:
     """What the cost of a step depends on, but for the bytes of the value."""
     shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
-    return (step.kind, step.axes, has_methods(step), has_offsets(step), shares)
+    moves = step.dim is not None and step.dim == step.to_dim
+    return (step.kind, step.axes, has_methods(step), has_offsets(step), moves, shares)
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class ReshardCosts:
     def _in_space(
         self, splits: Splits, element_bytes: float, source: Sharding, target: Sharding, time: Sharding
     ) -> tuple[Step, ...]:
-        """The steps of a cheapest way over spatial axes; `time` is what both shardings say of the temporal ones."""
+        """The steps of a cheapest way over spatial axes; `time` is the placement of both shardings on temporal ones."""
         if source == target:
             return ()
         graph, paths = self._graph(splits, time), self._solved(splits, element_bytes, time)

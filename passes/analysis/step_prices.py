@@ -1,4 +1,4 @@
-"""What single collectives cost in a search: their seconds, or a linearisation of them, weighted by axes."""
+"""The prices of single collectives in a search: their seconds, or a linearisation of them, weighted by axes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...ir.cluster import Cluster
-from ...ir.collective_cost import Method, bucket_bytes, handled_share, is_gather_or_scatter, methods_of
+from ...ir.collective_cost import (
+    Method,
+    bucket_bytes,
+    handled_share,
+    has_hierarchy,
+    is_gather_or_scatter,
+    methods_of,
+)
 from ...ir.collectives import CollectiveKind, Step
 from ...ir.op_cost import COPY, op_rate
 
@@ -91,7 +98,10 @@ class StepPrices:
         """The ways that count; a bound is of them all, since what does not divide evenly may travel in others."""
         if not self.pricing.latency_free or step.kind.is_local or step.kind is CollectiveKind.ALL_REDUCE:
             return methods_of(self.cluster, step)
-        return ("flat", "padded", "grouped_broadcast") if is_gather_or_scatter(step) else ("flat", "padded")
+        found: tuple[Method, ...] = ("flat", "padded")
+        if is_gather_or_scatter(step):
+            found = (*found, "grouped_broadcast")
+        return (*found, "hierarchical") if has_hierarchy(self.cluster, step) else found
 
     def _carried_out(self, step: Step, method: Method, handled: float) -> float:
         time = self.cluster.collective_time(step.kind, step.axes, method)

@@ -15,6 +15,8 @@ from ...ir.cluster import Cluster
 from ...ir.collectives import CollectiveKind
 from ...ir.sharding import Reduction
 from ..analysis.durations import communication_of
+from ..analysis.fusion import fused_parts
+from .early import is_number, parts_of_one
 from .flow import CollectiveRole, OpFlow
 from .timing import ComputeTimes
 
@@ -25,7 +27,7 @@ Joins: TypeAlias = Callable[[Sequence[CollectiveOp], CollectiveOp], bool]
 @dataclass(frozen=True)
 class Key:
     """
-    What collectives that travel together have in common.
+    The properties that all collectives of a bucket have in common.
 
     Of those that bring arguments, `height` counts the steps still to come, and `backward` says for which pass.
     `parts` is whether they work on parts of the batch, one after the other, and not once.
@@ -54,7 +56,8 @@ class BucketTraffic:
 
     def __init__(self, flow: OpFlow, cluster: Cluster | None, bucket_bytes: float | None) -> None:
         self.flow = flow
-        self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes)
+        parts = fused_parts(flow.view.func)
+        self.times = ComputeTimes([*flow.body, *flow.updates], cluster, bucket_bytes, parts)
         collectives = [op for role in CollectiveRole for op in flow.of(role)]
         self.bytes = {op: communication_of(op, flow.mesh).whole_bytes for op in collectives}
         self.keys = {op: _key(op, flow) for op in collectives}
@@ -103,18 +106,26 @@ def plan_inner(traffic: BucketTraffic) -> list[Bucket]:
     """
     Start each collective between other ops once its operand is there, if there is work until its first use.
 
-    One joins another only if that leaves the other at least half of its time.
+    One joins another only if that leaves the other at least half of its time, and no part of a value another one, from
+    which it was cut to be sent by itself. What holds memory meanwhile starts no earlier than it has to; numbers start
+    at once, so that no rank waits for another that is late.
     """
     flow = traffic.flow
 
     def joins(group: Sequence[CollectiveOp], op: CollectiveOp) -> bool:
+        if not parts_of_one(op).isdisjoint(group):
+            return False
         first, used = flow.ready(group[0]), min(map(flow.first_use, group))
         return traffic.fits(group, op) and flow.ready(op) <= (first + used) / 2
 
     ops = [op for op in flow.of(CollectiveRole.INNER) if flow.has_work(flow.ready(op), flow.first_use(op))]
     ops.sort(key=lambda op: flow.ready(op))
-    groups = traffic.grouped(ops, joins)
-    return [Bucket(tuple(group), max(flow.ready(group[-1]), traffic.latest_start(group))) for group in groups]
+
+    def start(group: Sequence[CollectiveOp]) -> int:
+        ready = flow.ready(group[-1])
+        return ready if all(map(is_number, group)) else max(ready, traffic.latest_start(group))
+
+    return [Bucket(tuple(group), start(group)) for group in traffic.grouped(ops, joins)]
 
 
 def plan_arguments(traffic: BucketTraffic, prefetch: int) -> list[Bucket]:

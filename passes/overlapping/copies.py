@@ -1,4 +1,4 @@
-"""Gathers of what is there already: where backward begins, the last parameters of forward are still in use."""
+"""Omitting gathers of values that are still there: where backward begins, the last parameters of forward are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the collectives of a step serve, and between which ops each may run: the facts that `overlap` plans with."""
+"""The purpose of each collective of a step, and the ops between which it may run: the input of `overlap`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .early import early_scalars_first, operands_first, sources
 
 class CollectiveRole(Enum):
     """
-    Whom a collective serves.
+    What a collective is for.
 
     ARGUMENTS  ops that read arguments of the step: gathers of parameters
     RESULTS    updates and results of the step alone, casts and norms of gradients before them too: reductions of

@@ -1,4 +1,4 @@
-"""Where memory is short, less is under way: reductions are waited for earlier, and gathers start later."""
+"""Shortening collectives where memory is short: reductions are waited for earlier, and gathers start later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keep_within(view: StepView, cluster: Cluster, limits: Sequence[float]) -> bo
 
 
 def _surely_fits(view: StepView, cluster: Cluster, limit: float) -> bool:
-    """Whether all values together, with what collectives hold beside them, are within the limit: quicker to tell."""
+    """Whether all values together, with what collectives hold beside them, are within the limit: a quicker test."""
     mesh, block = cluster.mesh, view.func.body.block
     if view.stage is not None or any(isinstance(op, FragmentOp) for op in block.ops):
         return False

@@ -15,6 +15,7 @@ from ...ir.cluster import Cluster
 from ...ir.collective_cost import bucket_bytes
 from ...ir.collectives import CollectiveKind
 from ..analysis.durations import ComputeSeconds
+from ..analysis.fusion import ALONE, Parts
 
 _USUAL_BYTES = 25 * 2**20
 MARGIN = 3
@@ -31,11 +32,18 @@ class ComputeTimes:
         ops: what the compute stream does, in order; ops without a signature on its mesh count as nothing.
         cluster: on what.
         bucket_bytes: the size of buckets, where it is given.
+        parts: of ops that are no kernels by themselves, what they do of those that they are in.
     """
 
-    def __init__(self, ops: Sequence[Operation], cluster: Cluster | None, bucket_bytes: float | None) -> None:
+    def __init__(
+        self,
+        ops: Sequence[Operation],
+        cluster: Cluster | None,
+        bucket_bytes: float | None,
+        parts: Parts = ALONE,
+    ) -> None:
         self.cluster, self._bucket_bytes = cluster, bucket_bytes
-        seconds = ComputeSeconds(cluster) if cluster is not None else None
+        seconds = ComputeSeconds(cluster, parts) if cluster is not None else None
         self._seconds = {op: _seconds(op, seconds) for op in ops}
         self._begins = list(accumulate(self._seconds.values(), initial=0.0))
 

@@ -20,15 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ...dialects.compute import ComputeOp
 from ...dialects.train import AssignOp, may_join
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import op_seconds
+from ...ir.op_cost import KernelPart, op_seconds
 from ...ir.signatures import signatures
 from ..analysis.compute import has_tables, op_work, seconds_by_signature
+from ..analysis.fusion import least_parts
 from ..search.constraints import Constraints, constraints_of
 from ..search.eliminate import LimitReached, Limits, solve
 from ..search.problem import Costs, Edge, Problem
@@ -158,8 +158,11 @@ def compute_bound(bench: Workbench) -> float:
     around = bench.cluster.interference
     found: list[float] = []
     for module in (bench.module, bench.fused) if bench.has_batch_norm else (bench.module,):
-        ops = [op for func in step_functions(module) for op in StepView(func, bench.own_mesh).ops]
-        alone = [[_without_launch(op, kind) for kind in kinds] for op in ops]
+        alone: list[list[float]] = []
+        for func in step_functions(module):
+            parts = least_parts(func)
+            ops = StepView(func, bench.own_mesh).ops
+            alone += [[_without_launch(op, kind, parts.get(op)) for kind in kinds] for op in ops]
         totals = [sum(row[k] for row in alone) or 1.0 for k in range(len(kinds))]
         speed = sum(count / total for count, total in zip(counts, totals, strict=True))
         weights = [1.0 / total / speed for total in totals]
@@ -167,11 +170,11 @@ def compute_bound(bench: Workbench) -> float:
     return min(1.0, around.compute) * min(found) + min(kind.overhead for kind in kinds)
 
 
-def _without_launch(op: ComputeOp, device: Device) -> float:
-    """The least seconds of all of an op on a device, in whatever parts."""
+def _without_launch(op: ComputeOp, device: Device, part: KernelPart | None) -> float:
+    """The least seconds of all of an op on a device, in whatever parts of the batch."""
     if isinstance(op, AssignOp):
         return 0.0
-    return op_seconds(device, op_work(op, whole_signature(op), Mesh(()), keyed=False), joins=True)
+    return op_seconds(device, op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part), joins=True)
 
 
 class _Bounding:
@@ -292,11 +295,12 @@ def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
     """By op, the seconds with the signature that takes least."""
     known: dict[object, float] = {}
     found: dict[ComputeOp, float] = {}
+    parts = least_parts(view.func)
     for op in view.ops:
-        key = (op.use_key(), id(op.rule()), may_join(op))
+        key = (op.use_key(), id(op.rule()), may_join(op), parts.get(op))
         if key not in known:
             every = tuple(signatures(op.rule(), view.mesh, None))
-            known[key] = min(seconds_by_signature(op, every, cluster, joining=True))
+            known[key] = min(seconds_by_signature(op, every, cluster, joining=True, part=parts.get(op)))
         found[op] = known[key]
     return found
 
@@ -316,7 +320,7 @@ def _next_mix(
     total = model_builder.LinearExpr.sum  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     model = model_builder.Model()
     scale = 1.0 / max(max(seconds.values(), default=1.0) or 1.0 for seconds in met)
-    weights: dict[Term, Any] = {}
+    weights: dict[Term, model_builder.Variable] = {}
     for term in terms:
         near = best.get(term, 0.0)
         weights[term] = model.new_num_var(max(near - reach, least_weight(term)), min(near + reach, 1.0), None)

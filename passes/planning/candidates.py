@@ -20,12 +20,13 @@ class Layout:
 
     Args:
         mesh: of all devices.
-        mode: the batch whole; in parts one after the other; in two parts that take turns; or through stages.
+        mode: the batch whole; in parts one after the other; in parts that take turns; or through stages.
         parts: into how many the batch is cut.
         stages: of a pipeline.
         schedule: of a pipeline; None while it does not matter yet.
         fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
+        chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
     """
 
     mesh: Mesh
@@ -35,6 +36,7 @@ class Layout:
     schedule: ScheduleName | None = None
     fused: bool = False
     keep: float = 1.0
+    chunked: bool = False
 
     @property
     def name(self) -> str:
@@ -42,21 +44,24 @@ class Layout:
         sizes = "x".join(str(axis.size) for axis in self.mesh.spatial) or "1"
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
+        also += ", products in parts" if self.chunked else ""
         match self.mode:
             case "whole":
                 return sizes + also
             case "accumulate":
                 return f"{sizes} in {self.parts} parts{also}"
             case "duplex":
-                return f"{sizes} duplex{also}"
+                parts = f" in {self.parts} parts" if self.parts > 2 else ""
+                return f"{sizes} duplex{parts}{also}"
             case "pipeline":
                 order = f", {self.schedule}" if self.schedule is not None else ""
                 return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{also}"
 
     @property
     def without_time(self) -> Layout:
-        """What it shares with the layouts that differ in micro-batches and their schedule alone."""
-        return replace(self, mode="pipeline" if self.stages > 1 else "whole", parts=1, schedule=None)
+        """What it shares with the layouts that differ in micro-batches, their schedule and what comes after it."""
+        mode: Mode = "pipeline" if self.stages > 1 else "whole"
+        return replace(self, mode=mode, parts=1, schedule=None, chunked=False)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ..step.layers import find_layers
 from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, presets, searched
-from .layouts import Fixed, accumulations, meshes, pipelines
+from .chunked_plan import chunked
+from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
 from .notes import Allowance, Note
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
@@ -147,7 +148,16 @@ class Explorer:
             self._finish_estimated(1)
         if self.best is None or self.best_attempt is None:
             return None
-        return self.trials.program(self.best_attempt, self.best)
+        return self._refinished(self.trials.program(self.best_attempt, self.best), self.best_attempt)
+
+    def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
+        """The best plan, or the same with products in parts where that makes its step shorter."""
+        found = chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)
+        if found is None:
+            return best
+        why = "" if found.fits else "does not fit"
+        self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
+        return found if found.fits and found.seconds < best.seconds else best
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """
@@ -249,9 +259,17 @@ class Explorer:
         else:
             self._refuse((Layout(own, "pipeline", 2, 2), Layout(own, "accumulate", 2)), refusal)
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from self._promising([Layout(own, "duplex", 2)], REFINED)
+            yield from self._promising(duplexes(own, rows, self.fixed), REFINED)
+            yield from self._duplexed(own)
         else:
             self._refuse((Layout(own, "duplex", 2),), refusal)
+
+    def _duplexed(self, own: Mesh) -> Iterator[Candidate]:
+        """What did best with the batch whole, in two parts that take turns; presets, where that is asked for."""
+        whole = [each for each in self._leaders(REFINED) if each.layout.mode == "whole"]
+        by_hand = [Candidate(Layout(own), choice) for choice in presets(own)] if self.fixed.duplex else []
+        for each in (*whole, *by_hand):
+            yield replace(each, layout=replace(each.layout, mode="duplex", parts=2))
 
     def _refuse(self, layouts: Iterable[Layout], why: str) -> None:
         """Say of what stands for all layouts of a kind why none of them can be."""

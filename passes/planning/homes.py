@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -46,7 +45,6 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
-from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
 from ..stages.fragments import has_chunks
@@ -54,7 +52,9 @@ from ..stages.schedules import ScheduleName
 from ..step.factors import Factors
 from ..step.layers import Layers, find_layers
 from ..step.step_view import Input, StepView, mesh_of_module, step_functions, step_views
-from .workbench import AXIS, BATCH_NORMS, decompositions
+from .finishes import AXIS
+from .records import CandidateRecord
+from .workbench import BATCH_NORMS, decompositions
 
 _KEPT = (train.PARAM, train.STATE, train.BUFFER)
 _ROUNDS = 8
@@ -175,10 +175,8 @@ class Homes:
             made.append(AccumulatePass())
         made += (OverlapPass(), JoinUpdatesPass())
         if cut and self.stages:
-            made += (SplitBackwardPass(), PlanTransfersPass(), SchedulePipelinePass(self.schedule, AXIS))
-        elif self.stages:
-            made.append(PlanTransfersPass())
-        return made
+            made.append(SchedulePipelinePass(self.schedule, AXIS))
+        return [*made, PlanTransfersPass()] if self.stages else made
 
     def _place(self, module: ModuleOp) -> None:
         """Put a function on the meshes and in the stages of the plan, and find a strategy with its homes."""
@@ -276,21 +274,23 @@ def _parts(wanted: int, rows: int) -> list[int]:
 
 def _kept_part(func: FuncOp) -> float:
     """What part of activations the candidate keeps that a search has chosen; all where there was no search."""
-    return _chosen(func).get("keep", 1.0)
+    chosen = _chosen(func)
+    return chosen.get("keep", 1.0) if chosen is not None else 1.0
 
 
 def _schedule(func: FuncOp) -> ScheduleName:
     """That which a search has chosen; else one for any number of parts."""
-    if (chosen := _chosen(func).get("schedule")) is not None:
-        return chosen
+    chosen = _chosen(func)
+    if chosen is not None and (given := chosen.get("schedule")) is not None:
+        return given
     if has_chunks(func):
         return "auto"
     return "1f1b" if SCHEDULE in func.attributes else "gpipe"
 
 
-def _chosen(func: FuncOp) -> Mapping[str, Any]:
+def _chosen(func: FuncOp) -> CandidateRecord | None:
     chosen = func.attributes.get(CHOSEN)
-    return python_value(chosen) if chosen is not None else {}
+    return python_value(chosen) if chosen is not None else None
 
 
 def _pieces(splits: Splits, dim: int, home: Sharding, mesh: Mesh) -> int:

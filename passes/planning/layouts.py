@@ -15,6 +15,9 @@ MOST_PARTS = 64
 
 MOST_STAGES = 64
 
+DUPLEX_PARTS = (2, 3, 4)
+"""Into how many parts that take turns a batch is cut. More are not tried: kernels and messages become too small."""
+
 _FEW = 8
 """Up to how many devices stages need not have as many each: of more there are too many ways."""
 
@@ -30,7 +33,7 @@ class Fixed:
         mesh: the sizes of the axes.
         stages: how many, 1 for no pipeline.
         micro_batches: into how many parts the batch is cut, by a pipeline or by accumulation; 1 for none.
-        duplex: whether two parts take turns.
+        duplex: whether parts of the batch take turns.
         keep: what part of activations is kept; 1 for all.
     """
 
@@ -121,6 +124,13 @@ def pipelines(mesh: Mesh, rows: int, layers: int, fixed: Fixed = Fixed()) -> Ite
         most = 8 * stages if fixed.micro_batches is None else rows
         least = stages if fixed.micro_batches is None else 2
         yield from (Layout(mesh, "pipeline", n, stages) for n in _parts(rows, fixed) if least <= n <= most)
+
+
+def duplexes(mesh: Mesh, rows: int, fixed: Fixed = Fixed()) -> Iterator[Layout]:
+    """The batch in parts that take turns, of as many rows each where that can be."""
+    even = [parts for parts in DUPLEX_PARTS if rows % parts == 0]
+    found = (Layout(mesh, "duplex", parts) for parts in even or DUPLEX_PARTS[:1] if parts <= rows)
+    yield from (layout for layout in found if fixed.allows(layout))
 
 
 def _parts(rows: int, fixed: Fixed) -> list[int]:

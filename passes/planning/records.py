@@ -4,16 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import NotRequired, TypeAlias, TypedDict
 
 from ...ir.mesh import Axis, Mesh
 from ...ir.pins import Pin
 from ...ir.sharding import parse_sharding
 from ..search.objective import Weights
-from .candidates import Candidate, Choice, Family, Layout
+from ..stages.schedules import Policy
+from .candidates import Candidate, Choice, Family, Layout, Mode
 
-Record = dict[str, Any]
-"""Text, numbers, lists and further records, by name."""
+
+class ShardingPinRecord(TypedDict):
+    """A pin of the values that match a glob."""
+
+    value: str
+    sharding: str
+
+
+class PresetPinRecord(TypedDict):
+    """A preset that is pinned."""
+
+    preset: str
+    axes: NotRequired[list[str]]
+
+
+PinRecord: TypeAlias = ShardingPinRecord | PresetPinRecord
+
+
+class WeightsRecord(TypedDict):
+    """What the objective counted seconds by."""
+
+    contractions: float
+    others: float
+    parameters: float
+    activations: float
+    bucketed: bool
+
+
+class ChoiceRecord(TypedDict):
+    """How a strategy was found."""
+
+    name: str
+    pins: list[PinRecord]
+    weights: WeightsRecord
+    balanced: bool
+    fits: bool
+
+
+class CandidateRecord(TypedDict):
+    """A candidate, with all that is needed to make it again."""
+
+    mesh: dict[str, int]
+    mode: Mode
+    parts: int
+    stages: int
+    fused: bool
+    choice: ChoiceRecord
+    pins: list[PinRecord]
+    own_mesh: dict[str, int]
+    schedule: NotRequired[Policy]
+    keep: NotRequired[float]
+    chunked: NotRequired[bool]
+
+
+class FamilyRecord(TypedDict):
+    """A family of plans."""
+
+    mode: Mode
+    strategy: str
+    mesh: dict[str, int]
+    balanced: bool
 
 
 @dataclass(frozen=True)
@@ -30,10 +90,10 @@ class Chosen:
     pins: tuple[Pin, ...]
     own_mesh: Mesh
 
-    def record(self) -> Record:
+    def record(self) -> CandidateRecord:
         """The record of it."""
         layout, choice = self.candidate.layout, self.candidate.choice
-        found: Record = {
+        found: CandidateRecord = {
             "mesh": _sizes(layout.mesh),
             "mode": layout.mode,
             "parts": layout.parts,
@@ -42,18 +102,23 @@ class Chosen:
             "choice": {
                 "name": choice.name,
                 "pins": [_pin_record(pin) for pin in choice.pins],
-                "weights": asdict(choice.weights),
+                "weights": WeightsRecord(**asdict(choice.weights)),
                 "balanced": choice.balanced,
                 "fits": choice.fits,
             },
             "pins": [_pin_record(pin) for pin in self.pins],
             "own_mesh": _sizes(self.own_mesh),
         }
-        found |= {"schedule": layout.schedule} if layout.schedule is not None else {}
-        return found | ({"keep": layout.keep} if layout.keep < 1 else {})
+        if layout.schedule is not None:
+            found["schedule"] = layout.schedule
+        if layout.keep < 1:
+            found["keep"] = layout.keep
+        if layout.chunked:
+            found["chunked"] = True
+        return found
 
     @staticmethod
-    def read(record: Mapping[str, Any], mesh_name: str = "mesh") -> Chosen:
+    def read(record: CandidateRecord, mesh_name: str = "mesh") -> Chosen:
         """What `record` wrote; KeyError, TypeError or ValueError where it is something else."""
         choice = record["choice"]
         layout = Layout(
@@ -64,6 +129,7 @@ class Chosen:
             record.get("schedule"),
             record["fused"],
             record.get("keep", 1.0),
+            record.get("chunked", False),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])
@@ -71,12 +137,17 @@ class Chosen:
         return Chosen(Candidate(layout, made), given, _mesh(record["own_mesh"], mesh_name))
 
 
-def family_record(family: Family) -> Record:
+def family_record(family: Family) -> FamilyRecord:
     """The record of a family."""
-    return {**asdict(family), "mesh": dict(family.mesh)}
+    return {
+        "mode": family.mode,
+        "strategy": family.strategy,
+        "mesh": dict(family.mesh),
+        "balanced": family.balanced,
+    }
 
 
-def read_family(record: Mapping[str, Any]) -> Family:
+def read_family(record: FamilyRecord) -> Family:
     """What `family_record` wrote."""
     return Family(record["mode"], record["strategy"], tuple(record["mesh"].items()), record["balanced"])
 
@@ -89,14 +160,15 @@ def _mesh(sizes: Mapping[str, int], name: str) -> Mesh:
     return Mesh(tuple(Axis(axis, size) for axis, size in sizes.items()), name)
 
 
-def _pin_record(pin: Pin) -> Record:
+def _pin_record(pin: Pin) -> PinRecord:
     if pin.sharding is not None:
         return {"value": pin.value, "sharding": str(pin.sharding)}
-    axes = {"axes": list(pin.axes)} if pin.axes is not None else {}
-    return {"preset": pin.preset, **axes}
+    if pin.axes is not None:
+        return {"preset": pin.preset, "axes": list(pin.axes)}
+    return {"preset": pin.preset}
 
 
-def _read_pin(record: Mapping[str, Any]) -> Pin:
+def _read_pin(record: PinRecord) -> Pin:
     if "sharding" in record:
         return Pin(record["value"], parse_sharding(record["sharding"]))
     axes = record.get("axes")

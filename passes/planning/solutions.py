@@ -113,12 +113,15 @@ class Solved:
             slowest: what the device takes that is slowest at all ops together, as a part of what the slowest at each of
                 them does, which the sums count.
         """
-        stages = [
-            max(slowest * each.compute + _BLOCKING_AT_BEST * each.blocking, _IN_A_ROW * each.beside)
-            for each in self.sums
-        ]
+        stages = [self._optimistic(each, slowest) for each in self.sums]
         rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
         return max(stages) + BUBBLE_AT_BEST * rest
+
+    def _optimistic(self, sums: StrategySums, slowest: float) -> float:
+        """The same of one stage. Where parts take turns, one computes while another is blocked."""
+        compute, blocked = slowest * sums.compute, _BLOCKING_AT_BEST * sums.blocking
+        working = max(compute, blocked) if self.candidate.layout.mode == "duplex" else compute + blocked
+        return max(working, _IN_A_ROW * sums.beside)
 
 
 @dataclass(frozen=True)

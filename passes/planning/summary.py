@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import NotRequired, TypedDict
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from ...dialects.compute import plain_attribute, python_value
+from ...dialects.kinds import entries_of
 from ...dialects.step import PLAN
 from .candidates import Family
 from .notes import Note
-from .records import family_record, read_family
+from .records import FamilyRecord, family_record, read_family
+
+
+class TriedRecord(TypedDict):
+    """What `plan.json` holds of a candidate."""
+
+    name: str
+    why: str
+    step: NotRequired[float]
+    exposed: NotRequired[float]
+    peak_bytes: NotRequired[int]
+    memory_bytes: NotRequired[float]
+    family: NotRequired[FamilyRecord]
 
 
 @dataclass(frozen=True)
@@ -46,17 +59,19 @@ class Tried:
             return None
         return self.peak_bytes <= self.memory_bytes
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> TriedRecord:
         """What is known of it, for JSON."""
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        return {**found, "family": family_record(self.family)} if self.family is not None else found
+        found = TriedRecord(**{name: value for name, value in asdict(self).items() if value is not None})
+        if self.family is not None:
+            found["family"] = family_record(self.family)
+        return found
 
     @staticmethod
-    def from_dict(entry: Mapping[str, Any]) -> Tried:
+    def from_dict(entry: TriedRecord) -> Tried:
         """What `as_dict` wrote."""
-        given = entry.get("family")
-        family = read_family(given) if given is not None else None
-        return Tried(**{name: value for name, value in entry.items() if name != "family"}, family=family)
+        family = read_family(entry["family"]) if "family" in entry else None
+        sizes = entry.get("peak_bytes"), entry.get("memory_bytes")
+        return Tried(entry["name"], entry["why"], entry.get("step"), entry.get("exposed"), *sizes, family)
 
 
 @dataclass(frozen=True)
@@ -107,8 +122,7 @@ def read_plan(func: FuncOp) -> PlanSummary | None:
     given = func.attributes.get(PLAN)
     if not isinstance(given, DictionaryAttr):
         return None
-    listed = given.data.get("candidates")
-    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+    entries = entries_of(given.data.get("candidates")) or ()
     tried = tuple(_tried(each.data) for each in entries if isinstance(each, DictionaryAttr))
     step, bound = _number(given.data.get("step")), _number(given.data.get("bound"))
     return PlanSummary(_text(given.data.get("chosen")), step or 0.0, bound, _text(given.data.get("bound_of")), tried)

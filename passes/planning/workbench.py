@@ -23,20 +23,14 @@ from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ...ir.signatures import Choice
 from ...ir.submesh import on_mesh
-from ..accumulate import AccumulatePass
 from ..add_cluster import add_cluster
-from ..agree_on_choices import AgreeOnChoicesPass
 from ..analysis.compute import op_work
+from ..analysis.fusion import least_parts
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
-from ..duplex import DuplexPass
-from ..insert_resharding import InsertReshardingPass
-from ..join_updates import JoinUpdatesPass
-from ..overlap import OverlapPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
-from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints, constraints_of, is_pinned, pin_entries
@@ -52,24 +46,19 @@ from ..search.strategy import build_problem
 from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
-from ..select_collectives import SelectCollectivesPass
 from ..shares.respread import respread
-from ..split_backward import SplitBackwardPass
-from ..split_batch import SplitBatchPass
 from ..stages.schedules import ScheduleName
 from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
 from ..step.step_view import StepView, mesh_of_module, step_functions, step_views
 from .candidates import Candidate, Layout
+from .finishes import AXIS, passes_beside, passes_to_collectives
 from .fold import Folder, Folding
 from .fold import folding as folding_of
 from .solutions import BUBBLE_AT_BEST, Finished, LaidOut, PackedSolved, Solved
 
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward")
-
-AXIS = "micro"
-"""The temporal axis along which a batch is cut."""
 
 LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(12, 6, 6, 6), branches=1)
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
@@ -172,14 +161,15 @@ class Workbench:
         choices: Mapping[ComputeOp, Choice] = dict[ComputeOp, Choice]() if isinstance(cut, str) else cut
         total, known = 0.0, dict[object, float]()
         for view in self.views:
+            parts = least_parts(view.func)
             for op in view.ops:
                 turns = layout.parts if choices.get(op) is not None else 1
                 if isinstance(op, train.AssignOp):
                     continue
                 joins = train.may_join(op)
-                key = (op.use_key(), turns, joins)
+                key = (op.use_key(), turns, joins, parts.get(op))
                 if key not in known:
-                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+                    work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
                     part = shares if turns > 1 else shares / layout.parts
                     part_work = replace(work, flops=work.flops / part, bytes=work.bytes / part)
                     seconds = {each: max(op_seconds(each, part_work, joins=joins), 1e-12) for each in kinds}
@@ -198,9 +188,10 @@ class Workbench:
         """What the slowest kind of device takes for all ops, as a part of what the slowest at each op would."""
         kinds = self.cluster.kinds_used
         totals, worst, known = [0.0] * len(kinds), 0.0, dict[object, list[float]]()
+        parts = {op: part for view in self.views for op, part in least_parts(view.func).items()}
         for op in (op for view in self.views for op in view.ops):
-            if (key := op.use_key()) not in known:
-                work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+            if (key := (op.use_key(), parts.get(op))) not in known:
+                work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=parts.get(op))
                 known[key] = [op_seconds(kind, work) for kind in kinds]
             totals = [total + seconds for total, seconds in zip(totals, known[key], strict=True)]
             worst += max(known[key])
@@ -353,10 +344,10 @@ class Workbench:
         found: list[Finished] = []
         layout = candidate.layout
         try:
-            for each in _shared_passes(layout):
+            for each in (*passes_to_collectives(layout), *passes_beside(layout)):
                 each.apply(self.ctx, module)
             for variant, made in self._variants(layout, module):
-                found.append(self._judged(candidate, variant, made))
+                found.append(self.judged(candidate, variant, made))
                 if found[-1].seconds > SCHEDULES_DIFFER * worth:
                     break
             return found
@@ -372,7 +363,8 @@ class Workbench:
             SchedulePipelinePass(schedule).apply(self.ctx, made)
             yield replace(layout, schedule=schedule), made
 
-    def _judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
+    def judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
+        """What a program comes to, in which a candidate has this layout."""
         simulations = simulate_module(module)
         busiest = [
             max((simulation.compute_seconds(each.number), each.number) for each in simulation.classes)
@@ -485,17 +477,3 @@ def _solved(problem: StrategyProblem, allowance: float) -> Solution:
 def decompositions() -> list[ModulePass]:
     """What writes batch-norms as sums over the batch, so that it can be split."""
     return [DecomposeBatchNormPass(), CanonicalizePass(), CommonSubexpressionElimination(), DeadCodeElimination()]
-
-
-def _shared_passes(layout: Layout) -> Iterator[ModulePass]:
-    """The passes that make a program of a strategy, up to the schedule of a pipeline, whose transfers are planned."""
-    if layout.parts > 1:
-        yield SplitBatchPass(layout.parts, AXIS, unrolled=layout.mode == "duplex")
-    yield from (InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass())
-    if layout.mode == "accumulate":
-        yield AccumulatePass()
-    elif layout.mode == "duplex":
-        yield DuplexPass()
-    yield from (OverlapPass(), JoinUpdatesPass())
-    if layout.mode == "pipeline":
-        yield from (SplitBackwardPass(), PlanTransfersPass())

@@ -23,6 +23,7 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from ...ir.op_cost import op_seconds
 from ..analysis.compute import op_work, spec_of
+from ..analysis.fusion import least_parts
 from ..stages.stage_costs import whole_signature
 from ..step.layers import find_layers
 from ..step.step_view import StepView
@@ -57,12 +58,13 @@ class Activations:
         self.last_use = self._last_uses()
         self.segment_of = self._segments()
         self._known: dict[object, float] = {}
+        self._parts = least_parts(view.func)
         self._place = self._places()
         self.values = [self._value(value) for value in self.made]
         self.ops = [self._op(op) for op in self.forward]
 
     def _is_forward(self, op: ComputeOp) -> bool:
-        # What is made of batch and constants alone is kept, by all layers that use it.
+        # Values that depend on batch and constants alone are kept, by all layers that use them.
         return op in self.layers.of and BACKWARD not in op.attributes and not train.is_update(op)
 
     def root(self, value: SSAValue) -> SSAValue:
@@ -141,8 +143,8 @@ class Activations:
     def _least_seconds(self, op: ComputeOp) -> float:
         if self.cluster is None:
             return 1.0
-        if (key := op.use_key()) not in self._known:
-            work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+        if (key := (op.use_key(), self._parts.get(op))) not in self._known:
+            work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=self._parts.get(op))
             part = self.cluster.mesh.device_count
             own = replace(work, flops=work.flops / part, bytes=work.bytes / part)
             self._known[key] = max(op_seconds(kind, own) for kind in self.cluster.kinds_used)

@@ -1,16 +1,17 @@
-"""What a search must obey on one step, and how the IR holds it (`spmd.pin`)."""
+"""The constraints of a search, and how the IR holds them (`spmd.pin`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from ...dialects.compute import ComputeOp, shape_of
+from ...dialects.kinds import entries_of
 from ...dialects.pins import PIN, PINS, OpPinAttr, PinEntryAttr, ValuePinAttr
 from ...dialects.pipe import TransferOp
 from ...dialects.step import argument_attribute, merge_argument_attributes
@@ -107,8 +108,7 @@ def _united(one: dict[_Key, ShardingLimit], other: dict[_Key, ShardingLimit]) ->
 
 def pin_entries(func: FuncOp) -> tuple[Pin, ...]:
     """The entries of pin files that were added to a function."""
-    listed = func.attributes.get(PINS)
-    entries = cast("ArrayAttr[Attribute]", listed).data if isinstance(listed, ArrayAttr) else ()
+    entries = entries_of(func.attributes.get(PINS)) or ()
     return tuple(entry.data for entry in entries if isinstance(entry, PinEntryAttr))
 
 

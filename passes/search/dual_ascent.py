@@ -1,5 +1,5 @@
 """
-A lower bound for a pairwise model, and what each state costs at least above it.
+A lower bound for a pairwise model, and the reduced cost of each state.
 
 Costs are moved between nodes and edges without changing any assignment's total: an edge (u, v) hands the
 vector `m_uv[y]` to node v and keeps `table[x, y] - m_uv[y] - m_vu[x]`. The sum of all minima then bounds the

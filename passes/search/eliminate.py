@@ -140,7 +140,7 @@ class _Search:
         return known + self.slack(known) - self.limits.allowance
 
     def run(self) -> _Outcome:
-        """Solve the whole problem."""
+        """Solve the problem."""
         return self.minimise(self.graph, np.inf, "reduced")
 
     def minimise(self, graph: Graph, cutoff: float, step: str, start: DualAscent | None = None) -> _Outcome:

@@ -124,7 +124,7 @@ def owns_memory(op: ComputeOp) -> bool:
 @dataclass(frozen=True)
 class Strategy:
     """
-    What a search has decided.
+    The decisions of a search.
 
     Args:
         homes: of arguments and of what comes from other stages.

@@ -11,7 +11,7 @@ from .reduction import Graph
 
 
 class Meter:
-    """What a search has seen: nodes and states entering each step, and the seconds the steps took."""
+    """Statistics of a search: nodes and states entering each step, and the seconds the steps took."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What a strategy is charged for: which seconds count, how much, and how often."""
+"""The objective of a search: which seconds count, and with which weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..step.batch_parts import BatchParts
 @dataclass(frozen=True)
 class Price:
     """
-    What counts of the seconds in which a value changes its sharding.
+    The weights of the seconds in which a value changes its sharding.
 
     Args:
         weight: by which they are multiplied.

@@ -11,23 +11,23 @@ preset = "dp"                     # or "zero1", "zero2", "zero3", "tp"
 axes = ["gpu"]                    # the axes that it is for; all by default
 ```
 
-`dp` splits the batch, runs every op on its part of the batch and keeps parameters whole; `zero1` does the same with
-the states of the optimizer split, each device updating its part of every parameter (a gradient is reduced straight to
-the parts that are updated, so `zero2`, which splits gradients too, is the same program); `zero3` splits parameters as
-well and gathers them anew for every use; `tp` keeps the batch whole and every matrix of a matrix product split where it
-is used (Megatron's layouts are the cheapest completions of that).
+`dp` splits the batch, runs every op on its part of the batch and keeps parameters replicated; `zero1` does the same
+with the states of the optimizer split, each device updating its part of every parameter (a gradient is reduced straight
+to the parts that are updated, so `zero2`, which splits gradients too, is the same program); `zero3` splits parameters
+as well and gathers them anew for every use; `tp` leaves the batch unsplit and splits every matrix of a matrix product
+where it is used (Megatron's layouts are the cheapest completions of that).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeGuard
 
 from ...ir.cluster_fields import shown
 from ...ir.pins import PRESETS, Pin
+from ...ir.plain import Plain, PlainTable, are_tables, are_texts
 from ...ir.sharding import parse_sharding
 from ...ir.text_file import read_text
 from ...ir.toml_text import read_toml
@@ -80,14 +80,13 @@ def parse_pins(text: str, source: str = "pins") -> tuple[Pin, ...]:
     except ValueError as error:
         raise PinError(f"{source}: {error}") from error
     entries = table.get("pin")
-    if not isinstance(entries, list) or set(table) != {"pin"} or not _are_tables(cast("list[object]", entries)):
+    if not isinstance(entries, list) or set(table) != {"pin"} or not entries or not are_tables(entries):
         raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
-    pins = cast("list[Mapping[str, Any]]", entries)
     # The IR has the name of the file alone, so that it is the same on every machine.
-    name, lines = Path(source).name, _lines(text, len(pins))
+    name, lines = Path(source).name, _lines(text, len(entries))
     return tuple(
         replace(_pin(entry, f"{source}{line}: pin {number}"), place=f"{name}{line}")
-        for number, (entry, line) in enumerate(zip(pins, lines, strict=True), 1)
+        for number, (entry, line) in enumerate(zip(entries, lines, strict=True), 1)
     )
 
 
@@ -97,34 +96,27 @@ def _lines(text: str, count: int) -> list[str]:
     return found if len(found) == count else [""] * count
 
 
-def _are_tables(entries: list[object]) -> bool:
-    return bool(entries) and all(isinstance(entry, dict) for entry in entries)
-
-
-def _pin(entry: Mapping[str, Any], place: str) -> Pin:
-    fields = set(entry)
+def _pin(entry: PlainTable, place: str) -> Pin:
+    fields, given = set(entry), {name: text for name, text in entry.items() if isinstance(text, str)}
     for name in fields - {"axes"}:
-        if not isinstance(entry[name], str):
+        if name not in given:
             raise PinError(f"{place}: {shown(name)} is {shown(entry[name])}, expected text")
-        if len(entry[name]) > _MOST_CHARACTERS:
+        if len(given[name]) > _MOST_CHARACTERS:
             raise PinError(f"{place}: {shown(name)} is longer than {_MOST_CHARACTERS} characters")
     if fields == {"value", "sharding"}:
         try:
-            return Pin(value=entry["value"], sharding=parse_sharding(entry["sharding"]))
+            return Pin(value=given["value"], sharding=parse_sharding(given["sharding"]))
         except ValueError as error:
             raise PinError(f"{place}: sharding: {error}") from error
     if "preset" in fields and fields <= {"preset", "axes"}:
-        if entry["preset"] not in PRESETS:
-            raise PinError(f"{place}: preset {shown(entry['preset'])} is not one of {', '.join(PRESETS)}")
+        if given["preset"] not in PRESETS:
+            raise PinError(f"{place}: preset {shown(given['preset'])} is not one of {', '.join(PRESETS)}")
         axes = entry.get("axes")
         if axes is not None and not _are_axes(axes):
             raise PinError(f'{place}: axes is {shown(axes)}, expected names of axes, each once, as ["gpu"]')
-        return Pin(preset=entry["preset"], axes=tuple(axes) if axes is not None else None)
+        return Pin(preset=given["preset"], axes=tuple(axes) if axes is not None else None)
     raise PinError(f"{place}: has {shown(sorted(fields))}; expected value and sharding, or preset and axes")
 
 
-def _are_axes(axes: object) -> bool:
-    if not isinstance(axes, list):
-        return False
-    names = cast("list[object]", axes)
-    return all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+def _are_axes(axes: Plain) -> TypeGuard[list[str]]:
+    return isinstance(axes, list) and are_texts(axes) and len(set(axes)) == len(axes)

@@ -160,7 +160,7 @@ class _Preset:
 
     def data_parallel(self, split: frozenset[str]) -> None:
         """
-        Ops follow the batch; parameters and states are whole, or, of the roles in `split`, split at home.
+        Ops follow the batch; parameters and states are replicated, or, of the roles in `split`, split at home.
 
         Where all ops use a split parameter in a narrower dtype, in mixed precision, it is gathered in that. Gradients
         are reduced after they are cast to a wider one, unless the step says otherwise.
@@ -207,7 +207,7 @@ class _Preset:
             self._op(op, SignatureLimit(axes=self._placements(op, placements)))
 
     def tensor_parallel(self) -> None:
-        """The batch stays whole, in every op; matrices that matrix products use are split, at home and in use."""
+        """The batch is not split, in any op; matrices that matrix products use are split, at home and in use."""
         for op, splits in self._batch_splits().items():
             if self.view.has(op) and set(splits) != {ANY}:
                 self._op(op, SignatureLimit(never=self._placements(op, splits)))
@@ -284,7 +284,7 @@ def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def _splits(value: SSAValue, parts: int) -> frozenset[Placement]:
-    """Along which dims a value has an element for each part; whole, where it has none."""
+    """The dims along which a value has an element for each part; replicated, where there is none."""
     dims = (i for i, size in enumerate(shape_of(value)) if size >= parts)
     return frozenset[Placement](("S", i) for i in dims) or frozenset({"R"})
 

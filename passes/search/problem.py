@@ -5,7 +5,7 @@ The optimisation problem behind a strategy: a discrete pairwise graphical model.
 
 A node is a decision (an op's signature, a value's working placement), a state one of its alternatives, an
 edge the price two decisions pay together (a resharding). `inf` forbids a state or a pair. Everything that can
-be said of a strategy pair by pair has this form; `eliminate.py` solves it exactly.
+be expressed by pairs of decisions has this form; `eliminate.py` solves it exactly.
 
 Equal decisions of equal layers share their arrays: two edges whose `table` is *the same object* are known to
 be equal without looking, and what is computed from one is looked up for the other. Arrays of a problem are

@@ -3,7 +3,7 @@ Propagation of the batch split through a step, op by op: what data parallelism m
 
 On the given axes every batch input is split along its first dim. Each op then makes the choice that asks for
 the least communication from what its operands have: it follows a split it can keep, passes partial sums
-through where it is linear, and otherwise runs whole.
+through where it is linear, and otherwise runs replicated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def propagate_batch(
     """
     The placements, on `axes` taken as one, of every op that is not an update.
 
-    What another stage gives comes as it would be there, were the stage on this mesh; partial values come whole. A
+    What another stage gives comes as it would be there, were the stage on this mesh; partial values come reduced. A
     partial value that was reduced for one op is reduced for those after it.
 
     Args:
@@ -122,5 +122,5 @@ def _cost(
 
 
 def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:
-    """How many operands must be sent for: a whole operand becomes anything by itself, nothing else does."""
+    """How many operands need communication: a replicated operand takes any sharding without, no other does."""
     return sum(1 for a, b in zip(have, option, strict=False) if a not in ("R", b))

@@ -1,4 +1,4 @@
-"""What equal decisions of one step, and of several problems of it, have in common: found once."""
+"""Tables that equal decisions of a step, and of several problems of it, share."""
 
 from __future__ import annotations
 

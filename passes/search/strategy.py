@@ -34,6 +34,7 @@ from ...ir.sharding import Sharding
 from ...ir.signatures import Signature, local_sizes, signatures
 from ..analysis.comparisons import find_comparisons
 from ..analysis.compute import ONCE, Turns, local_bytes, seconds_by_signature
+from ..analysis.fusion import least_parts
 from ..analysis.reductions import reductions_of
 from ..analysis.resharding import all_shardings
 from ..analysis.step_prices import Pricing
@@ -87,6 +88,7 @@ class _Builder:
         self.comparisons = find_comparisons(view)
         self.factors = factors if factors is not None else Factors(view, ratios_of(view.func, view.mesh))
         self.tables, self.loop = tables if tables is not None else Tables(cluster), loop
+        self.parts = least_parts(view.func)
         self.unary: list[Costs] = []
         self.edges: list[Edge] = []
         self.traffic: list[EdgeTraffic] = []
@@ -140,7 +142,7 @@ class _Builder:
         states = tables.signatures[key]
         held = self._held_results(op)
         weight = self.weights.of_op(op)
-        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight, turns)
+        cost_key = (id(states), op.name, dtype_of((op.args or op.outs)[0]), held, weight, turns, self.parts.get(op))
         if cost_key not in tables.unary:
             costs = weight * self._seconds(op, states, turns)
             for index, price in held:
@@ -172,7 +174,8 @@ class _Builder:
 
     def _seconds(self, op: ComputeOp, states: tuple[Signature, ...], turns: Turns) -> Costs:
         """The seconds of an op with each of its signatures."""
-        kind = (op.name, dtype_of((op.args or op.outs)[0]), turns, may_join(op))
+        part = self.parts.get(op)
+        kind = (op.name, dtype_of((op.args or op.outs)[0]), turns, may_join(op), part)
         key = ("seconds", id(states), *kind)
         if key not in self.tables.unary:
             wider = self.tables.wider.get(id(states), ())
@@ -182,7 +185,7 @@ class _Builder:
                 self.tables.unary[key] = known[[at[signature] for signature in states]]
             else:
                 self.tables.unary[key] = np.array(
-                    seconds_by_signature(op, states, self.cluster, turns, joining=True)
+                    seconds_by_signature(op, states, self.cluster, turns, joining=True, part=part)
                 )
         return self.tables.unary[key]
 

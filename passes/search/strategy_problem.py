@@ -31,7 +31,7 @@ class Decision:
 @dataclass(frozen=True)
 class StrategySums:
     """
-    What a strategy comes to, in seconds, each as if nothing ran beside it.
+    The seconds of a strategy, each as if nothing ran beside it.
 
     compute     of all ops on the device that takes longest
     beside      of collectives that travel beside compute: see `Weights.parameters`
@@ -46,7 +46,7 @@ class StrategySums:
 @dataclass(frozen=True)
 class EdgeTraffic:
     """
-    What an edge stands for: a value changes its sharding.
+    A change of a value's sharding, which an edge stands for.
 
     Args:
         sources, targets: by the states of both ends, from what and to what.

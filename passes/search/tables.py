@@ -1,5 +1,5 @@
 """
-Hash-consed arrays and the few operations on them that elimination is made of.
+Hash-consed arrays and the few operations on them that elimination needs.
 
 A `Store` keeps one copy of every array and names it by a small integer, its *handle*: equal arrays have equal
 handles. `Store.apply` remembers every result by operation and operand handles. So equal layers fold by
@@ -30,9 +30,9 @@ class Store:
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
-        self._by_content: dict[tuple[Any, ...], Handle] = {}
+        self._by_content: dict[tuple[object, ...], Handle] = {}
         self._by_identity: dict[int, tuple[Handle, Array]] = {}
-        self._results: dict[tuple[Any, ...], Handle] = {}
+        self._results: dict[tuple[object, ...], Handle] = {}
         self.computed: Counter[str] = Counter()
         """How often each operation was computed rather than looked up."""
 

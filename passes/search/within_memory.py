@@ -1,7 +1,4 @@
-"""
-The cheapest strategy that fits in memory: prices on bytes at the points where it does not, raised until it
-does.
-"""
+"""The cheapest strategy that fits in memory, by raising the price of bytes at the points where it does not."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `balance-ratios` is made of: segments of a model, limits of memory, and shares written into a strategy."""
+"""The parts of `balance-ratios`: segments of a model, limits of memory, and shares written into a strategy."""

@@ -1,5 +1,6 @@
 """
-A step as phases, communication and then computation, and how long each takes by the shares of an axis (HAP 3.2).
+A step as phases, communication and then computation, and the time of each as a function of the shares of an axis (HAP
+3.2).
 
 A phase begins where ranks communicate, and computes until they do so again; all wait for the slowest. Times are
 linear in the shares: a collective's in the largest, where the line touches its time at the present shares, a device's
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from xdsl.ir import SSAValue
@@ -21,14 +22,15 @@ from ...dialects.ratios import segment_of
 from ...dialects.spmd import ReshardOp
 from ...dialects.step import sharding_of
 from ...ir.cluster import Cluster, Device
-from ...ir.collective_cost import Method, is_gather_or_scatter, step_seconds
+from ...ir.collective_cost import Method, has_hierarchy, is_gather_or_scatter, step_seconds
 from ...ir.collectives import CollectiveKind, Step, single_step
 from ...ir.mesh import Mesh
-from ...ir.op_cost import OpWork, op_rate, op_seconds
+from ...ir.op_cost import KernelPart, OpWork, op_rate, op_seconds
 from ...ir.ratios import Ratios
 from ...ir.sharding import DimSharding, Sharding
 from ...ir.signatures import Signature, Split, choices_of
 from ..analysis.compute import counts_of, spec_of
+from ..analysis.fusion import fused_parts
 from ..step.step_view import StepView
 from .ratios import Phase, PhaseWork
 
@@ -46,11 +48,12 @@ class Transmission:
 
 @dataclass(frozen=True)
 class Computation:
-    """An op with its signature, in a segment of the model."""
+    """An op with its signature, in a segment of the model, and what it does of a kernel of several ops."""
 
     op: ComputeOp
     signature: Signature
     segment: int
+    part: KernelPart | None = None
 
 
 Event = Transmission | Computation
@@ -65,14 +68,14 @@ def events_of(view: StepView) -> tuple[Event, ...]:
 
 
 def _events(view: StepView) -> Iterator[Event]:
-    segments = segments_of(view)
+    segments, parts = segments_of(view), fused_parts(view.func)
     for op in filter(view.has, view.func.body.block.ops):
         if isinstance(op, ReshardOp):
             step = single_step(sharding_of(op.operand), op.sharding, view.mesh)
             if step is not None and step.kind is not CollectiveKind.SLICE:
                 yield Transmission(step, float(value_bytes(op.operand)), segments.get(op.operand, 0))
         elif isinstance(op, ComputeOp) and op.signature is not None and not spec_of(op).view:
-            yield Computation(op, op.signature, segment_of(op))
+            yield Computation(op, op.signature, segment_of(op), parts.get(op))
 
 
 def segments_of(view: StepView) -> dict[SSAValue, int]:
@@ -130,7 +133,7 @@ class PhaseModel:
     def _kinds(self) -> list[int]:
         """By event, a number that equal uses of ops with equal signatures share."""
         numbers: dict[object, int] = {}
-        keys = ((e.op.use_key(), e.signature) if isinstance(e, Computation) else None for e in self.events)
+        keys = ((e.op.use_key(), e.signature, e.part) if isinstance(e, Computation) else None for e in self.events)
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
     def _alike(self, axis: str, ratios: Ratios) -> dict[_Like, list[int]]:
@@ -170,6 +173,8 @@ class PhaseModel:
             methods = ("padded",)
         elif ratios.split(event.step.axes) and is_gather_or_scatter(event.step):
             methods = ("padded", "grouped_broadcast")
+        if has_hierarchy(self.cluster, event.step):
+            methods = (*methods, "hierarchical")
         times = [self._carried_out(event, method, axis, ratios) for method in methods]
         largest = max(shares_of(ratios, axis, self.cluster.mesh))
         return _touching(min(times, key=lambda seconds: seconds(largest)), largest)
@@ -222,11 +227,13 @@ def _linear(
         for name, choice in zip(mesh.names, chosen, strict=True):
             if isinstance(choice, Split):
                 sizes[choice.factor] *= share if name == axis else shares.get(name, 1.0)
-        return counts.work(sizes, keyed=bool(device.table))
+        return counts.work(sizes, keyed=bool(device.table), part=event.part)
 
     here, rate = work(shares[axis]), op_rate(device, counts.family, counts.dtype)
     if not (here.flops or here.bytes):
         return 0.0, 0.0
+    if here.joins:
+        rate = replace(rate, launch=0.0)
     computes = rate.seconds(here.flops, 0.0) > rate.seconds(0.0, here.bytes)
 
     def seconds(share: float) -> float:

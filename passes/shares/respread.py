@@ -29,8 +29,8 @@ def respread(view: StepView, ratios: Mapping[int, Ratios]) -> list[str]:
     """
     Divide every signature, home and working copy of a step by `ratios` (by segment).
 
-    An op that cannot leave a device without a part runs whole on the axes where it would; what is returned says which
-    and why.
+    An op that cannot leave a device without a part runs replicated on the axes where it would; what is returned says
+    which and why.
     """
     factors, mesh = Factors(view, ratios), view.mesh
     known: dict[tuple[Rule, Signature, Splits], tuple[Signature, str]] = {}

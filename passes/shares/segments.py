@@ -12,7 +12,7 @@ from ...dialects.ratios import SEGMENT
 from ...dialects.step import BACKWARD
 from ...dialects.train import TrainOp, is_update
 from ..analysis.durations import ComputeSeconds
-from ..step.layers import layer_of
+from ..step.blocks import layer_of
 from ..step.step_view import StepView
 
 

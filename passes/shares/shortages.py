@@ -1,4 +1,4 @@
-"""Memory as limits on shares, found by looking: where a rank holds too much, and what that is made of."""
+"""Memory as limits on shares, found by looking: where a rank holds too much, and which values these are."""
 
 from __future__ import annotations
 

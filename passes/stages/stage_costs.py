@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 from xdsl.ir import SSAValue
 
@@ -25,11 +24,13 @@ from ...dialects.compute import ComputeOp, shape_of, value_bytes
 from ...dialects.step import BACKWARD
 from ...ir.cluster import Cluster, Device
 from ...ir.mesh import Mesh
-from ...ir.op_cost import OpWork, op_seconds
+from ...ir.op_cost import KernelPart, OpWork, op_seconds
+from ...ir.plain import Plain
 from ...ir.sharding import Sharding
 from ...ir.signatures import Signature
 from ...ir.text_file import read_text
 from ..analysis.compute import op_work
+from ..analysis.fusion import least_parts
 from ..step.layers import Layers
 from ..step.step_view import StepView
 
@@ -114,17 +115,18 @@ class StageCosts:
     def _on(self, device: Device) -> list[float]:
         found = [0.0] * len(self.layers.names)
         known: dict[object, float] = {}
+        parts = least_parts(self.view.func)
         for op in self.view.ops:
             if op in self.layers.of and not train.is_update(op):
-                key = op.use_key()
+                key = op.use_key(), parts.get(op)
                 if key not in known:
-                    known[key] = op_seconds(device, self._of_micro_batch(op))
+                    known[key] = op_seconds(device, self._of_micro_batch(op, parts.get(op)))
                 found[self.layers.of[op]] += known[key]
         return found
 
-    def _of_micro_batch(self, op: ComputeOp) -> OpWork:
+    def _of_micro_batch(self, op: ComputeOp, part: KernelPart | None) -> OpWork:
         """What an op does for a micro-batch: its part of the whole."""
-        work = op_work(op, whole_signature(op), Mesh(()), keyed=False)
+        work = op_work(op, whole_signature(op), Mesh(()), keyed=False, part=part)
         return replace(work, flops=work.flops / self.micro_batches, bytes=work.bytes / self.micro_batches)
 
 
@@ -164,13 +166,14 @@ def read_forward_seconds(path: str | Path) -> tuple[float, ...]:
     ValueError names the file and what is wrong.
     """
     try:
-        given: Any = json.loads(read_text(path))
+        given: Plain = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the costs: {error}") from error
-    listed = cast("dict[str, Any]", given).get("forward_s") if isinstance(given, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(x, int | float) for x in cast("list[object]", listed)):
+    listed = given.get("forward_s") if isinstance(given, dict) else None
+    seconds = [x for x in listed if isinstance(x, int | float)] if isinstance(listed, list) else []
+    if not isinstance(listed, list) or len(seconds) < len(listed):
         raise ValueError(f'{path}: expected {{"forward_s": [seconds of each layer, ...]}}')
-    return tuple(float(seconds) for seconds in cast("list[float]", listed))
+    return tuple(map(float, seconds))
 
 
 def link_between(cluster: Cluster, rank: int) -> tuple[float, float]:

@@ -8,15 +8,15 @@ not in the step that was given. What is made: views of values in either order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import cast
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from ...dialects import train
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, plain_attribute, shape_of
+from ...dialects.placed import element_of
 from ...ir.ops.spec import OpInstance
 from ...ir.ops.views import permutation, swap
 from .batch_places import BatchPlace, Shape, regrouping
@@ -139,8 +139,8 @@ class BatchOrder:
 
     def reshaped(self, value: SSAValue, shape: Shape, following: Operation, hint: str) -> SSAValue:
         """A value under another shape, its elements in the order that they have."""
-        while shape_of(value) != shape and self.is_made(value, VIEWS):
-            value = cast("OpResult", value).op.operands[0]
+        while shape_of(value) != shape and self.is_made(value, VIEWS) and isinstance(value, OpResult):
+            value = value.op.operands[0]
         if shape_of(value) == shape:
             return value
         return self.make("view", [value], shape, following, hint, size=shape)
@@ -229,8 +229,3 @@ def depends_on_place(op: ComputeOp) -> bool:
 def hint_of(value: SSAValue) -> str:
     """The name of a value, or what to call one without a name."""
     return value.name_hint or "value"
-
-
-def element_of(value: SSAValue) -> Attribute:
-    """The type of a tensor's elements."""
-    return cast("TensorType[Attribute]", value.type).get_element_type()

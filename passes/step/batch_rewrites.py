@@ -14,7 +14,8 @@ from xdsl.ir import SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import ComputeOp, plain_attribute, shape_of
-from .batch_order import VIEWS, BatchOrder, element_of, hint_of
+from ...dialects.placed import element_of
+from .batch_order import VIEWS, BatchOrder, hint_of
 from .batch_places import BatchPlace, Shape, place_in
 
 Rewrite = Callable[[BatchOrder, AtenOp], bool]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, TensorType, i1, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -101,9 +100,6 @@ def add_metric(func: FuncOp, value: SSAValue, name: str) -> None:
     add_result(func, value, train.METRIC, StringAttr(name))
 
 
-def element_of(value: SSAValue) -> Attribute:
-    """The type of a tensor's elements."""
-    return cast("TensorType[Attribute]", value.type).get_element_type()
 
 
 def hint_of(value: SSAValue) -> str:

@@ -1,7 +1,7 @@
 """
 The layers of a step in the order of forward, and the layer that each op goes with.
 
-A layer is a block of the model, by the name in an op's location: `h.0` for `h.0.attn.q`, else the module itself.
+A layer is a block of the model, by the name in an op's location: `h.0` for `h.0.attn.q` (see `blocks.py`).
 Forward only goes on to later layers and backward back to earlier ones, so a contiguous range of layers is a stage
 of a pipeline: an op is in its own layer or, where a module is used again, in that of what it uses.
 """
@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import NameLoc
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects import train
@@ -20,15 +19,11 @@ from ...dialects.aten import OpaqueOp
 from ...dialects.compute import INDEPENDENT, ComputeOp, shape_of
 from ...dialects.step import BACKWARD, RECOMPUTED
 from ..errors import fail
+from .blocks import Blocks, find_blocks, layer_of
 from .step_view import StepView
 
 _EVERYWHERE = (train.BATCH, train.CONSTANT, train.LEARNING_RATE, train.STEP_COUNT, train.SEED)
 """The roles of arguments that any stage can have a copy of."""
-
-
-def layer_of(op: Operation) -> str:
-    """The module of the user's model that `op` is from; empty where not known."""
-    return op.location.desc.data if isinstance(op.location, NameLoc) else ""
 
 
 @dataclass(frozen=True)
@@ -65,13 +60,6 @@ def find_layers(view: StepView) -> Layers:
     return _Finder(view).run()
 
 
-def block_of(module: str) -> str:
-    """The block that a module belongs to: its path up to the first number, or all of it."""
-    parts = module.split(".")
-    numbered = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-    return ".".join(parts[: numbered + 1])
-
-
 class _Finder:
     """Finds layers in four sweeps: forward, backward, what comes after that, and what is kept or updated. One use."""
 
@@ -79,6 +67,7 @@ class _Finder:
         self.view = view
         self.layers = Layers(())
         self.numbers: dict[str, int] = {}
+        self.blocks = Blocks()
 
     def run(self) -> Layers:
         self._anywhere()
@@ -86,8 +75,9 @@ class _Finder:
         after = _after_backward(located)
         forward = [op for op in located if BACKWARD not in op.attributes and op not in after]
         again = [op for op in located if RECOMPUTED in op.attributes]
+        self.blocks = find_blocks(forward)
         for op in forward:
-            if block := block_of(layer_of(op)):
+            if block := self.blocks.of(layer_of(op)):
                 self.numbers.setdefault(block, len(self.numbers))
         for op in forward:
             self._forward(op)
@@ -117,7 +107,7 @@ class _Finder:
         return bool(op.outs) and op.outs[0] in self.layers.anywhere
 
     def _own(self, op: ComputeOp) -> list[int]:
-        number = self.numbers.get(block_of(layer_of(op)))
+        number = self.numbers.get(self.blocks.of(layer_of(op)))
         return [] if number is None else [number]
 
     def _forward(self, op: ComputeOp) -> None:

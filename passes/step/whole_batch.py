@@ -13,6 +13,7 @@ from ...ir.ops.normalisation import BATCH_NORMS
 from ...ir.rules import Dim, Rule
 from ...ir.sharding import Sharding
 from ..errors import describe
+from .sorted_lists import FACTORIES, SORTS
 from .step_view import value_label
 
 
@@ -26,9 +27,18 @@ def why_whole(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[s
     if op.overload in BATCH_NORMS:
         advice = (
             "synchronise its statistics, by decompose-batch-norm first, then split-batch{unrolled=true} and duplex; or"
-            " do not split the batch"
+            " let the model normalise each row by itself, as nn.GroupNorm does; or do not split the batch"
         )
         return f"its statistics are those of {_first(op, over_parts)}", advice
+    if op.overload in FACTORIES:
+        cause = f"it is given {_shown(op.args[0])}, of which it reads nothing"
+        return cause, "run detach-factories before search-strategy"
+    if op.overload in SORTS:
+        advice = (
+            "run sort-within-rows before search-strategy or, where that was done, do not split the batch: what is made"
+            " of its results depends on which row an element is from"
+        )
+        return f"it sorts the elements of all rows together, along {_first(op, over_parts)}", advice
     cause, is_merged = _cause(op, over_parts)
     if not is_merged:
         return cause, "do not split the batch"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -17,6 +17,9 @@ from torch._subclasses.fake_tensor import (
 from .graph import Function, Results, TracedGraph
 
 LOG = logging.getLogger("shardwright")
+
+_Function: TypeAlias = "Callable[[object, list[Any]], Results]"
+"""Of a communicator and a list of tensors and numbers."""
 
 _UNTRACEABLE = (
     DataDependentOutputException,
@@ -35,12 +38,12 @@ class ComputeFunction:
     is written.
     """
 
-    def __init__(self, function: Callable[[Any, list[Any]], Results]) -> None:
+    def __init__(self, function: _Function) -> None:
         self._function = function
         self._numbers: list[int] | None = None
-        self._made: dict[tuple[Any, ...], Callable[[Any, list[Any]], Results]] = {}
+        self._made: dict[tuple[object, ...], _Function] = {}
 
-    def __call__(self, comm: Any, given: list[Any]) -> Results:
+    def __call__(self, comm: object, given: list[Any]) -> Results:
         if self._numbers is None:
             self._numbers = [index for index, each in enumerate(given) if not isinstance(each, torch.Tensor)]
         key = tuple([given[index] for index in self._numbers])
@@ -48,7 +51,7 @@ class ComputeFunction:
             made = self._made[key] = self._compiled(comm, given, self._numbers)
         return made(comm, given)
 
-    def _compiled(self, comm: Any, given: list[Any], numbers: list[int]) -> Callable[[Any, list[Any]], Results]:
+    def _compiled(self, comm: object, given: list[Any], numbers: list[int]) -> _Function:
         constants = {index: given[index] for index in numbers}
         tensors = [each for each in given if isinstance(each, torch.Tensor)]
 
@@ -65,12 +68,12 @@ class ComputeFunction:
         return _called(graph.compiled(name), numbers) if graph.is_worth_compiling else self._function
 
 
-def _called(function: Function, numbers: list[int]) -> Callable[[Any, list[Any]], Results]:
+def _called(function: Function, numbers: list[int]) -> _Function:
     """A function of tensors, as one of a communicator and a list in which numbers are in some places."""
     if not numbers:
         return lambda _, given: function(given)
 
-    def without_numbers(_: Any, given: list[Any]) -> Results:
+    def without_numbers(_: object, given: list[Any]) -> Results:
         for index in reversed(numbers):
             del given[index]
         return function(given)

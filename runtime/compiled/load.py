@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ..faults import HERE
+from ..program_text import run_text
 from ..stages import Stage
 from .split import DECORATOR, with_compute_functions
 
@@ -41,9 +40,6 @@ def compiled_stages(stages: Sequence[Stage], program: str, device: torch.device)
     verify_usable(device)
     text = with_compute_functions(program)
     name = f"<{stages[0].plan.name}, compiled>"
-    # A size and time of None: tracebacks show the lines, although there is no such file.
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    made: dict[str, Any] = {"__name__": "shardwright_compiled", DECORATOR: ComputeFunction}
-    exec(compile(text, name, "exec"), made)
+    made = run_text(text, name, **{DECORATOR: ComputeFunction})
     HERE.compiles = True
     return [Stage(stage.plan, made[stage.step.__name__]) for stage in stages]

@@ -23,7 +23,7 @@ Given = TypeVar("Given")
 
 
 def _wait(done: Callable[[], object]) -> None:
-    """Wait for the other ranks, so that the watch of a job tells of one that does not come."""
+    """Wait for the other ranks, so that the watch of a job reports one that does not come."""
     HERE.wait("the measurement of the ranks", done)
 
 
@@ -57,7 +57,7 @@ class Clock:
         """The mean `value` of the ranks."""
         return statistics.fmean(self.by_rank(value))
 
-    def share(self, value: object) -> object:
+    def share(self, value: Given) -> Given:
         """The `value` of rank 0, on all ranks; it is pickled."""
         box = [value]
         _wait(lambda: dist.broadcast_object_list(box, 0, self._group))

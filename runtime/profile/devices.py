@@ -1,4 +1,4 @@
-"""What the device of a rank is: its name, and the memory that is its."""
+"""The name and the memory of a rank's device."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ..communicator import Communicator, Token
+from ..communicator import Communicator, Token, UntilEvent
 from .clock import Clock
 
 _MOST_ELEMENTS, _LEAST_ELEMENTS = 1024 * 1024, 16 * 1024
@@ -76,6 +76,4 @@ class InterferenceMeter:
 
 def _is_over(token: Token) -> bool:
     """Whether a collective is done, without waiting for it."""
-    if token.done is not None:
-        return token.done.query()
-    return all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work))
+    return all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work | UntilEvent))

@@ -1,4 +1,4 @@
-"""What a profile has measured so far, in a file from which a later run can resume."""
+"""The measurements of a profile so far, in a file from which a later run can resume."""
 
 from __future__ import annotations
 

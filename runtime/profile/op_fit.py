@@ -32,13 +32,13 @@ _ENOUGH = 1e-6
 
 _PER_KNOT, _KNOTS = 3, 8
 _STIFFNESS = 0.3
-"""How much a bend of the curve counts beside the error of a measurement, where few tell its height."""
+"""How much a bend of the curve counts beside the error of a measurement, where measurements are few."""
 
 _WORTH = 0.01
 """How much less a curve must make the loss, per knot, to be kept: noise alone makes it a little less."""
 
 _WORKING = 0.2
-"""The part of its time that an op must work, by the rates known so far, to tell of the curve."""
+"""The part of its time that an op must work, by the rates known so far, to be a measurement of the curve."""
 
 _MATTERS = 0.05
 """The part of a sample's time that a cost must explain to be known by it."""

@@ -18,7 +18,7 @@ from .samples import OpSample
 @dataclass(frozen=True)
 class Output:
     """
-    What becomes of a journal.
+    Where a profile writes its results.
 
     Args:
         name: of the cluster.

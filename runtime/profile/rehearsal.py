@@ -52,7 +52,7 @@ class Rehearsal:
     Args:
         name: of the plan, for people.
         text: its program, which says before each op that it comes next: `comm.tick(number)`.
-        keys: by rank of the job, and by number, the name under which the op's time is wanted; empty where it is not.
+        keys: by rank of the job, and by number, the name under which the op's time is kept; empty where it is not.
         ranges: of integers in the batch, by item, the least and one above the largest.
     """
 
@@ -126,7 +126,7 @@ class Rehearsing:
     A rehearsal on one rank; every rank must make one, and call its methods in the same order.
 
     Raises:
-        RehearsalError: the program does not run on what is made up, on some rank.
+        RehearsalError: on some rank the program does not run on made-up values.
     """
 
     def __init__(self, rehearsal: Rehearsal, clock: Clock) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -100,7 +99,7 @@ def callable_of(sample: OpSample, arena: Arena) -> Callable[[], object]:
     from ... import runtime
 
     names = ", ".join(f"x{i}" for i in range(len(sample.operands)))
-    known: dict[str, Any] = {"torch": torch, "aten": torch.ops.aten, "rt": runtime, "device": arena.device}
+    known: dict[str, object] = {"torch": torch, "aten": torch.ops.aten, "rt": runtime, "device": arena.device}
     known["__builtins__"] = {"float": float}
     function = eval(f"lambda {names}: {sample.expression}", known)
     operands = arena.operands(sample)

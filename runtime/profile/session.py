@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -66,7 +66,7 @@ _DELAY_ROUNDS = 5
 _SAVE_SECONDS = 2.0
 
 _WATCH_SECONDS = 0.25
-"""Between two looks at what other processes do: so long that the system's counters tell."""
+"""Between two looks at what other processes do: so long that the system's counters are precise enough."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
         "backend": backend_of(clock.device),
         "devices": [list(each) for each in devices],  # pyright: ignore[reportArgumentType]
     }
-    found: Any = None
+    found: Journal | ProfileError | None = None
     if request.resume and clock.rank == 0:
         found = _resumed(request, about)
     found = clock.share(found)
@@ -169,7 +169,7 @@ def _begun(request: ProfileRequest, clock: Clock) -> Journal:
     return replace(found, trouble="") if isinstance(found, Journal) else Journal(about)
 
 
-def _resumed(request: ProfileRequest, about: dict[str, Any]) -> Journal | ProfileError:
+def _resumed(request: ProfileRequest, about: dict[str, object]) -> Journal | ProfileError:
     if request.progress is None:
         return ProfileError("cannot resume: the output is not a file")
     try:

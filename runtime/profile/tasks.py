@@ -1,4 +1,4 @@
-"""What a profile measures: collectives by method and group, transfers, ops, and the fixed cost of a step."""
+"""The tasks of a profile: collectives by method and group, transfers, ops, and the fixed cost of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..collectives import METHODS, USUAL
 from ..communicator import Communicator
 from ..executor import Executor
 from ..groups import Axes
-from ..hierarchical import HIERARCHICAL
+from ..hierarchical import HIERARCHICAL, PHASED
 from ..plan import Plan, Result, Value
 from ..stages import Stage
 from .samples import OpSample, arena_for, callable_of
@@ -45,7 +45,7 @@ class ProfileTask:
     One thing to measure.
 
     Args:
-        name: tells it from all others, in this run and in later ones.
+        name: unique, in this run and in later ones.
         series: those that differ from it in size alone.
         make: gives the function that does it once.
         together: whether ranks communicate in it, and so must do it equally often.
@@ -68,7 +68,7 @@ class ExchangeTask:
 
     Args:
         method: empty for the backend's usual one; or `START`; of a transfer, `SHIFTED`.
-        whole: the bytes of the whole value: gathered, or not yet scattered; of an all-to-all, of a rank's operand.
+        whole: the bytes of the full (gathered, or not yet scattered) value; of an all-to-all, of a rank's operand.
     """
 
     kind: str
@@ -110,7 +110,7 @@ def exchanges(mesh: Mesh, backend: str, sizes: Sequence[int]) -> list[ExchangeTa
     usual = [(kind, method) for kind in METHODS for method in (*_methods(kind, backend), START)]
     for axes in groups_of(mesh):
         # Of more axes, those without the last would have to be a group, too.
-        kinds = [*usual, *([("all_reduce", HIERARCHICAL)] if len(axes) == 2 else [])]
+        kinds = [*usual, *((kind, HIERARCHICAL) for kind in PHASED if len(axes) == 2)]
         # A part of a part at least, for an all-to-all splits what is split already.
         least = _ELEMENT_BYTES * mesh.parts(axes) ** 2
         whole = tuple(dict.fromkeys(max(size // least, 1) * least for size in sizes))

@@ -17,6 +17,7 @@ from launches import names_of, results_of
 from split_cluster import hosts_cluster, split_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, compile_case, imported
+from shardwright.dialects.spmd import StartOp
 from shardwright.ir.mesh import parse_mesh
 
 MODELS = ("mlp-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny", "vgg19-tiny")
@@ -41,6 +42,24 @@ def case(model: str, mesh: str, pins: str | None, dtype: torch.dtype, optimizer:
 HIERARCHICAL = replace(case("mlp-tiny", "2x2", "dp", torch.float64, "adamw"), cluster=hosts_cluster(parse_mesh("2x2")))
 """Gradients are reduced inside hosts and across."""
 
+IN_PHASES = replace(
+    case("mixtral-tiny", "2x2", None, torch.float64, "adamw"),
+    pipeline="make-batch-major,decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
+    "search-strategy{algorithm=eliminate},insert-resharding,select-collectives{method=hierarchical},overlap,"
+    "check-order,reuse-buffers,check-memory,insert-frees",
+)
+"""All that is over both axes goes inside hosts and across: gathers, scatters, and the tokens of experts."""
+
+
+IN_PARTS = replace(
+    case("mlp-tiny", "2x2", None, torch.float64, "adamw"),
+    ratios="even",
+    pipeline="make-batch-major,decompose-mean,canonicalize,cse,dce,search-strategy{algorithm=eliminate},"
+    "insert-resharding,select-collectives,chunk-collectives{parts=2},overlap,check-order,reuse-buffers,check-memory,"
+    "insert-frees",
+)
+"""Products with what is gathered for them, or reduced of them, a part after the other."""
+
 
 def cases(world_size: int) -> Iterator[CheckCase]:
     one_axis, two_axes = MESHES[world_size]
@@ -52,7 +71,7 @@ def cases(world_size: int) -> Iterator[CheckCase]:
                 yield case(model, one_axis, pins, dtype, "sgd")
             yield case(model, two_axes, HYBRID, dtype, "sgd")
     if world_size == 4:
-        yield HIERARCHICAL
+        yield from (HIERARCHICAL, IN_PHASES, IN_PARTS)
 
 
 CASES = {str(each): each for world_size in MESHES for each in cases(world_size)}
@@ -74,7 +93,7 @@ def is_quick(name: str) -> bool:
     if each.mesh.device_count > 2:
         plans = ON_MANY[each.mesh.device_count].get(str(each.step), set[tuple[str, str | None]]())
         searched_as_sgd = each.pins is None and each.optimizer == "sgd"
-        return each is HIERARCHICAL or (
+        return each in (HIERARCHICAL, IN_PHASES, IN_PARTS) or (
             each.dtype == torch.float64 and not searched_as_sgd and (mesh, each.pins) in plans
         )
     if each.pins is None:
@@ -103,3 +122,19 @@ def test_what_is_searched_here_communicates(model: str):
 
 def test_hosts_make_reductions_hierarchical():
     assert 'method="hierarchical"' in compile_case(HIERARCHICAL, imported(HIERARCHICAL)).program
+
+
+def test_gathers_and_reductions_are_tried_in_parts():
+    module = imported(IN_PARTS)
+    compile_case(IN_PARTS, module)
+    parts = [op for op in module.walk() if isinstance(op, StartOp) and "part" in (op.args[0].name_hint or "")]
+    assert {op.collective.value for op in parts} >= {"all_gather", "reduce_scatter"}
+
+
+def test_every_kind_of_collective_is_tried_in_phases():
+    module = imported(IN_PHASES)
+    compile_case(IN_PHASES, module)
+    started = [op for op in module.walk() if isinstance(op, StartOp) and op.method is not None]
+    assert {op.collective.value for op in started if op.method and op.method.data == "hierarchical"} >= {
+        *("all_gather", "reduce_scatter", "all_to_all"),
+    }

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import dropout_steps
 import pytest
+import time_cuts
 import torch
 from launches import names_of, results_of
 from odd_steps import larger_gpt2
@@ -82,6 +83,7 @@ CASES |= {f"together {inside} eager-1f1b float64": together(inside, torch.float6
 CASES["dropout 2,2 1f1b float64"] = replace(
     case("gpt2-tiny", "2,2", "1f1b", torch.float64), step=dropout_steps.vit
 )
+CASES["transgan-tiny 3 stages eager-1f1b"] = time_cuts.SCHEDULED["3 stages, eager-1f1b"].case("transgan-tiny")
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 
 

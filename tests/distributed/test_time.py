@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dropout_steps
 import pytest
+import time_cuts
 import time_steps
 import torch
 from launches import names_of, results_of
@@ -24,6 +25,7 @@ from shardwright.passes.errors import PassError
 
 HYBRID = Path(__file__).parents[1] / "support" / "hybrid_pins.toml"
 FORMS = {"duplex": ("split-batch{parts=2}", "duplex"), "accumulation": ("split-batch{parts=4}", "accumulate")}
+LISTED = {"three copies by a list": ("split-batch{parts=3}", "duplex{order=list}")}
 SPREADS = {
     "2": ("2", "search-strategy"),
     "4 uneven": ("4", 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'),
@@ -40,7 +42,7 @@ PRECISIONS = {"float32": (torch.float32, "sgd"), "float64": (torch.float64, "ada
 
 def case(model: str, form: str, spread: str, precision: str) -> CheckCase:
     mesh, passes = SPREADS[spread]
-    split, loop = FORMS[form]
+    split, loop = {**FORMS, **LISTED}[form]
     pipeline = (
         f"decompose-mean,canonicalize,cse,dce,{passes},{split},insert-resharding,select-collectives,{loop},overlap,"
         "reuse-buffers,check-memory,insert-frees"
@@ -71,6 +73,7 @@ def batch_norm(*, synchronised: bool) -> CheckCase:
 
 
 CASES = {", ".join(each): case(*each) for each in names()}
+CASES["gpt2, three copies by a list"] = case("gpt2", "three copies by a list", "2x2", "float64")
 CASES["batch-norm, duplex"] = batch_norm(synchronised=True)
 # Masks of parts are slices of the mask of the batch.
 CASES["gpt2 with dropout, duplex"] = replace(
@@ -79,6 +82,9 @@ CASES["gpt2 with dropout, duplex"] = replace(
 CASES["bert with dropout, accumulation"] = replace(
     case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
 )
+# Tokens are routed to experts within each part: by one-hot masks with room for so many, and sorted.
+CASES["bert-sgmoe-tiny, accumulation"] = time_cuts.FORMS["accumulate"].case("bert-sgmoe-tiny", torch.float32)
+CASES["mixtral-tiny, duplex"] = time_cuts.FORMS["duplex"].case("mixtral-tiny")
 
 
 THOROUGH = {

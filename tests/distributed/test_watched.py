@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import watched_ranks
 from state_ranks import net
+from update_ranges import without_update
 
+from shardwright.ir.measured_steps import MeasuredSteps
 from shardwright.runtime.spawn import run_ranks
 
 LAYERS = ("rise", "middle", "again", "fall")
@@ -27,10 +29,57 @@ def test_a_profiler_shows_the_layers_and_changes_nothing(plan: str, seen: list[d
         assert found["losses"] == found["expected"]
         assert {f"{phase} {layer}" for phase in ("forward", "backward") for layer in LAYERS} <= found["ranges"]
         trained = {name.rpartition(".")[0] for name, _ in net().named_parameters()}
-        assert {f"update {layer}" for layer in trained} <= found["ranges"]
+        assert not without_update(trained, found["ranges"])
         assert {f"forward {layer}" for layer in LAYERS} <= found["products"]
         assert "" not in found["products"]
         assert found["is plain again"]
+
+
+@pytest.mark.distributed
+def test_a_profiler_shows_collectives_by_kind_axes_and_layer(seen: list[dict[str, Any]]):
+    for rank in seen:
+        found = rank["zero3"]["communication"]
+        kinds = {name.partition(",")[0] for name in found}
+        for kind in ("all_gather", "reduce_scatter"):
+            assert {f"{each} {kind} over a0" for each in ("start", "wait for")} <= kinds
+        assert any(re.fullmatch(r"start reduce_scatter over a0, backward \S+", name) for name in found), found
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("plan", ["measured", "staged"])
+def test_steps_are_measured_and_do_what_they_did(plan: str, seen: list[dict[str, Any]]):
+    for rank in seen:
+        assert rank[plan]["losses"] == rank[plan]["expected"]
+        assert rank[plan]["text"] == seen[0][plan]["text"]
+        # Both clocks are of one machine.
+        assert abs(rank[plan]["ahead"][1]) < 0.01
+    (step,) = MeasuredSteps.parse(seen[0][plan]["text"]).steps
+    assert [rank.rank for rank in step] == [0, 1]
+    assert {each.key for each in step[0].traffic} == {each.key for each in step[1].traffic}
+    for rank in step:
+        assert {"forward", "backward", "update"} == set(rank.computed)
+        overlap = rank.overlaps["all", "all"]
+        assert 0 < overlap.communication <= rank.seconds
+        assert 0 < overlap.compute <= rank.seconds
+        assert overlap.overlapped <= min(overlap.compute, overlap.communication)
+        # A rank that neither computes nor communicates waits for another to begin, or to compute.
+        assert overlap.compute + overlap.exposed <= rank.seconds * 1.000001
+
+
+@pytest.mark.distributed
+def test_what_is_measured_has_its_axes_stages_and_phases(seen: list[dict[str, Any]]):
+    (step,) = MeasuredSteps.parse(seen[0]["measured"]["text"]).steps
+    assert {each.channel for rank in step for each in rank.traffic} == {"a0"}
+    assert {(each.kind, each.phase) for each in step[0].traffic} >= {
+        ("all_gather", "forward"),
+        ("reduce_scatter", "backward"),
+    }
+    (step,) = MeasuredSteps.parse(seen[0]["staged"]["text"]).steps
+    assert [rank.stage for rank in step] == [0, 1]
+    sent = [(each.kind, each.channel, each.phase) for each in step[0].traffic]
+    assert sent.count(("transfer", "stage 0 to 1", "forward")) >= 2
+    assert sum(each[:2] == ("transfer", "stage 1 to 0") for each in sent) >= 2
+    assert "rank 1 (stage 1)  all" in seen[0]["staged"]["table"]
 
 
 @pytest.mark.distributed

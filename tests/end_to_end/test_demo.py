@@ -23,5 +23,5 @@ def test_the_demo_shows_a_plan_and_its_losses(capsys: pytest.CaptureFixture[str]
     demo.show_plan(report)
     demo.show_losses([2.0, 1.0], [2.0, 1.0], 2)
     shown = capsys.readouterr().out
-    assert report["chosen"] in shown
+    assert str(report["chosen"]) in shown
     assert "largest relative difference of the two curves: 0.0e+00" in shown

@@ -93,6 +93,16 @@ def _hierarchical(axes: tuple[str, ...]) -> Iterator[Case]:
         yield Case("all_reduce", axes, "hierarchical", shape=shape, reduction=reduction)
     yield Case("all_reduce", axes, "hierarchical", shape=LARGE, count=3, started=True)
     yield Case("all_reduce", axes, "hierarchical", dtype=torch.bfloat16, strided=True)
+    for kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        for dim, split in product((0, 1, 2), SPLITS):
+            yield Case(kind, axes, "hierarchical", dim, (dim + 1) % 3, split)
+        for split in SPLITS:
+            yield Case(kind, axes, "hierarchical", 1, 0, split, count=3, started=True)
+            yield Case(kind, axes, "hierarchical", 0, 2, split, shape=LARGE, count=2, started=True)
+        for dtype in (torch.float64, torch.bfloat16, torch.int64):
+            yield Case(kind, axes, "hierarchical", 1, 2, "uneven", dtype=dtype, strided=True)
+    for reduction in ("max", "min"):
+        yield Case("reduce_scatter", axes, "hierarchical", split="uneven", reduction=reduction)
 
 
 def sizes_of(split: str, parts: int, least: int) -> tuple[int, ...]:

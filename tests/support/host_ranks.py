@@ -30,7 +30,7 @@ def numbers_over_lines(own: list[tuple[int, int]]) -> list[float]:
     return [each.item() for each in received]
 
 
-def objects_beside_nccl() -> tuple[object, list[object], int]:
+def objects_beside_nccl() -> tuple[object, list[int], int]:
     """What ranks tell each other in a job whose group has no gloo, twice; and how many groups that makes."""
     with patch.object(agreement, "backends", lambda: {"cuda": "nccl"}):
         before = len(dist.distributed_c10d._world.pg_map)

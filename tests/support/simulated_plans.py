@@ -20,6 +20,7 @@ _FRONT = "decompose-mean,decompose-cross-entropy,canonicalize,cse,dce,"
 _SEARCH = "search-strategy{algorithm=eliminate}"
 _SHARDED = "insert-resharding,select-collectives,"
 _END = "check-order,reuse-buffers,insert-frees"
+_PHASES = f"{_FRONT}{_SEARCH},insert-resharding,select-collectives{{method=hierarchical}},overlap,{_END}"
 _DUPLEX = f"{_FRONT}{_SEARCH},split-batch{{parts=2}},{_SHARDED}duplex,overlap,{_END}"
 _PARTS = f"{_FRONT}{_SEARCH},split-batch{{parts=2}},{_SHARDED}accumulate,overlap,{_END}"
 
@@ -50,6 +51,7 @@ PLANS = {
     "tp": SimulatedPlan("bert-tiny", "tp=2", PlanOptions(pins="tp")),
     "hierarchical": SimulatedPlan("gpt2-tiny", "node=2,gpu=2", PlanOptions(pins="dp"), hosts_cluster),
     "searched": SimulatedPlan("gpt2-tiny", "node=2,gpu=2", PlanOptions("eliminate")),
+    "in phases": SimulatedPlan("bert-switch-tiny", "node=2,gpu=2", PlanOptions(pipeline=_PHASES)),
     "uneven": SimulatedPlan("vit-tiny", "dp=2", PlanOptions("eliminate", ratios="0.75,0.25")),
     "experts": SimulatedPlan("mixtral-tiny", "dp=2", PlanOptions("eliminate"), precision="bf16-mixed"),
     "switch": SimulatedPlan("bert-switch-tiny", "dp=2", PlanOptions("eliminate")),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from split_cluster import split_cluster
 from state_ranks import LOSS, adamw, batch, net, planned
@@ -16,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 import shardwright as sw
 from shardwright.ir.cluster import Link
 from shardwright.ir.mesh import Mesh
+from shardwright.runtime.measured import clocks_ahead
 
 PHASES = ("forward ", "backward ", "update ")
 STEPS = 3
@@ -68,6 +71,7 @@ def watched(**options: Any) -> dict[str, Any]:
         "expected": expected,
         "losses": losses,
         "ranges": {event.name for event in events if event.name.startswith(PHASES)},
+        "communication": {event.name for event in events if " over " in event.name},
         "products": {_range_of(event) for event in events if event.name in ("aten::mm", "aten::addmm")},
         "is plain again": "by layer" not in step._executor.main.function.__code__.co_filename,
     }
@@ -82,4 +86,24 @@ def on_two() -> dict[str, Any]:
     with kept_log() as alone:
         sw.parallelize(net(), LOSS, adamw, batch(0), slow, algorithm="eliminate")
     accumulated = watched(stages=1, micro_batches=2)
-    return {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
+    found = {"zero3": whole, "accumulated": accumulated, "logged": list(logged), "alone": list(alone)}
+    return found | {"measured": measured(pins="zero3"), "staged": measured(stages=2, micro_batches=2)}
+
+
+def measured(**options: Any) -> dict[str, Any]:
+    """The losses of steps as they are, and of steps of which the second is measured; and what that has found."""
+    plain, step = planned(**options), planned(**options)
+    expected = [plain(batch(number)).item() for number in range(STEPS)]
+    losses = [step(batch(0)).item()]
+    with step.profile() as profile:
+        losses.append(step(batch(1)).item())
+    losses += [step(batch(2)).item()]
+    threads = [thread.name for thread in threading.enumerate()]
+    return {
+        "expected": expected,
+        "losses": losses,
+        "text": profile.steps.text(),
+        "table": str(profile),
+        "threads": [name for name in threads if "recorder" in name],
+        "ahead": dict(clocks_ahead([1], torch.device("cpu"))),
+    }

@@ -1,1 +1,1 @@
-"""The discrete-event simulation of a scheduled step: what ranks do, on what, when, and what that comes to."""
+"""The discrete-event simulation of a scheduled step."""

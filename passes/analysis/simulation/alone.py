@@ -1,4 +1,4 @@
-"""How long the fragments and transfers of a pipeline take by themselves, for one part: what an order is made of."""
+"""How long the fragments and transfers of a pipeline take by themselves, for one part: the input of schedules."""
 
 from __future__ import annotations
 

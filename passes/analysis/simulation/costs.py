@@ -1,4 +1,4 @@
-"""What single ops cost each class of ranks."""
+"""The seconds of single ops on each class of ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from xdsl.ir import Operation, SSAValue
 from ....dialects.compute import ComputeOp, dtype_of
 from ....dialects.spmd import AccumulateOp, CollectiveOp, PartialOp, ReshardOp, SliceOp, StartOp, WaitOp
 from ....ir.cluster import Cluster
-from ....ir.op_cost import OpWork, op_seconds
+from ....ir.op_cost import KernelPart, OpWork, op_seconds
 from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ...errors import fail
 from ..compute import copying, has_tables, is_uneven, local_bytes, op_work, slice_work
 from ..durations import communication_of
+from ..fusion import ALONE, Parts
 
 Seconds: TypeAlias = tuple[float, ...]
 """By class."""
@@ -31,10 +32,11 @@ class OpCosts:
 
     Args:
         ranks: one of each class, of the cluster's mesh.
+        parts: of ops that are no kernels by themselves, what they do of those that they are in.
     """
 
-    def __init__(self, cluster: Cluster, ranks: Sequence[int]) -> None:
-        self.cluster, self.ranks = cluster, tuple(ranks)
+    def __init__(self, cluster: Cluster, ranks: Sequence[int], parts: Parts = ALONE) -> None:
+        self.cluster, self.ranks, self.parts = cluster, tuple(ranks), parts
         self.devices = [cluster.device(rank) for rank in ranks]
         self.keyed = has_tables(self.devices)
         self.launches = tuple(device.launch for device in self.devices)
@@ -49,7 +51,7 @@ class OpCosts:
             return tuple(launch + starting + more for launch, more in zip(self.launches, packing, strict=True))
         if not isinstance(op, ComputeOp) or (signature := op.signature) is None:
             return self._seconds(self.works(op))
-        key = (op.use_key(), signature)
+        key = (op.use_key(), signature, self.parts.get(op))
         if (found := self._known.get(key)) is None:
             found = self._known[key] = self._seconds(self.works(op))
         return found
@@ -97,7 +99,8 @@ class OpCosts:
             fail(op, "has no signature; run search-strategy before predicting the time")
         mesh, uneven = self.cluster.mesh, is_uneven(signature)
         ranks = (rank if uneven else None for rank in self.ranks)
-        return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed) for rank in ranks)
+        part = self.parts.get(op)
+        return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed, part=part) for rank in ranks)
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
         """Reading or writing the local part of a value as often as that."""
@@ -114,8 +117,8 @@ class OpCosts:
 
 
 @lru_cache(maxsize=8)
-def _known(cluster: Cluster, ranks: tuple[int, ...]) -> dict[tuple[object, Signature], Seconds]:
-    """By use and signature of an op, its seconds on some ranks: a step is simulated more than once."""
+def _known(cluster: Cluster, ranks: tuple[int, ...]) -> dict[tuple[object, Signature, KernelPart | None], Seconds]:
+    """By use, signature and part of an op, its seconds on some ranks: a step is simulated more than once."""
     return {}
 
 

@@ -72,7 +72,7 @@ Entry = SpanRun | WaitRun
 
 @dataclass(frozen=True)
 class Execution:
-    """What happened: by class what its compute stream did, in order, and all traffic, by its begin."""
+    """A simulated run: by class what its compute stream did, in order, and all traffic, by its begin."""
 
     entries: tuple[list[Entry], ...]
     traffic: list[TrafficRun]

@@ -1,4 +1,4 @@
-"""What ranks hold in memory while a simulated step runs."""
+"""The memory that ranks hold while a simulated step runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model's author calls the ops and collectives of a step."""
+"""The names of a step's ops and collectives in the user's model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....dialects.pipe import FragmentOp, TransferOp
 from ....dialects.spmd import StartOp
 from ....dialects.step import BACKWARD
 from ....dialects.train import ForeachOp, TrainOp, is_update
-from ...step.layers import layer_of
+from ...step.blocks import layer_of
 
 
 def op_name(op: Operation) -> str:

@@ -1,5 +1,5 @@
 """
-What ranks send one another, in which queues it waits, and how it shares the ports of the network.
+The traffic between ranks: its queues, and how it shares the ports of the network.
 
 Collectives over the same axes between the same ranks go one after the other, and so do transfers from one stage to
 another. What goes at once through one port shares its bandwidth: all proceed at one rate until a port is full, then

@@ -1,5 +1,5 @@
 """
-Where a step runs: its stages with their ranks, and which ranks do the same.
+The ranks of a step, by stage and by classes that do the same.
 
 Ranks of one stage are alike if they have the same kind of device, parts of the same sizes, and neighbours, along each
 axis of the mesh and at each port of the network, that are alike in turn (the coarsest such division is found by
@@ -41,7 +41,7 @@ class Routes:
 @dataclass(frozen=True)
 class Place:
     """
-    A stage, or the whole of a step without stages.
+    A stage, or all of a step without stages.
 
     Args:
         stage: its number; None is the whole.

@@ -1,5 +1,5 @@
 """
-What ranks do, one instruction after the other, as the scheduled IR says.
+The instructions of each class of ranks, read from the scheduled IR.
 
 Ops that compute one after the other are one span, and the body of a fragment is read once, however often it runs. A
 collective is issued, and waited for where it is not a `spmd.start`; a transfer is issued on both sides of it.
@@ -21,6 +21,7 @@ from ....dialects.stage_program import ScheduledOp, stage_programs
 from ....dialects.staged import Stages, transfers
 from ....ir.cluster import sent_bytes
 from ..durations import communication_of
+from ..fusion import Parts, fused_parts
 from .costs import OpCosts, Seconds, is_over_space
 from .network import Traffic, transfer_traffic
 from .places import Division
@@ -56,7 +57,7 @@ class Await:
 @dataclass(frozen=True, eq=False)
 class End:
     """
-    What a step costs beside its ops, and by how much its last rank ends later, as if `op` took it.
+    The fixed cost of a step, and by how much its last rank ends later, counted as time of `op`.
 
     Args:
         overhead: by class, the first of these in seconds.
@@ -71,16 +72,12 @@ Program: TypeAlias = list[tuple[Instruction, int]]
 """Instructions, each with the part of the loop that it is for (0 outside of loops)."""
 
 
-def programs_of(func: FuncOp, divisions: Sequence[Division]) -> list[Program]:
-    """The program of every place; OpFailure at an op without a signature, or a resharding without a collective."""
-    return written_programs(func, writers_of(func, divisions))
-
-
 def writers_of(func: FuncOp, divisions: Sequence[Division]) -> list[ProgramWriter]:
     """What writes the programs of every place, under any schedule of the function."""
     known = Stages(func)
     crossing = {op.label.data: transfer_traffic(op, known, divisions) for op in transfers(func)}
-    return [ProgramWriter(func, each, crossing) for each in divisions]
+    parts = fused_parts(func)
+    return [ProgramWriter(func, each, crossing, parts) for each in divisions]
 
 
 def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Program]:
@@ -92,10 +89,10 @@ def written_programs(func: FuncOp, writers: Sequence[ProgramWriter]) -> list[Pro
 class ProgramWriter:
     """Writes the program of one place; reads bodies of fragments once, which no schedule changes."""
 
-    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic]) -> None:
+    def __init__(self, func: FuncOp, division: Division, crossing: Mapping[str, Traffic], parts: Parts) -> None:
         self.division, self.crossing = division, crossing
         self.cluster = division.place.cluster
-        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes])
+        self.costs = OpCosts(self.cluster, [ranks[0] for ranks in division.classes], parts)
         self.end = func.body.block.last_op
         self.bodies: dict[FragmentOp, list[Instruction]] = {}
         self.issued: dict[Operation, Traffic] = {}

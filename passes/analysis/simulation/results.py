@@ -1,4 +1,4 @@
-"""What a simulated step comes to: how long it takes, on what, and what is waited for."""
+"""The results of a simulation: how long a step takes, on which streams, and what is waited for."""
 
 from __future__ import annotations
 

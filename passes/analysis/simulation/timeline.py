@@ -19,7 +19,7 @@ from xdsl.ir import Operation
 from ....dialects.spmd import StartOp
 from ....ir.cluster import Cluster
 from ....ir.collectives import CollectiveKind
-from ...step.layers import layer_of
+from ...step.blocks import layer_of
 from .network import TRANSFER
 from .results import COMPUTE, Simulation
 from .simulate import places_of, simulate

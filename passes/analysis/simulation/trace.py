@@ -18,9 +18,11 @@ from xdsl.ir import Operation, SSAValue
 from ....dialects.compute import ComputeOp, dtype_of, shape_of
 from ....dialects.spmd import StartOp
 from ....dialects.step import sharding_of
+from ....ir.op_cost import KernelPart
 from ....ir.sharding import Sharding
 from ....ir.signatures import Signature
 from ..compute import op_work
+from ..fusion import fused_parts
 from .engine import TrafficRun, WaitRun
 from .held import HeldBytes
 from .names import category, op_name, source_line
@@ -63,6 +65,7 @@ class _TraceWriter:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.held = HeldBytes(simulation)
+        self.parts = fused_parts(simulation.func)
         self.threads: dict[tuple[int, str], int] = {}
         self.arrows = {run: number for number, run in enumerate(simulation.execution.traffic)}
         self._arguments: dict[Operation, Event] = {}
@@ -108,7 +111,7 @@ class _TraceWriter:
             "ph": "X",
             "pid": each.number,
             "tid": self.threads[each.number, stream],
-            **_from_to(start, end),
+            **from_to(start, end),
             "name": op_name(op),
             "cat": cat,
             "args": {**self._described(op, each), "part": part},
@@ -133,13 +136,13 @@ class _TraceWriter:
             yield {**mine, "ph": "f", "ts": run.taken[number] * _MICROSECONDS}
 
     def _described(self, op: Operation, each: RankClass) -> Event:
-        """What a click on a slice tells."""
+        """What a click on a slice shows."""
         if op not in self._arguments:
-            self._arguments[op] = dict(_description(op, each))
+            self._arguments[op] = dict(_description(op, each, self.parts.get(op)))
         return self._arguments[op]
 
 
-def _from_to(start: float, end: float) -> Event:
+def from_to(start: float, end: float) -> Event:
     """
     Begin and duration of a slice, in microseconds.
 
@@ -150,12 +153,12 @@ def _from_to(start: float, end: float) -> Event:
     return {"ts": (first + 0.25) / 1e3, "dur": max(last - first - 0.75, 0.0) / 1e3}
 
 
-def _description(op: Operation, each: RankClass) -> Iterator[tuple[str, object]]:
+def _description(op: Operation, each: RankClass, part: KernelPart | None) -> Iterator[tuple[str, object]]:
     tensors = [value for value in op.operands if hasattr(value.type, "get_shape")]
     yield "operands", [_typed(value) for value in tensors]
     yield "results", [_typed(value) for value in op.results if hasattr(value.type, "get_shape")]
     if isinstance(op, ComputeOp) and op.signature is not None:
-        work = op_work(op, op.signature, each.place.cluster.mesh)
+        work = op_work(op, op.signature, each.place.cluster.mesh, part=part)
         yield "signature", _text(op.signature)
         yield "flops", work.flops
         yield "bytes", work.bytes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,12 +32,17 @@ class Report:
         found: by kind the texts, each with how often it was found.
         kernels: that a rank launches in a step, by op, and `launches` of NCCL.
         copied: the bytes that ops write in a step which only put values elsewhere, by op.
+        depends: the calls in the program of which something on the host is not the same in every step, or that read a
+            tensor there: a CUDA graph would keep what it was when it was captured.
+        moved: the inputs that are in other memory in the next step.
     """
 
     found: Mapping[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
     kernels: Counter[str] = field(default_factory=Counter[str])
     copied: Counter[str] = field(default_factory=Counter[str])
     launches: int = 0
+    depends: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
     @property
     def fatal(self) -> list[str]:
@@ -69,11 +75,24 @@ def _count(trace: Trace, steps: int, report: Report) -> None:
     report.kernels = Counter({name: round(count / steps) for name, count in trace.kernels.items()})
     report.copied = Counter({name: round(size / steps) for name, size in trace.copied.items()})
     report.launches = trace.launches_of_steps // steps
+    report.depends = tuple(_dependent(trace.runs))
+
+
+def _dependent(runs: Sequence[Sequence[str]]) -> Iterator[str]:
+    """What differs between the last two runs, and what is given a tensor of the host."""
+    if len(runs) < 2:
+        return
+    before, last = runs[-2:]
+    yield from (each for each in last if "cpu:" in each)
+    yield from (f"{one} | then | {other}" for one, other in zip(before, last, strict=False) if one != other)
+    if len(before) != len(last):
+        yield f"{len(before)} ops, then {len(last)}"
 
 
 def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Report) -> Trace:
     """Some steps of one rank."""
     trace = Trace(rank, report.found)
+    stages = [Stage(each.plan, _recorded(each.step, trace)) for each in stages]
     with simulated_rank(rank, world, trace):
         device = torch.device("cuda", rank)
         try:
@@ -82,18 +101,37 @@ def _run(stages: Sequence[Stage], rank: int, world: int, steps: int, report: Rep
             executor.fill(lambda value, shape: torch.empty(shape, dtype=value.torch_dtype, device=device))
             inputs = {each.name: each for plan in executor.plans for each in plan.inputs if each.role == "batch"}
             batch = {name: torch.empty(each.shape, dtype=each.torch_dtype) for name, each in inputs.items()}
-            before = len(trace.launches)
+            launched = len(trace.launches)
             trace.kernels.clear()
             trace.copied.clear()
-            for _ in range(steps):
-                executor.step(batch, 0.1)
-            trace.launches_of_steps = len(trace.launches) - before
+            for number in range(steps):
+                before_step = _homes(executor)
+                executor.step(batch, 0.1 / (1 + number))
+                moved = (each for each, home in _homes(executor).items() if home != before_step[each])
+                report.moved = tuple(moved) if not rank else report.moved
+            trace.launches_of_steps = len(trace.launches) - launched
         except Exception as error:
             lines = traceback.extract_tb(error.__traceback__)[-3:]
             at = " < ".join(f"{Path(each.filename).name}:{each.lineno}" for each in reversed(lines))
             trace.tell("error", f"{type(error).__name__}: {str(error).splitlines()[0]} at {at}")
             return trace
     return trace
+
+
+def _recorded(step: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
+    """A program whose ops are written down."""
+
+    def run(*given: Any) -> Any:
+        with trace.recorded():
+            return step(*given)
+
+    return run
+
+
+def _homes(executor: Executor) -> dict[str, int]:
+    """By input that lasts from step to step, where it is."""
+    kept = (each for each in executor.plan.inputs if each.role in ("param", "state", "buffer", "step_count"))
+    return {f"{each}": executor.local(each).untyped_storage()._cdata for each in kept}
 
 
 def _members(communicator: str) -> tuple[int, ...]:

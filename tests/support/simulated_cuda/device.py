@@ -221,14 +221,16 @@ class _Kernels(TorchDispatchMode):
         if name == "aten::_local_scalar_dense" and on_gpu:
             now().tell("sync", f"item() at {line()}")
             return 1
-        result = _fused(name, args, kwargs) if name.startswith("aten::_fused_") else func(*args, **kwargs)
+        now().ran(func, args, kwargs)
+        result = _fused(func, args, kwargs) if name.startswith("aten::_fused_") else func(*args, **kwargs)
         made = [each for each in _tensors(result) if each.device.type == "cuda"]
         if not on_gpu and not made:
             return result
         if name in ("aten::_to_copy", "aten::copy_"):
             source = args[1] if name == "aten::copy_" else args[0]
             kinds = {each.device.type for each in (*given, *made)}
-            if kinds == {"cpu", "cuda"} and not (kwargs.get("non_blocking") and hasattr(source, "_is_pinned")):
+            waits_not = kwargs.get("non_blocking") or (name == "aten::copy_" and args[2:] == (True,))
+            if kinds == {"cpu", "cuda"} and not (waits_not and hasattr(source, "_is_pinned")):
                 now().tell("sync", f"copy from {source.device.type} that blocks at {line()}")
         written = [each for each in _written(func, args, kwargs) if each.device.type == "cuda"]
         if name == "fsdp::all_gather_copy_in":
@@ -270,12 +272,14 @@ def _launches(name: str, args: tuple[Any, ...]) -> int:
     return 1 if alike else len(args[0])
 
 
-def _fused(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _fused(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Fused updates have no fake kernel: all that is looked at is that they are on one device."""
+    name = func._schema.name
     for index, value in enumerate(args):
         if any(each.device != args[0][0].device for each in _tensors(value)):
             raise RuntimeError(f"{name}: operand {index} is not on {args[0][0].device}")
-    if isinstance(rate := kwargs.get("lr"), torch.Tensor) and rate.device.type == "cuda":
+    rate = kwargs.get("lr")
+    if isinstance(rate, torch.Tensor) and rate.device.type == "cuda" and func._overloadname != "tensor_lr":
         now().tell("sync", f"learning rate on the device at {line()}")
 
 

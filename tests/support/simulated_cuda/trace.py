@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from shardwright import runtime
 
@@ -41,6 +43,17 @@ def line() -> str:
 @cache
 def _is_ours(filename: str) -> bool:
     return Path(filename).parent == _RUNTIME or filename == "<program>"
+
+
+def _is_on_gpu(given: object) -> bool:
+    return isinstance(given, torch.Tensor) and given.device.type == "cuda"
+
+
+def _given(value: object) -> object:
+    """What the host says of an argument: all of a number, of a tensor its form and where it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return f"{value.device.type}:{value.dtype}{list(value.shape)}{list(value.stride())}"
 
 
 @dataclass(frozen=True)
@@ -103,6 +116,9 @@ class Trace:
         self.queued: list[Queued] = []
         self.kernels: Counter[str] = Counter()
         self.copied: Counter[str] = Counter()
+        # By run of the program, the calls of ops on the GPU with all that they are given by the host.
+        self.runs: list[list[str]] = []
+        self.records = False
         # What a launch of several operations of NCCL has so far, while one is put together.
         self.together: list[Any] | None = None
         self._memory: dict[int, _Memory] = {}
@@ -111,6 +127,21 @@ class Trace:
     def tell(self, kind: str, text: str) -> None:
         """Write down that something is wrong."""
         self.found[kind][text] += 1
+
+    def ran(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Write down an op with what the host gives it: its numbers, and the forms and devices of its tensors."""
+        if self.records and any(_is_on_gpu(each) for each in pytree.tree_leaves((args, kwargs))):
+            self.runs[-1].append(f"{func}{pytree.tree_map(_given, (args, dict(kwargs)))} at {line()}")
+
+    @contextmanager
+    def recorded(self) -> Generator[None, None, None]:
+        """One run of the program."""
+        self.runs.append([])
+        self.records = True
+        try:
+            yield
+        finally:
+            self.records = False
 
     def new_stream(self) -> str:
         """A stream of torch's pool, from which NCCL's come too."""

@@ -43,7 +43,7 @@ def test_data_parallelism_is_always_one_of_them(finalists: list[CompiledStep]):
 def test_a_runner_up_that_is_made_again_takes_what_the_search_said(finalists: list[CompiledStep]):
     said = {each["name"]: each.get("step") for each in finalists[0].report["candidates"]}
     for each in finalists[1:]:
-        assert each.report["predicted_step_s"] == pytest.approx(said[each.report["chosen"]])
+        assert each.report["predicted_step_s"] == pytest.approx(said[str(each.report["chosen"])])
 
 
 def test_where_one_is_asked_for_there_is_one():
@@ -56,8 +56,9 @@ def test_the_fastest_counts_and_all_are_reported(finalists: list[CompiledStep]):
     best, report = fastest(reports, [3.0, 1.0, 2.0])
     assert best == 1
     assert report["chosen"] == reports[1]["chosen"]
-    assert [each["measured_step_s"] for each in report["measured"]] == [3.0, 1.0, 2.0]
-    assert [each["plan"] for each in report["measured"]] == [each["chosen"] for each in reports]
+    measured = report.get("measured", [])
+    assert [each["measured_step_s"] for each in measured] == [3.0, 1.0, 2.0]
+    assert [each["plan"] for each in measured] == [each["chosen"] for each in reports]
 
 
 def test_no_plan_goes_through_a_file(monkeypatch: pytest.MonkeyPatch, finalists: list[CompiledStep]):
@@ -87,7 +88,7 @@ def is_weight(argument: BlockArgument) -> bool:
 @pytest.mark.distributed
 def test_they_are_run_on_processes_of_this_machine(finalists: list[CompiledStep]):
     found = measured_here(finalists, "mlp-tiny")
-    measured = found.report["measured"]
+    measured = found.report.get("measured", [])
     assert len(measured) == 3
     least = min(measured, key=lambda each: each["measured_step_s"])
     assert found.report["chosen"] == least["plan"]

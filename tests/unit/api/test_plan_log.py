@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_a_plan_splits_nothing_where_every_rank_does_the_same(plans: list[Plan],
 
 
 def test_what_was_measured_is_told(caplog: pytest.LogCaptureFixture):
-    report = {
+    report: Any = {
         "name": "mlp",
         "ranks": 2,
         "mesh": {"gpu": 2},

@@ -1,6 +1,7 @@
 """Topologies: where ranks sit, which ports they share, what collectives then cost; numbers worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,29 @@ def test_a_hierarchy_sends_an_eighth_across():
     assert not where.has_levels(("node",))
     assert not cluster(hosts(), a=4, b=4).has_levels(("a",))
     assert not cluster(hosts(devices=3), a=2, b=3, c=1).has_levels(("b", "c"))
+
+
+def test_a_hierarchy_gathers_and_scatters_a_part_across_and_copies_what_it_has():
+    where = cluster(hosts(), node=2, gpu=8)
+    memory = where.device(0).memory_bandwidth
+    inside, across, copy = 7 / 8 / 100, 8 * 1 / 2 / 8, 2 / memory
+    for kind in (GATHER, SCATTER):
+        fixed, per_byte = where.collective_costs(kind, ("node", "gpu"), "hierarchical")
+        assert per_byte == pytest.approx(inside + across / 8 + copy)
+        assert fixed == sum(where.collective_costs(kind, (axis,))[0] for axis in ("node", "gpu"))
+    # All that a rank has is sent in both phases.
+    per_byte = where.collective_costs(TO_ALL, ("node", "gpu"), "hierarchical")[1]
+    assert per_byte == pytest.approx(7 / 8 / 100 + 8 * 1 / 2 / 8 + 3 * copy)
+
+
+def test_two_emulated_hosts_gather_and_scatter_as_measured():
+    """`benchmarks/emulated_collectives.py`: 8 MiB in 193 and 200 ms by phases."""
+    levels = (Level("loopback", 1e-4, 7.5e9 / 8), Level("veth", 2e-4, 200e6 / 8))
+    where = cluster(Topology(levels, (Host(2, "loopback", "veth", count=2),)), node=2, gpu=2)
+    where = replace(where, devices=(replace(where.device(0), memory_bandwidth=5e9),))
+    for kind in (GATHER, SCATTER):
+        seconds = where.collective_seconds(kind, ("node", "gpu"), 8 * 2**20, "hierarchical")
+        assert seconds == pytest.approx(0.196, rel=0.15)
 
 
 def test_two_emulated_hosts_take_what_they_were_measured_to():

@@ -23,10 +23,10 @@ from xdsl.utils.lexer import Input
 
 from shardwright.lowering.codegen.check_program import ProgramTextError, check_program
 from shardwright.lowering.codegen.emit_python import emit_python
-from shardwright.lowering.codegen.layer_ranges import with_ranges
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.lowering.codegen.python_text import NotPythonError, checked_name, dotted, dtype, quoted, remark
 from shardwright.passes.reading import InvalidModuleError, TextError, read_module
+from shardwright.runtime.layer_ranges import with_ranges
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = "plain name"

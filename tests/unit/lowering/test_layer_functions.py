@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import Mesh, parse_mesh
-from shardwright.lowering.codegen.layer_ranges import with_ranges
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.runtime.layer_ranges import with_ranges
 
 CONFIG = GPT2Config(layers=4, width=32, heads=4, vocabulary=52, positions=16)
 
@@ -88,7 +88,7 @@ def test_a_range_around_what_each_layer_does() -> None:
 
     expected: list[str] = []
     for text, names in ((emitted(module), found), (written_out(module), expected)):
-        traced(module, with_ranges(text), 1, record_function=lambda name, names=names: nullcontext(names.append(name)))
+        traced(module, with_ranges(text), 1, LayerRange=lambda name, names=names: nullcontext(names.append(name)))
     assert "backward h.2.mlp.up" in expected
     assert set(found) == set(expected)
 

@@ -210,6 +210,16 @@ def test_what_is_gathered_along_an_inner_dim_arrives_beside_the_whole():
     ] == [CollectiveMemory(), CollectiveMemory(of_result=0.5, is_late=True)]
 
 
+def test_phases_hold_their_messages():
+    four = Mesh.of(node=2, gpu=2)
+    split = Sharding.of([["node", "gpu"], []])
+    gather = only_step(CollectiveKind.ALL_GATHER, split, WHOLE, four)
+    assert collective_memory(gather, (4, 6), four, method="hierarchical") == CollectiveMemory(0.0, 1.5, is_late=True)
+    partial = Sharding.of([[], []], {"node": Reduction.SUM, "gpu": Reduction.SUM})
+    scatter = only_step(CollectiveKind.REDUCE_SCATTER, partial, split, four)
+    assert collective_memory(scatter, (4, 6), four, method="hierarchical") == CollectiveMemory(3.0, is_late=True)
+
+
 @pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize("bucket", [math.inf, 64])
 def test_a_reduction_is_in_place_where_memory_is_in_order_and_not_a_bucket(permuted: bool, bucket: float):

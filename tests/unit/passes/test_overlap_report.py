@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ir_files import context, parse
 
-from shardwright.passes.analysis.simulation.overlap_report import Overlap, Span, common, length, merged, overlaps
+from shardwright.ir.overlap import Overlap, Span, common, length, merged, overlap_of, without
+from shardwright.passes.analysis.simulation.overlap_report import overlaps
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.step.step_view import cluster_of_module
 
@@ -32,6 +33,7 @@ def seconds_in(spans: list[Span]) -> set[int]:
 def test_spans_are_sets_of_times(one: list[Span], other: list[Span]):
     assert length(merged(one)) == len(seconds_in(one))
     assert length(common(merged(one), merged(other))) == len(seconds_in(one) & seconds_in(other))
+    assert length(without(merged(one), merged(other))) == len(seconds_in(one) - seconds_in(other))
 
 
 def report(*lines: str) -> dict[tuple[str, str], Overlap]:
@@ -61,3 +63,17 @@ def test_phases_are_told_apart():
     found = report(backward, RELU, "%b = spmd.wait %t {train.backward} : tensor<500xf32>")
     assert found["backward", "dp"] == Overlap(0.0, 3.0, 3.0)
     assert found["all", "all"].compute == 4.0
+
+
+def test_traffic_of_a_phase_may_be_beside_the_computation_of_all():
+    computed = {"forward": [(0.0, 2.0)], "backward": [(2.0, 8.0)]}
+    found = overlap_of(computed, [("forward", "dp", (1.0, 6.0)), ("backward", "tp", (5.0, 10.0))])
+    assert found["forward", "dp"] == Overlap(2.0, 5.0, 5.0)
+    assert found["forward", "dp"].ratio == 1.0
+    assert found["backward", "all"].ratio == 3 / 5
+    assert found["all", "all"] == Overlap(8.0, 9.0, 7.0)
+    assert list(found) == [
+        *(("forward", each) for each in ("dp", "all")),
+        *(("backward", each) for each in ("tp", "all")),
+        *(("all", each) for each in ("dp", "tp", "all")),
+    ]

@@ -19,7 +19,7 @@ from shardwright.passes.strip_resharding import strip_resharding
 from shardwright.tools.ir_input import load_module
 
 STEP = Path(shardwright.__file__).parent / "examples" / "road" / "step.mlir"
-FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,dce"
+FIRST = "decompose-mean,decompose-cross-entropy,make-batch-major,canonicalize,cse,detach-factories,dce"
 LAST = "overlap,join-updates,check-order,reuse-buffers,check-memory,insert-frees"
 CHANGES = "insert-resharding,select-collectives"
 PIPELINES = {

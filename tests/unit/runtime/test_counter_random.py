@@ -19,6 +19,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.sharding import DimSharding, Sharding, local_slices
 from shardwright.lowering.fused import random_ops
 from shardwright.runtime import counter_random as fast
+from shardwright.runtime.seed_table import SeedTable
 
 SEED = torch.tensor(step_seed(11, 4))
 SIGMAS = 5.0
@@ -185,3 +186,24 @@ def test_dims_streams_and_steps_are_not_correlated():
     for i, key in enumerate(keys):
         for other in keys[i + 1 :]:
             assert abs(correlation(masks[key], masks[other])) < SIGMAS, (key, other)
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_a_table_of_streams_gives_the_numbers_of_its_seed(independent: bool):
+    """Also after a hundred streams, and where the next step has another seed."""
+    table = SeedTable(torch.device("cpu"))
+    for step in range(3):
+        seed = step_seed(5, step)
+        table.begin(seed)
+        for stream in range(0, 200, 2):
+            options = {"stream": stream, "dtype": torch.float32, "size": (3, 5), "independent": independent}
+            found = fast.random_uniform(None, table, 0.0, 1.0, **options)
+            assert torch.equal(found, fast.random_uniform(None, torch.tensor(seed), 0.0, 1.0, **options))
+
+
+def test_a_table_stays_where_it_is():
+    table = SeedTable(torch.device("cpu"))
+    table.begin(1)
+    places = [table.of(stream)[0].data_ptr() for stream in range(100)]
+    table.begin(2)
+    assert [table.of(stream)[0].data_ptr() for stream in reversed(range(100))] == places[::-1]

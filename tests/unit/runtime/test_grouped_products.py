@@ -67,3 +67,28 @@ def test_autocast_makes_the_products_in_its_dtype():
     rows, matrices, _ = operands()
     with torch.autocast("cpu", torch.bfloat16):
         assert grouped_mm(rows, matrices, torch.tensor(ENDS[0])).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("lists", [[0], [0, 1, 2], []])
+def test_several_lists_are_each_sorted_by_itself(lists: list[int]):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (len(lists), ROWS, 4), (GROUPS, 4, 5), (len(lists), ROWS, 5)
+    rows, matrices, grad = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    ends = torch.tensor([ENDS[i] for i in lists]).view(len(lists), GROUPS).long()
+    products = [grouped_ops.grouped_mm(*each) for each in zip(rows, [matrices] * len(lists), ends, strict=True)]
+    gradients = [
+        grouped_ops.grouped_mm_backward(*each) for each in zip(rows, [matrices] * len(lists), ends, grad, strict=True)
+    ]
+    for module in (grouped_ops, grouped_products):
+        found, (grad_rows, grad_matrices) = torch.zeros_like(grad), (torch.zeros_like(rows), torch.zeros_like(matrices))
+        for (a, b), (c, d) in itertools.product(((0, 3), (3, ROWS)), ((0, 1), (1, GROUPS))):
+            mine = rows[:, a:b], matrices[c:d], ends
+            found[:, a:b] += module.grouped_bmm(*mine, a, c)
+            of_rows, of_matrices = module.grouped_bmm_backward(*mine, grad[:, a:b], a, c)
+            grad_rows[:, a:b] += of_rows
+            grad_matrices[c:d] += of_matrices
+        for i, (expected, (expected_rows, _)) in enumerate(zip(products, gradients, strict=True)):
+            torch.testing.assert_close(found[i], expected)
+            torch.testing.assert_close(grad_rows[i], expected_rows)
+        total = sum((each for _, each in gradients), torch.zeros_like(matrices))
+        torch.testing.assert_close(grad_matrices, total)

@@ -103,9 +103,10 @@ def test_sizes_are_those_that_can_be_split_among_all():
     assert found == {256, 768}
 
 
-def test_hierarchical_all_reduces_are_over_two_axes():
-    found = {each.axes for each in exchanges(MESH, "gloo", (64,)) if each.method == "hierarchical"}
-    assert found == {("node", "gpu")}
+def test_hierarchical_collectives_are_over_two_axes():
+    found = {(each.kind, each.axes) for each in exchanges(MESH, "gloo", (64,)) if each.method == "hierarchical"}
+    assert {kind for kind, _ in found} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    assert {axes for _, axes in found} == {("node", "gpu")}
 
 
 def test_direct_exchanges_are_for_gloo_alone():

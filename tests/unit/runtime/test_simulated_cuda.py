@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,14 +17,32 @@ from simulated_cuda import device
 from simulated_cuda.check import check_program
 from simulated_cuda.mutate import mutated
 from simulated_plans import MORE_PLANS, PLANS, program, stages_of
+from split_cluster import split_cluster
+from torch import nn
 
-from shardwright.runtime import Stage, collectives, executor, fused_attention, grouped_products, groups, rows, transfers
+from shardwright.api.compile import PlanOptions, compile_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.mesh import Mesh
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.runtime import (
+    Executor,
+    Stage,
+    collectives,
+    executor,
+    fused_attention,
+    grouped_products,
+    groups,
+    hierarchical,
+    rows,
+    transfers,
+)
 from shardwright.runtime import stages as stages_module
-from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.hierarchical import begin_hierarchical
+from shardwright.runtime.communicator import Communicator, UntilEvent
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
 from shardwright.runtime.transfers import Channels, Lines
+
+SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,6 +60,40 @@ def test_a_program_is_right_on_gpus(name: str):
     assert "sync" not in report.found
     assert report.launches > 0
     assert sum(report.kernels.values()) > 50
+    assert report.depends == ()
+
+
+def dropout_stages() -> list[Stage]:
+    """A program that draws random numbers."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    batch = (torch.zeros(8, 8), torch.zeros(8, dtype=torch.int64))
+    step = TrainingStep(model, nn.functional.cross_entropy, SGD, batch)
+    made = compile_step(step, split_cluster(Mesh.of(dp=2)), PlanOptions(pins="dp"))
+    return [Stage(*each) for each in load_text(made.program, "<program>")]
+
+
+def test_random_numbers_depend_on_nothing_of_the_host(monkeypatch: pytest.MonkeyPatch):
+    # In the first step the streams are met.
+    stages = dropout_stages()
+    report = check_program(stages, 3)
+    assert report.fatal == []
+    assert "sync" not in report.found
+    assert report.depends == ()
+    monkeypatch.setattr(Executor, "_seed_of_step", lambda self: torch.tensor(7 * self.steps))
+    assert any("aten.mul" in each or "aten.add" in each for each in check_program(stages, 3).depends)
+
+
+def test_a_rate_on_the_host_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Executor, "_rate", lambda self, value, lr: torch.tensor(lr))
+    assert all("_fused_adamw_" in each for each in check_program(program("dp")).depends)
+    assert check_program(program("dp")).depends
+
+
+def test_what_stays_from_step_to_step_stays_where_it_is():
+    """But for counts of steps: so the kernels of a step find parameters and states at the same places."""
+    moved = check_program(program("zero3")).moved
+    assert len(moved) == 1
+    assert moved[0].startswith("step_count")
 
 
 @pytest.mark.thorough
@@ -93,19 +146,28 @@ FAULTS = {
         "zero3", Pending.wait, {"for work in self.works:": "for work in self.works[1:]:"}, "race"
     ),
     "a phase does not wait for the one before": Fault(
-        "hierarchical", begin_hierarchical, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
+        "hierarchical", hierarchical._all_reduce, {"part = scattered.wait()": "part = scattered.finish()"}, "race"
+    ),
+    "a gather inside does not wait for the one across": Fault(
+        "in phases", hierarchical._all_gather, {"= gathered.wait()": "= gathered.finish()"}, "race"
+    ),
+    "a reduction across does not wait for the one inside": Fault(
+        "in phases", hierarchical._reduce_scatter, {"= scattered.wait()": "= scattered.finish()"}, "race"
+    ),
+    "what goes on is sent before it is here": Fault(
+        "in phases", hierarchical._all_to_all, {"(here,) = sent.wait()": "(here,) = sent.finish()"}, "race"
     ),
     "a hierarchical collective does not wait for its operands": Fault(
-        "hierarchical", Communicator._start, {f"stream.wait_stream({MAIN})": "pass"}, "race"
+        "hierarchical", Communicator._beside, {f"stream.wait_stream({MAIN})": "pass"}, "race"
     ),
     "a hierarchical collective is not waited for": Fault(
-        "hierarchical", Communicator.wait, {f"{MAIN}.wait_event(token.done)": "pass"}, "race"
+        "hierarchical", UntilEvent.wait, {f"{MAIN}.wait_event(self.event)": "pass"}, "race"
     ),
     "the end of a hierarchical collective is never marked": Fault(
-        "hierarchical", Communicator._start, {DONE: "pass"}, "race"
+        "hierarchical", Communicator._beside, {DONE: "pass"}, "race"
     ),
     "a stream is drawn for every collective": Fault(
-        "hierarchical", Communicator._start, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
+        "hierarchical", Communicator._beside, {"if request.axes not in self._streams:": "if True:"}, "alias", 4
     ),
     "a message is too short": Fault(
         "zero3", RowLayout.to_gather, {"new_empty(self._group.size * length)": "new_empty(length)"}, "error"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_why_not_of_each_kind():
         candidate("tp on 4", "tp", why="by an estimate", step=1.5),
         candidate("search on 4 in 2 parts", "search", "accumulate", why="a batch-norm needs the whole batch"),
     ]
-    report = {"candidates": listed, "chosen": "dp on 4", "chosen_candidate": {"own_mesh": OWN}}
+    report: Any = {"candidates": listed, "chosen": "dp on 4", "chosen_candidate": {"own_mesh": OWN}}
     found = {each.kind: each.why for each in why_not(report)}
     assert found["data parallelism"] == "it is the plan"
     assert found["ZeRO 1"] == "does not fit: needs 3 B more than there is"
@@ -152,7 +153,7 @@ def test_why_not_of_each_kind():
 
 
 def test_a_candidate_is_read_as_it_was_written():
-    given = candidate("tp on 4", "dp+tp", step=1.5)
+    given: Any = candidate("tp on 4", "dp+tp", step=1.5)
     assert Tried.from_dict(given).as_dict() == given
 
 

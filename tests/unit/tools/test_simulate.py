@@ -2,13 +2,21 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pair_cluster import PAIR_CLUSTER
-from road import road
+from road import imported_road, road
+from xdsl.dialects.builtin import ModuleOp
 
+from shardwright.api.compile import PlanOptions, lower
 from shardwright.dialects.text import module_text
+from shardwright.ir.cluster_file import parse_cluster, shipped_clusters
+from shardwright.ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic
+from shardwright.ir.overlap import Span
+from shardwright.passes.analysis.simulation.names import category
+from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.tools.cli import main
 
 UNDECIDED = """
@@ -76,6 +84,23 @@ def test_a_step_is_planned_first_and_again_where_that_is_asked(tmp_path: Path, c
     assert again.splitlines()[-3] not in (slow[0], fast[0])
 
 
+def test_a_plan_in_stages_is_planned_again_from_the_step_before_any_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    options = PlanOptions(stages=2, micro_batches=2, duplex="no")
+    cluster = parse_cluster(shipped_clusters()["local-4"])
+    lower(imported_road(), cluster, options, name="road", step_spec=None, seconds={}).save(tmp_path / "plan")
+    assert "stage 1" in run(capsys, tmp_path / "plan")
+    again = run(capsys, tmp_path / "plan", "--replan")
+    assert "one step:" in again
+    assert "stage 1" not in again
+
+    # What was edited in the planned step counts, and stages cannot be undone there.
+    with (tmp_path / "plan" / "step.mlir").open("a") as file:
+        file.write("// edited\n")
+    assert "cannot be planned again" in refused(capsys, tmp_path / "plan", "--replan")
+
+
 def test_a_step_may_be_planned_for_another_mesh_of_the_cluster(capsys: pytest.CaptureFixture[str]):
     out = run(capsys, "mlp", "--cluster", "local-4")
     assert "outer" in out
@@ -103,3 +128,67 @@ def test_a_step_needs_a_cluster_and_a_file_must_be_ir(capsys: pytest.CaptureFixt
     assert "error: the module has no mesh; add one" in refused(capsys, tmp_path / "bare.mlir")
     (tmp_path / "undecided.mlir").write_text(UNDECIDED)
     assert "'aten.relu' op %y: has no signature; run search-strategy" in refused(capsys, tmp_path / "undecided.mlir")
+
+
+def as_predicted(module: ModuleOp) -> MeasuredSteps:
+    """A measured step in which all is as it is predicted, but the phases of what is sent."""
+    (simulation,) = simulate_module(module)
+    ranks: dict[int, MeasuredRank] = {}
+    for each in simulation.classes:
+        computed: dict[str, list[Span]] = {}
+        for run in simulation.ops(each.number):
+            computed.setdefault(category(run.op), []).append((run.start, run.end))
+        sent = tuple(
+            MeasuredTraffic(
+                run.traffic.kind, run.channel.name, f"{run.channel.name} {n}", "fc", "forward", 8, run.start, run.end
+            )
+            for n, run in enumerate(simulation.traffic(each.number))
+        )
+        spans = {phase: tuple(found) for phase, found in computed.items()}
+        made = MeasuredRank(0, each.stage, 0.0, simulation.seconds, spans, sent)
+        ranks |= {rank: replace(made, rank=rank) for rank in each.ranks}
+    return MeasuredSteps("road", (tuple(ranks[rank] for rank in sorted(ranks)),))
+
+
+def test_what_was_measured_stands_beside_what_is_predicted(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    (tmp_path / "measured.json").write_text(as_predicted(road()).text())
+    out = run(capsys, plan, "--measured", tmp_path / "measured.json", "--trace", tmp_path / "trace.json")
+    words = {"predicted": list[list[str]](), "measured": list[list[str]]()}
+    for line in out.splitlines():
+        for side, found in words.items():
+            _, is_there, after = line.partition(f" {side} ")
+            if is_there and after.rstrip().endswith("%"):
+                found.append(after.split())
+    assert words["predicted"] == words["measured"]
+    assert len(words["measured"]) >= 8
+    assert "takes rank" in out
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"measured: rank 0 (stage 0)", "measured: rank 3 (stage 1)"} <= names
+    by_process = {event["pid"] for event in events if event["ph"] == "X"}
+    assert len(by_process) == len(names)
+    threads: dict[int, set[int]] = {}
+    for event in events:
+        threads.setdefault(event["tid"], set()).add(event["pid"])
+    assert all(len(processes) == 1 for processes in threads.values())
+
+
+def test_what_was_measured_of_another_step_is_refused(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    file = tmp_path / "measured.json"
+    (step,) = as_predicted(road()).steps
+    shorter = tuple(replace(rank, traffic=rank.traffic[1:]) for rank in step)
+    for ranks, why in (
+        (step[:2], "is not of this step: it is of 2 ranks, and the step of 4"),
+        (shorter, "measure the plan that is simulated"),
+    ):
+        file.write_text(MeasuredSteps("road", (ranks,)).text())
+        assert why in refused(capsys, plan, "--measured", file)
+    file.write_text("{}")
+    assert "does not hold measured steps: it has no 'kind'" in refused(capsys, plan, "--measured", file)
+    assert "does not hold measured steps: No such file" in refused(capsys, plan, "--measured", tmp_path / "none")
+    sweep = ("--sweep", "link.gpu.bandwidth=1KB/s..1GB/s:2")
+    assert "leave out --sweep" in refused(capsys, plan, "--measured", file, *sweep)

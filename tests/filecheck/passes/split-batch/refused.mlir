@@ -101,3 +101,25 @@ func.func @gram(%x: tensor<8x4xf32> {train.batch = "0"}, %w: tensor<4xf32>) -> t
   %s = aten.sum %g {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x8xf32>) -> tensor<f32>
   func.return %s : tensor<f32>
 }
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=1]>
+func.func @sorted(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<1xf32>) -> tensor<f32> {
+  %h = aten.mul.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>} : (tensor<8xf32>, tensor<1xf32>) -> tensor<8xf32>
+  // expected-error@+1 {{it sorts the elements of all rows together, along dim 0 of %h [8]; run sort-within-rows before search-strategy or, where that was done, do not split the batch: what is made of its results depends on which row an element is from}}
+  %y, %i = aten.sort %h {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}], [{}])>} : (tensor<8xf32>) -> (tensor<8xf32>, tensor<8xi64>)
+  %s = aten.sum %y {spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([])>} : (tensor<8xf32>) -> tensor<f32>
+  func.return %s : tensor<f32>
+}
+
+// -----
+
+spmd.mesh @mesh = <["gpu"=1]>
+func.func @made(%x: tensor<8xf32> {train.batch = "0"}, %w: tensor<1xf32>) -> tensor<f32> {
+  %h = aten.mul.Tensor %x, %w {spmd.signature = #spmd.sig<@mesh, ([{}], [{}]) -> ([{}])>} : (tensor<8xf32>, tensor<1xf32>) -> tensor<8xf32>
+  // expected-error@+1 {{it is given %h [8], of which it reads nothing; run detach-factories before search-strategy}}
+  %z = aten.new_zeros %h {size = [8 : i64, 2 : i64], spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}, {}])>} : (tensor<8xf32>) -> tensor<8x2xf32>
+  %s = aten.sum %z {spmd.signature = #spmd.sig<@mesh, ([{}, {}]) -> ([])>} : (tensor<8x2xf32>) -> tensor<f32>
+  func.return %s : tensor<f32>
+}

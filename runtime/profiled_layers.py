@@ -1,4 +1,4 @@
-"""Ranges of `torch.profiler` by layer of the model, in the steps that a profiler watches and in no others."""
+"""Ranges by layer of the model, in the steps that a profiler or a recorder watches and in no others."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from functools import cached_property
 
 import torch
 
-from ..lowering.codegen.layer_ranges import with_ranges
-from ..lowering.codegen.load_program import load_text
-from ..runtime.executor import Executor, RankProgram
-from ..runtime.stages import Stage, my_stage
+from .executor import Executor, RankProgram
+from .layer_ranges import with_ranges
+from .place import profiler_on
+from .program_text import run_text
+from .step_recorder import RECORDING
 
 
 class ProfiledLayers:
     """
-    Lets an executor run the program with ranges while a profiler is on.
+    Lets an executor run the program with ranges while a profiler of torch's or a recorder of steps is on.
 
     Args:
         executor: runs the program.
@@ -27,15 +28,15 @@ class ProfiledLayers:
         self._plain, self._is_on = executor.main, False
 
     def follow_profiler(self) -> None:
-        """Before each step: see whether a profiler of this process is on."""
-        is_on: bool = torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
+        """Before each step: see whether anything in this process wants ranges."""
+        is_on = profiler_on() or RECORDING.recorder is not None
         if is_on is not self._is_on:
             self._executor.main, self._is_on = (self._ranged if is_on else self._plain), is_on
 
     @cached_property
     def _ranged(self) -> RankProgram:
-        """The program with ranges; made when a profiler is first seen."""
+        """The program with ranges; made when it is first wanted."""
         name = f"<the program of {self._executor.plan.name}, by layer>"
         with torch.profiler.record_function("shardwright: load the program with ranges"):
-            loaded = my_stage([Stage(*each) for each in load_text(with_ranges(self._program), name)])
-            return replace(self._plain, function=loaded.step)
+            loaded = run_text(with_ranges(self._program), name)
+            return replace(self._plain, function=loaded[self._plain.function.__name__])

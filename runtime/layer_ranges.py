@@ -1,23 +1,24 @@
 """
-A program whose ops run in ranges of `torch.profiler`, by layer of the model.
+A program whose ops run in ranges by layer of the model (`LayerRange`).
 
-Programs say in a comment which layer follows, and whether in forward, backward or update (`emit_errors.place`):
+Programs say in a comment which layer follows, and whether in forward, backward or update (`codegen.errors.place`):
 
     # h.0.mlp.up  (models/transformer.py:96), backward
     up_grad = torch.mm(...)
 
 With ranges that is
 
-    with record_function("backward h.0.mlp.up"):
+    with LayerRange('backward h.0.mlp.up'):
         # h.0.mlp.up  (models/transformer.py:96), backward
         up_grad = torch.mm(...)
 
-A profiler shows a range around all that was called in it. What no profiler watches runs the program without ranges.
+A profiler of torch's shows a range around all that was called in it, and a recorder of steps hears of the phase
+(`step_recorder`). What neither watches runs the program without ranges.
 
 The function of equal layers says `h.*.mlp.up`. Which of them it is called for is known where it is called:
 
     # h.0
-    LAYER[0] = "0"
+    LAYER[0] = '0'
     h_0_saved, h_0_add_1 = h_forward(comm, add, h[0])
 """
 
@@ -25,13 +26,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from .errors import UPDATE
-from .layout import INDENT
-from .python_text import quoted
+import torch
+
+from .place import PLACE, profiler_on
+from .step_recorder import RECORDING
+
+_INDENT = "    "
+"""Of the statements of a function, as `lowering.codegen` writes them."""
 
 _IMPORT = "import torch"
-_RANGES = "from torch.profiler import record_function"
+_RANGES = "from shardwright.runtime.layer_ranges import LayerRange"
 
 _LAYER = "LAYER"
 """The list that holds the number of the layer for which a function is called."""
@@ -40,7 +46,7 @@ _CALL = re.compile(r"(?:^ *|= )[^\W\d]\w*\(", re.ASCII)
 """A call of a function of the program."""
 
 _PLACE = re.compile(
-    rf"{INDENT}# (?:(?P<layer>\S+)(?:  \(.+:\d+\))?|(?P<line>\S.*:\d+))(?:, (?P<phase>backward|{UPDATE}))?"
+    rf"{_INDENT}# (?:(?P<layer>\S+)(?:  \(.+:\d+\))?|(?P<line>\S.*:\d+))(?:, (?P<phase>backward|update))?"
 )
 
 
@@ -63,7 +69,7 @@ def _lines(lines: Iterable[str], needed: Sequence[str]) -> Iterator[str]:
     name = ""
     for line in lines:
         begins = range_name(line)
-        if begins is not None or not line.startswith(INDENT):
+        if begins is not None or not line.startswith(_INDENT):
             yield from _in_range(name, block)
             name, block = begins or "", []
         block.append(line)
@@ -79,9 +85,35 @@ def _in_range(name: str, block: list[str]) -> Iterator[str]:
         return
     number = name.rpartition(".")[2]
     if number.isdecimal() and any(_CALL.search(line) for line in block):
-        yield f"{INDENT}{_LAYER}[0] = {quoted(number)}"
+        yield f"{_INDENT}{_LAYER}[0] = {number!r}"
         yield from block
         return
-    known = f".replace({quoted('*')}, {_LAYER}[0], 1)" if "*" in name else ""
-    yield f"{INDENT}with record_function({quoted(name)}{known}):"
-    yield from (INDENT + line for line in block)
+    known = f".replace({'*'!r}, {_LAYER}[0], 1)" if "*" in name else ""
+    yield f"{_INDENT}with LayerRange({name!r}{known}):"
+    yield from (_INDENT + line for line in block)
+
+
+class LayerRange:
+    """
+    Around what a layer does in a program with ranges.
+
+    Args:
+        name: phase and layer, as ``backward h.0.mlp.up``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._range: Any = None
+
+    def __enter__(self) -> None:
+        PLACE.layer = self._name
+        if RECORDING.recorder is not None:
+            RECORDING.recorder.enter(self._name.partition(" ")[0])
+        if profiler_on():
+            self._range = torch.profiler.record_function(self._name)
+            self._range.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._range is not None:
+            self._range.__exit__(*error)
+        PLACE.layer = ""

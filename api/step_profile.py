@@ -1,0 +1,70 @@
+"""`StepProfile`: what the ranks of a job measured of some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ..ir.measured_steps import MeasuredRank, MeasuredSteps
+from ..ir.overlap import Overlaps
+from ..ir.overlap_table import measured_table
+from ..ir.text_file import write_atomically
+from ..runtime.executor import Executor
+from ..runtime.measured import gathered, recorder_of
+from ..runtime.plan import PlanError
+
+
+class StepProfile:
+    """
+    How much communication of the steps in ``with step.profile() as profile:`` was beside computation; known after it.
+
+    Printed it is a table: of the step of median length and the rank that computes longest, of each stage.
+    """
+
+    def __init__(self) -> None:
+        self._found: MeasuredSteps | None = None
+
+    @property
+    def steps(self) -> MeasuredSteps:
+        """
+        All that was measured, the same on every rank.
+
+        Raises:
+            PlanError: nothing is there yet.
+        """
+        if self._found is None:
+            raise PlanError(
+                "no step was measured: train inside `with step.profile() as profile:`, and look after it has ended"
+            )
+        return self._found
+
+    @property
+    def overlaps(self) -> Mapping[int, Overlaps]:
+        """By rank the overlap of the step of median length, by phase (or ``all``) and axes or stages (or ``all``)."""
+        return {rank.rank: rank.overlaps for rank in self.middle}
+
+    @property
+    def middle(self) -> tuple[MeasuredRank, ...]:
+        """The step of median length, by rank."""
+        return self.steps.middle
+
+    def save(self, path: str | Path) -> None:
+        """Write what `shardwright simulate --measured` reads; rank 0 does."""
+        text = self.steps.text()
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            write_atomically(Path(path), text)
+
+    def __str__(self) -> str:
+        return measured_table(self.steps)
+
+
+@contextmanager
+def profiled(executor: Executor, *, compiled: bool) -> Generator[StepProfile, None, None]:
+    """Measure the steps inside; every rank has to."""
+    profile, recorder = StepProfile(), recorder_of(executor, compiled=compiled)
+    with recorder.recording():
+        yield profile
+    profile._found = gathered(recorder, executor)

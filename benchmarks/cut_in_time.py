@@ -1,0 +1,69 @@
+"""
+Which models can be cut in time: accumulated in two parts, run as duplex, and as pipelines of two and of three stages.
+
+    python benchmarks/cut_in_time.py [--huggingface] [--check] [NAME ...]
+
+Every shipped model at test size (with `--huggingface` the tiny configs of `models/hf/tiny.py`) is planned in each form,
+by the passes that `parallelize` runs: `dp` on two devices where the batch is cut, one device a stage where layers are.
+A cell is `yes`, or the layer that forbids it; refusals are printed whole. With `--check` what was planned is
+interpreted for two steps in float64 and compared with one device, and a cell has the largest error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from _report import publish
+from time_cuts import FORMS
+
+from shardwright.api.checking.cases import imported, plan_case
+from shardwright.api.checking.check import check_interpreted
+from shardwright.models import MODELS
+from shardwright.passes.errors import PassError, place_in_model
+
+
+def outcome(name: str, form: str, *, check: bool) -> str:
+    """What becomes of a model in a form."""
+    case = FORMS[form].case(name, steps=2)
+    try:
+        if check:
+            result = check_interpreted(case)
+            print(f"{form}: {result}", flush=True)
+            return f"{max(worst.error for worst in result.errors):.1e}" if result.passed else "differs"
+        plan_case(case, imported(case))
+    except PassError as error:
+        print(f"{name}, {form}: {error}", flush=True)
+        return place_in_model(error.op.location) if error.op is not None else str(error)
+    return "yes"
+
+
+def main() -> None:
+    """Print the table and write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="of models; all by default")
+    parser.add_argument("--huggingface", action="store_true", help="the tiny configs of Hugging Face models")
+    parser.add_argument("--check", action="store_true", help="interpret what is planned, and compare")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("shardwright").setLevel(logging.ERROR)
+    if options.huggingface:
+        from shardwright.models.hf.tiny import TINY
+
+        names = [f"hf:{name}" for name in TINY]
+    else:
+        names = [name for name in MODELS if name.endswith("-tiny")]
+    rows: list[dict[str, str]] = []
+    for name in options.names or names:
+        rows.append({"model": name, **{form: outcome(name, form, check=options.check) for form in FORMS}})
+    flags = " --huggingface" * options.huggingface + " --check" * options.check
+    publish("cut_in_time", rows, command=f"python benchmarks/cut_in_time.py{flags}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""
+Transfers between meshes on emulated hosts: the methods and orders of cross-mesh resharding, beside one another.
+
+    sudo python benchmarks/emulated_transfers.py [--rounds 12] [--rate 100mbit] [--mib 8] [--cases case1 case3 ...]
+
+Every host is a network namespace with four ranks, whose NIC sends no faster than RATE and receives no faster
+(`_netns`); what stays inside of a host is loopback. The cases are those of the paper's Table 2 (`_cross_mesh_cases.py`)
+with fewer bytes. In every round each case is sent by each method and order, in random order and by the runtime's own
+`Channels`; the slowest rank counts, from a barrier on. `bound` is the NIC bound at the rate, and `ratio` the median of
+the paired ratios to `broadcast best`, with its bootstrap interval of 95 %; that one is sent twice, as a control.
+`simulated` is the same ratio as the simulator has it. Each rank checks once what has arrived.
+
+The runtime begins all tasks of a transfer at once, and gloo's sockets share a NIC. With `in turn` a rank begins a task
+when the one before it is over, as broadcasts of NCCL on one stream do: so the order counts as it does in the paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import _netns
+from _cross_mesh_cases import BYTES, Case, outcome, paper_cases, scaled
+from _report import interval, plot_intervals, publish
+
+from shardwright.ir.port_schedule import Order
+from shardwright.ir.transfer_plan import Method, least_nic_time, plan
+
+GPUS = 4
+CASES = ("case1", "case3", "case4", "case7", "case9")
+BEST: tuple[Method, Order] = ("broadcast", "best")
+WAYS: tuple[tuple[Method, Order], ...] = (
+    BEST,
+    ("broadcast", "greedy"),
+    ("broadcast", "naive"),
+    ("local_allgather", "greedy"),
+    ("global_allgather", "greedy"),
+    ("send_recv", "greedy"),
+)
+WARM = 1
+TURNS: tuple[Order, ...] = ("best", "greedy", "naive")
+IN_TURN = "in turn"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A case, sent in one way: `mode` is `control`, or `in turn` for one task after the other on each rank."""
+
+    case: Case
+    method: Method
+    order: Order
+    mode: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name among those of its case."""
+        return f"{self.method} {self.order}" + (f", {self.mode}" if self.mode else "")
+
+
+def ways(mib: float, names: Sequence[str]) -> list[Way]:
+    """All that is sent, the best first among those of a case."""
+    cases = [scaled(case, mib * 2**20) for case in paper_cases() if case.name in names]
+    turns: list[tuple[Method, Order]] = [("broadcast", order) for order in TURNS]
+    others = [(BEST, "control"), *((way, "") for way in WAYS[1:]), *((way, IN_TURN) for way in turns)]
+    return [Way(case, *way, mode) for case in cases for way, mode in ((BEST, ""), *others)]
+
+
+def worker(folder: Path) -> None:
+    """One rank: in every round all ways in random order; rank 0 writes the seconds."""
+    import torch
+    import torch.distributed as dist
+
+    from shardwright.runtime.transfers import Channels, Holders, Lines, Transfer
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    asked = json.loads((folder / "asked.json").read_text())
+    me, listed = dist.get_rank(), ways(asked["mib"], asked["cases"])
+    transfers: list[list[Transfer]] = []
+    for number, way in enumerate(listed):
+        case = way.case
+        source, target = (
+            Holders(mesh, tuple(ranks), str(spread))
+            for mesh, ranks, spread in zip(
+                (case.source, case.target), case.ranks, (case.sent, case.wanted), strict=True
+            )
+        )
+        tasks = plan(case.units(), case.sites, way.method, way.order)
+        groups = [(task,) for task in tasks] if way.mode == IN_TURN else [tuple(tasks)]
+        labels = [f"{number}.{at}" for at in range(len(groups))]
+        transfers.append([
+            Transfer(label, case.shape, "int32", source, target, group)
+            for label, group in zip(labels, groups, strict=True)
+        ])
+    channels = Channels([each for group in transfers for each in group], Lines())
+    shapes = {way.case.shape for way in listed}
+    whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
+    generator, rows = random.Random(0), list[list[float]]()
+    order = list(range(len(listed)))
+    for number in range(asked["rounds"] + WARM):
+        generator.shuffle(order)
+        seconds = [0.0] * len(listed)
+        for index in order:
+            transfer, mine = transfers[index][0], None
+            if me in transfer.source.ranks:
+                mine = whole[transfer.shape][transfer.source.slices(transfer.shape, me, 0)].contiguous()
+            dist.barrier()
+            start = time.perf_counter()
+            for each in transfers[index]:
+                if not each.tasks_of(0, me):
+                    continue
+                if mine is not None:
+                    channels.send(each.label, 0, mine)
+                if me in each.target.ranks:
+                    arrived = channels.receive(each.label, 0).wait()
+                    if number == 0 and len(transfers[index]) == 1:
+                        expected = whole[each.shape][each.target.slices(each.shape, me, 0)]
+                        assert torch.equal(arrived, expected), listed[index].title
+                channels.finish()
+            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            seconds[index] = took.item()
+        if number >= WARM:
+            rows.append(seconds)
+    if me == 0:
+        (folder / "seconds.json").write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row per case and way."""
+    listed = ways(mib, names)
+    hosts = 1 + max(max(way.case.sites.hosts.values()) for way in listed)
+    with tempfile.TemporaryDirectory() as made, _netns.hosts([rate] * hosts, receiving=True) as spaces:
+        folder = Path(made)
+        (folder / "asked.json").write_text(json.dumps({"mib": mib, "cases": list(names), "rounds": rounds}))
+        arguments = [os.fspath(Path(__file__).resolve()), "--worker", made]
+        _netns.launch([name for name in spaces for _ in range(GPUS)], arguments)
+        rows = json.loads((folder / "seconds.json").read_text())
+    bandwidth = float(rate.removesuffix("mbit")) * 1e6 / 8
+    first = {way.case.name: at for at, way in reversed(list(enumerate(listed)))}
+    return [_row(way, rows, first[way.case.name], at, rate, bandwidth) for at, way in enumerate(listed)]
+
+
+def _row(
+    way: Way, rows: Sequence[Sequence[float]], best: int, at: int, rate: str, bandwidth: float
+) -> dict[str, Any]:
+    case = way.case
+    ratios = [row[at] / row[best] for row in rows]
+    low, high = interval(ratios)
+    simulated = outcome(case, way.method, way.order, bandwidth).seconds / outcome(case, *BEST, bandwidth).seconds
+    least = least_nic_time(case.units(), case.sites) * BYTES / bandwidth
+    seconds = statistics.median(row[at] for row in rows)
+    return {
+        "case": case.name,
+        "way": way.title,
+        "NIC": rate,
+        "MiB": BYTES * math.prod(case.shape) / 2**20,
+        "ms": 1e3 * seconds,
+        "of bound": seconds / least,
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "simulated": simulated,
+        "rounds": len(rows),
+    }
+
+
+def main() -> None:
+    """Print the table and write JSON and plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rate", default="100mbit", help="what a host may send, and receive: 100mbit")
+    parser.add_argument("--mib", type=float, default=8.0, help="of the whole value")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        worker(options.worker)
+        return
+    try:
+        rows = measure(options.rate, options.rounds, options.mib, options.cases)
+    except _netns.Unavailable as error:
+        sys.exit(f"skipped: {error}")
+    command = f"python benchmarks/emulated_transfers.py --rounds {options.rounds} --rate {options.rate}"
+    publish("emulated_transfers", rows, command=f"{command} --mib {options.mib:g}")
+    labels = [f"{row['case']}: {row['way']}" for row in rows]
+    bounds = [(row["low"], row["high"]) for row in rows]
+    xlabel = "seconds, to broadcast in the best order"
+    plot_intervals("emulated_transfers", labels, [row["ratio"] for row in rows], bounds, xlabel=xlabel)
+
+
+if __name__ == "__main__":
+    main()

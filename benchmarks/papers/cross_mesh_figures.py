@@ -1,0 +1,321 @@
+"""
+Figures 5 to 9 of "On Optimizing the Communication of Model Parallelism" (Zhuang et al., MLSys 2023), by simulation.
+
+    python benchmarks/papers/cross_mesh.py --figures
+
+Figures 5, 6 and 8 are single transfers (`cross_mesh.py`): from one GPU to others, and the cases of Table 2 by method
+and by order. Figures 7 and 9 are whole steps of its models (Table 3) on two p3.8xlarge: imported, divided into two
+stages of four GPUs, planned by the usual passes, and simulated. The paper has these figures as plots alone; beside ours
+stands what its text says of them.
+
+`Send/Recv`, `Alpa` (the better of the two all-gathers) and `Broadcast` do not overlap what they send with computation:
+1f1b, where a stage computes nothing while it sends or receives. For these the loop over micro-batches is followed slot
+by slot, with the seconds that the simulator has for fragments and transfers. `Overlap` is 1f1b and `Eager-1F1B` is
+eager-1f1b, with gradients of weights delayed, both simulated as they are planned. `Signal` is 1f1b on NICs that take no
+time. Rates of a V100 are those of its data sheet times `rate`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from _cross_mesh_cases import OVER_ALPA, Case, bound, outcome, paper_cases, to_hosts
+from _report import plot_grouped, publish
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from shardwright.api.compile import BEGIN, import_training_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.dialects.stage_program import schedule_of
+from shardwright.dialects.staged import Stages, transfers
+from shardwright.ir.cluster import Cluster
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.port_schedule import Order
+from shardwright.ir.submesh import on_mesh
+from shardwright.ir.transfer_plan import Method
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.unet import UNetConfig, unet_step
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.analysis.simulation.alone import seconds_alone
+from shardwright.passes.analysis.simulation.simulate import Simulator, places_of, simulate_module
+from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.plan_transfers import PlanTransfersPass
+from shardwright.passes.schedule_pipeline import SchedulePipelinePass
+from shardwright.passes.search_strategy import SearchStrategyPass
+from shardwright.passes.stages.schedules import ScheduleName
+from shardwright.passes.step.step_view import cluster_of_module, step_views
+
+COMMAND = "python benchmarks/papers/cross_mesh.py --figures"
+ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
+ORDERS: tuple[Order, ...] = ("naive", "greedy", "best")
+
+FIGURE_5 = {
+    "1x1": "all alike",
+    "1x2": "ours and Alpa within 1 %, send/recv grows by each GPU",
+    "1x3": "as 1x2, but Alpa drops, for it cannot divide by 3",
+    "1x4": "as 1x2",
+    "2x2": "Alpa's all-gather crosses hosts, ours hardly grows",
+    "3x2": "as 2x2, but Alpa drops, for it cannot divide by 3",
+    "4x2": "as 2x2",
+}
+FIGURE_8 = dict.fromkeys(("case1", "case8"), "all alike") | {"case2": "naive congests: all from the first host"}
+FIGURE_8_ELSE = "naive and load balance congest, ours does not"
+
+
+def figure_5() -> list[dict[str, Any]]:
+    """From one GPU to one host with 1 to 4 GPUs, and to 1 to 4 hosts with 2."""
+    found: list[dict[str, Any]] = []
+    for hosts, gpus in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2)):
+        case = to_hosts(hosts, gpus)
+        row: dict[str, Any] = {"to": f"{hosts}x{gpus}", "send/recv s": outcome(case, "send_recv", "greedy").seconds}
+        # What goes over NVLink alone is the all-gather of one host; over several it crosses them.
+        gather = "local_allgather" if hosts == 1 else "global_allgather"
+        row |= {"Alpa s": outcome(case, gather, "greedy").seconds, "ours s": outcome(case, "broadcast", "best").seconds}
+        found.append(row | {"bound s": bound(case), "in the paper": FIGURE_5[row["to"]]})
+    return found
+
+
+def _table_2() -> list[Case]:
+    return [case for case in paper_cases() if case.name in OVER_ALPA]
+
+
+def figure_6() -> list[dict[str, Any]]:
+    """The cases of Table 2 by method."""
+    found: list[dict[str, Any]] = []
+    for case in _table_2():
+        seconds = {method: outcome(case, method, "greedy").seconds for method in ("send_recv", *ALL_GATHERS)}
+        ours, alpa = outcome(case, "broadcast", "best").seconds, min(seconds[each] for each in ALL_GATHERS)
+        row = {"case": case.name, "send/recv s": seconds["send_recv"], "Alpa s": alpa, "ours s": ours}
+        found.append(row | {"over Alpa": alpa / ours, "over Alpa, paper": OVER_ALPA[case.name]})
+    return found
+
+
+def figure_8() -> list[dict[str, Any]]:
+    """The cases of Table 2 by order, as broadcasts."""
+    titles = dict(zip(ORDERS, ("naive s", "load balance s", "ours s"), strict=True))
+    return [
+        {"case": case.name}
+        | {title: outcome(case, "broadcast", order).seconds for order, title in titles.items()}
+        | {"bound s": bound(case), "in the paper": FIGURE_8.get(case.name, FIGURE_8_ELSE)}
+        for case in _table_2()
+    ]
+
+
+@dataclass(frozen=True)
+class Model:
+    """
+    A model of Table 3.
+
+    Args:
+        make: its step with a batch of so many samples.
+        sizes: of the axes of a stage of four GPUs.
+        pins: of the strategy, as TOML; by default it is searched for.
+        batch: of a micro-batch.
+        dtype: of all tensors.
+    """
+
+    name: str
+    make: Callable[[int], TrainingStep]
+    sizes: tuple[tuple[str, int], ...]
+    pins: str | None
+    batch: int
+    dtype: torch.dtype = torch.float32
+
+    def step(self, parts: int) -> TrainingStep:
+        """The step with so many micro-batches."""
+        return self.make(self.batch * parts)
+
+
+def _pinned(**presets: str) -> str:
+    return "".join(f'[[pin]]\npreset = "{preset}"\naxes = ["{axis}"]\n' for axis, preset in presets.items())
+
+
+_GPT = GPT2Config(layers=32, width=2560, heads=32, vocabulary=51200, positions=1024)
+_UNET = UNetConfig(widths=(472, 944, 1888, 3776, 7552), image=64, attention=2)
+
+
+def _gpt(batch: int) -> TrainingStep:
+    return gpt2_step(_GPT, batch=batch, length=1024)
+
+
+def _utransformer(batch: int) -> TrainingStep:
+    return unet_step(_UNET, batch=batch)
+
+
+MODELS = (
+    Model("GPT case1", _gpt, (("dp", 2), ("tp", 2)), _pinned(dp="dp", tp="tp"), 8, torch.float16),
+    Model("GPT case2", _gpt, (("dp", 4),), _pinned(dp="dp"), 8, torch.float16),
+    Model("U-Trans case1", _utransformer, (("gpu", 4),), None, 8),
+)
+IN_PAPER = {
+    "GPT case1": "ours 1.1 over Alpa, at least 0.97 of Signal",
+    "GPT case2": "ours 1.1 over Alpa, at least 0.97 of Signal",
+    "U-Trans case1": "ours 1.5 over Alpa, at least 0.97 of Signal",
+}
+
+
+_NO_LIMIT = 2.0**50
+"""Bytes of memory."""
+
+
+def cluster(sizes: tuple[tuple[str, int], ...], rate: float) -> Cluster:
+    """Two hosts of the paper, whose GPUs reach a part of the rate of the data sheet; it recomputes, so all fits."""
+    found = on_mesh(find_cluster("cross-mesh-p3-4x4"), Mesh.of(node=2, **dict(sizes)))
+    devices = tuple(
+        replace(device, memory=_NO_LIMIT, flops=tuple((dtype, rate * flops) for dtype, flops in device.flops))
+        for device in found.devices
+    )
+    return replace(found, devices=devices)
+
+
+@cache
+def planned(model: Model, parts: int, rate: float) -> ModuleOp:
+    """A step in two stages with everything decided but schedule and transfers."""
+    module = import_training_step(model.step(parts), dtype=model.dtype)
+    add_cluster(module, cluster(model.sizes, rate))
+    search = SearchStrategyPass("fixed", pins=model.pins) if model.pins else SearchStrategyPass()
+    begin = Pipeline.parse(f"{BEGIN},partition-stages{{stages=2}}")
+    rest = Pipeline.parse(f"split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap")
+    run_pipeline(Context(), module, Pipeline.of(begin, search, rest), verify_each=False)
+    return module
+
+
+def scheduled(base: ModuleOp, schedule: ScheduleName, method: Method, order: Order) -> ModuleOp:
+    """A planned step with a schedule and tasks for its transfers."""
+    module = base.clone()
+    passes = Pipeline.of(SchedulePipelinePass(schedule), PlanTransfersPass(method, order))
+    run_pipeline(Context(), module, passes, verify_each=False)
+    return module
+
+
+def simulated(module: ModuleOp, whole: Cluster | None = None) -> float:
+    """The seconds of a step."""
+    return simulate_module(module, whole)[0].seconds
+
+
+def instant(whole: Cluster) -> Cluster:
+    """The cluster with NICs that take no time; stages are on hosts of their own, so nothing else crosses."""
+    assert whole.topology is not None
+    levels = tuple(
+        replace(level, latency=1e-12, bandwidth=1e18) if level.name == "ethernet" else level
+        for level in whole.topology.levels
+    )
+    return replace(whole, topology=replace(whole.topology, levels=levels))
+
+
+def in_turn(module: ModuleOp) -> float:
+    """
+    The seconds of a step whose stages compute nothing while they send or receive.
+
+    What is before and after the loop over micro-batches takes what it takes where NICs take no time.
+    """
+    whole = cluster_of_module(module)
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    clusters = [own for _, own in step_views(module)]
+    fragments, crossing = seconds_alone(Simulator(func, places_of(func, clusters, whole)))
+    none = dict.fromkeys(crossing, 0.0)
+    rest = simulated(module, instant(whole)) - loop_seconds(func, fragments, none)
+    return rest + loop_seconds(func, fragments, crossing)
+
+
+def loop_seconds(func: FuncOp, fragments: Mapping[str, float], crossing: Mapping[str, float]) -> float:
+    """How long the slots of all stages take, of which each does one thing at a time: compute, send or receive."""
+    known, receivers = Stages(func), dict[str, int | None]()
+    for op in transfers(func):
+        receivers[op.label.data] = known.of_value(op.result)
+    slots = schedule_of(func)
+    now, at, sent = [0.0] * len(slots), [0] * len(slots), dict[tuple[str, int], float]()
+    moved = True
+    while moved:
+        moved = False
+        for stage, own in enumerate(slots):
+            while at[stage] < len(own):
+                slot = own[at[stage]]
+                key = slot.label, slot.part
+                if slot.action == "run":
+                    now[stage] += fragments[slot.label]
+                elif slot.action == "start" and receivers[slot.label] != stage:
+                    sent[key] = now[stage]
+                    now[stage] += crossing[slot.label]
+                elif slot.action == "wait":
+                    if key not in sent:
+                        break
+                    now[stage] = max(now[stage], sent[key]) + crossing[slot.label]
+                at[stage], moved = at[stage] + 1, True
+    assert all(done == len(own) for done, own in zip(at, slots, strict=True))
+    return max(now)
+
+
+def ways(base: ModuleOp) -> dict[str, float]:
+    """The seconds of a step by what the figures compare."""
+    broadcast = scheduled(base, "1f1b", "broadcast", "best")
+    return {
+        "Send/Recv": in_turn(scheduled(base, "1f1b", "send_recv", "greedy")),
+        "Alpa": min(in_turn(scheduled(base, "1f1b", method, "greedy")) for method in ALL_GATHERS),
+        "Broadcast": in_turn(broadcast),
+        "Overlap": simulated(broadcast),
+        "Eager-1F1B": simulated(scheduled(base, "eager-1f1b", "broadcast", "best")),
+        "Signal": simulated(broadcast, instant(cluster_of_module(broadcast))),
+    }
+
+
+def figure_7(parts: int, rates: Sequence[float]) -> list[dict[str, Any]]:
+    """Whole steps of the three models."""
+    found: list[dict[str, Any]] = []
+    for model in MODELS:
+        for rate in rates:
+            seconds = ways(planned(model, parts, rate))
+            del seconds["Overlap"]
+            row: dict[str, Any] = {"model": model.name, "rate": rate, "micro-batches": parts}
+            row |= {f"{way} s": each for way, each in seconds.items()}
+            ours = seconds["Eager-1F1B"]
+            row |= {"over Alpa": seconds["Alpa"] / ours, "of Signal": seconds["Signal"] / ours}
+            found.append(row | {"in the paper": IN_PAPER[model.name]})
+    return found
+
+
+def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
+    """The U-Transformer with few and with many micro-batches."""
+    few = "few: Overlap 3 % slower than Eager-1F1B"
+    told = {2: few, 4: few, 32: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
+    found: list[dict[str, Any]] = []
+    for parts, in_paper in told.items():
+        for rate in rates:
+            seconds = ways(planned(MODELS[-1], parts, rate))
+            shown = {f"{way} s": seconds[way] for way in ("Broadcast", "Overlap", "Eager-1F1B")}
+            row: dict[str, Any] = {"micro-batches": parts, "rate": rate, **shown}
+            row |= {"Overlap over Broadcast": seconds["Broadcast"] / seconds["Overlap"]}
+            row |= {"Eager over Overlap": seconds["Overlap"] / seconds["Eager-1F1B"]}
+            found.append(row | {"in the paper": in_paper})
+    return found
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], label: str) -> Iterator[tuple[str, list[float]]]:
+    for column in rows[0]:
+        if column.endswith(" s") and column != "bound s":
+            yield column.removesuffix(" s"), [row[column] for row in rows]
+
+
+def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
+    """Print the tables, write JSON and plots."""
+    figures = {
+        5: (figure_5(), ("to",)),
+        6: (figure_6(), ("case",)),
+        7: (figure_7(parts, rates), ("model", "rate")),
+        8: (figure_8(), ("case",)),
+        9: (figure_9(rates), ("micro-batches", "rate")),
+    }
+    for number, (rows, names) in figures.items():
+        publish(f"cross_mesh_figure_{number}", rows, command=COMMAND)
+        labels = [" x ".join(str(row[name]) for name in names) for row in rows]
+        plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows, names[0])), ylabel="seconds, simulated")

@@ -1,0 +1,89 @@
+"""The pass `detach-factories`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
+
+from ..dialects.aten import AtenOp
+from ..dialects.compute import plain_attribute, shape_of
+from ..dialects.placed import element_of
+from .step.new_ops import like
+from .step.requirements import require_undecided
+from .step.step_view import step_functions
+
+_FILLED = {"new_full": "fill_value", "full_like": "fill_value", "fill.Scalar": "value"}
+"""The ops that make a tensor of one number, with the argument that it is."""
+
+_MADE = {
+    "new_zeros": "zeros",
+    "new_ones": "ones",
+    "new_empty": "empty.memory_format",
+    "zeros_like": "zeros",
+    "ones_like": "ones",
+    "empty_like": "empty.memory_format",
+    **dict.fromkeys(_FILLED, "full"),
+}
+"""By op that reads of an operand its shape and dtype alone, the one that takes both as arguments."""
+
+
+@dataclass(frozen=True)
+class DetachFactoriesPass(ModulePass):
+    """
+    Let tensors of one number be made from their sizes alone, not from another tensor of which nothing is read.
+
+    `x.new_zeros(sizes)`, `zeros_like(x)` and their kind ask for `x`, so it would be gathered, or waited for, to no
+    purpose. Without an operand every device makes the part that it uses, and every micro-batch does.
+
+    Requires: a step without signatures; run it before `search-strategy`, and after `cse`, which would let all zeros of
+    one shape be one tensor, kept from the first use to the last and copied for each.
+    Ensures: no op is left that reads nothing of its operand.
+
+    Before:
+    ```mlir
+    func.func @f(%x: tensor<8x4xf32>, %i: tensor<8x1xi64>, %g: tensor<8x1xf32>) -> tensor<8x16xf32> {
+      %z = aten.new_zeros %x {size = [8 : i64, 16 : i64]} : (tensor<8x4xf32>) -> tensor<8x16xf32>
+      %y = aten.scatter.src %z, %i, %g {dim = 1 : i64}
+        : (tensor<8x16xf32>, tensor<8x1xi64>, tensor<8x1xf32>) -> tensor<8x16xf32>
+      func.return %y : tensor<8x16xf32>
+    }
+    ```
+
+    After:
+    ```mlir
+    func.func @f(%x: tensor<8x4xf32>, %i: tensor<8x1xi64>, %g: tensor<8x1xf32>) -> tensor<8x16xf32> {
+      %z = aten.zeros {size = [8 : i64, 16 : i64], dtype = f32} : () -> tensor<8x16xf32>
+      %y = aten.scatter.src %z, %i, %g {dim = 1 : i64}
+        : (tensor<8x16xf32>, tensor<8x1xi64>, tensor<8x1xf32>) -> tensor<8x16xf32>
+      func.return %y : tensor<8x16xf32>
+    }
+    ```
+
+    Source: factories; GShard's and Switch's dispatch, which fills the room of experts with zeros.
+    """
+
+    name = "detach-factories"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite every such op of the module."""
+        for func in step_functions(op):
+            require_undecided(func, self.name)
+        PatternRewriteWalker(_Detach(), apply_recursively=False).rewrite_module(op)
+
+
+class _Detach(RewritePattern):
+    """new_zeros(x, sizes) -> zeros(sizes)."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, AtenOp) or op.overload not in _MADE or len(op.args) != 1:
+            return
+        result = op.outs[0]
+        given = {"size": plain_attribute(shape_of(result)), "dtype": element_of(result)}
+        if (filled := _FILLED.get(op.overload)) is not None:
+            given["fill_value"] = op.attributes[filled]
+        rewriter.replace(op, like(op, _MADE[op.overload], [], [result.type], result.name_hint or "made", **given))

@@ -1,0 +1,99 @@
+"""The steps that ranks recorded, brought together on one clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..ir.measured_steps import MeasuredRank, MeasuredSteps, MeasuredTraffic, aligned
+from ..ir.overlap import ALL, PHASES, Span
+from .executor import Executor
+from .faults import HERE
+from .lifetime import Identity
+from .step_recorder import StepRecorder
+
+_ROUNDS = 10
+
+
+def recorder_of(executor: Executor, *, compiled: bool) -> StepRecorder:
+    """A recorder of this rank's steps; a compiled program does not say in which phase it is."""
+    first = ALL if compiled else PHASES[0]
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return StepRecorder(executor.comm.device, rank, [plan.ranks for plan in executor.plans], first)
+
+
+def gathered(recorder: StepRecorder, executor: Executor) -> MeasuredSteps | None:
+    """
+    The recorded steps of all ranks, the same on each, in seconds from the begin of each step; None where there are
+    none. Every rank must call this, after as many steps.
+    """
+    name, device = executor.plan.name, executor.comm.device
+    if not dist.is_initialized():
+        return _together(name, [recorder.steps], [0.0])
+    machines: list[Any] = [None] * dist.get_world_size()
+    HERE.wait("the clocks of the ranks", lambda: dist.all_gather_object(machines, Identity.mine().machine))
+    remote = [rank for rank, machine in enumerate(machines) if not machine or machine != machines[0]]
+    ahead = clocks_ahead([rank for rank in remote if rank], device)
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    HERE.wait("the steps that ranks recorded", lambda: dist.all_gather_object(by_rank, recorder.steps))
+    return _together(name, by_rank, [ahead.get(rank, 0.0) for rank in range(len(by_rank))])
+
+
+def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, float]:
+    """
+    By how many seconds clocks of ranks on other machines are ahead of that of rank 0, known on this rank and on 0.
+
+    Of some messages there and back the quickest tells: the clock was read halfway. Every rank must call this.
+    """
+    me, found = dist.get_rank(), dict[int, float]()
+    for rank in remote:
+        quickest = float("inf")
+        for _ in range(_ROUNDS if me in (0, rank) else 0):
+            told = torch.zeros(1, dtype=torch.float64, device=device)
+            if me == rank:
+                HERE.wait("the clock of rank 0", lambda: dist.recv(told, 0))
+                dist.send(told.fill_(time.perf_counter()), 0)
+                continue
+            start = time.perf_counter()
+            dist.send(told, rank)
+            HERE.wait(f"the clock of rank {rank}", lambda: dist.recv(told, rank))
+            now = told.item()
+            if (passed := time.perf_counter() - start) < quickest:
+                quickest, found[rank] = passed, now - (start + passed / 2)
+    known: list[Any] = [found]
+    if remote:
+        HERE.wait("the clock of rank 0", lambda: dist.broadcast_object_list(known, 0))
+    return known[0]
+
+
+def _together(
+    name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]
+) -> MeasuredSteps | None:
+    steps = [
+        [_later(rank, -by) for rank, by in zip(step, ahead, strict=True)] for step in zip(*by_rank, strict=True)
+    ]
+    found = [aligned([_later(rank, -min(each.start for each in step)) for rank in step]) for step in steps]
+    return MeasuredSteps(name, tuple(found)) if found else None
+
+
+def _later(rank: MeasuredRank, by: float) -> MeasuredRank:
+    """A rank's step so much later."""
+
+    def span(each: Span) -> Span:
+        return each[0] + by, each[1] + by
+
+    def traffic(each: MeasuredTraffic) -> MeasuredTraffic:
+        return replace(each, start=each.start + by, end=None if each.end is None else each.end + by)
+
+    return replace(
+        rank,
+        start=rank.start + by,
+        end=rank.end + by,
+        computed={phase: tuple(map(span, spans)) for phase, spans in rank.computed.items()},
+        traffic=tuple(map(traffic, rank.traffic)),
+    )

@@ -1,0 +1,46 @@
+"""The ways to cut a step in time, as pipelines of passes on `dp` or on one device a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from split_cluster import split_cluster
+
+from shardwright.api.checking.cases import CheckCase
+from shardwright.api.compile import BEGIN
+from shardwright.ir.mesh import Mesh
+
+_CHANGES = "insert-resharding,select-collectives"
+_DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
+_REST = "reuse-buffers,check-memory,insert-frees"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to cut a step in time: on how many devices, and the passes between import and memory."""
+
+    devices: int
+    passes: str
+
+    def case(self, step: str, dtype: torch.dtype = torch.float64, steps: int = 5, first: str = "") -> CheckCase:
+        """A step cut so; `first` are passes in front of all others."""
+        mesh, pipeline = Mesh.of(gpu=self.devices), f"{first}{BEGIN},{self.passes},{_REST}"
+        return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)
+
+
+def _stages(count: int, schedule: str) -> Form:
+    split = f"partition-stages{{stages={count}}},search-strategy,split-batch{{parts=4}}"
+    scheduled = f"schedule-pipeline{{schedule={schedule} axis=micro}},plan-transfers"
+    return Form(count, f"{split},{_CHANGES},overlap,{scheduled}")
+
+
+DUPLEX = Form(2, f"{_DATA_PARALLEL},split-batch{{parts=2 unrolled=true}},{_CHANGES},duplex,overlap")
+FORMS = {
+    "accumulate": Form(2, f"{_DATA_PARALLEL},split-batch{{parts=2}},{_CHANGES},accumulate,overlap"),
+    "duplex": DUPLEX,
+    "2 stages": _stages(2, "1f1b"),
+    "3 stages": _stages(3, "1f1b"),
+}
+SCHEDULED = {f"{n} stages, {how}": _stages(n, how) for n in (2, 3) for how in ("gpipe", "1f1b", "eager-1f1b")}
+"""The pipelines in every schedule."""

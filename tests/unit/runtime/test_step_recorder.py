@@ -1,0 +1,249 @@
+"""What a rank records of its steps: when it computes and when what it sends is under way; and files of that."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from shardwright.ir.measured_steps import (
+    MeasuredFileError,
+    MeasuredRank,
+    MeasuredSteps,
+    MeasuredTraffic,
+    aligned,
+    busiest,
+)
+from shardwright.ir.overlap import Overlap
+from shardwright.ir.overlap_table import measured_table
+from shardwright.runtime.layer_ranges import LayerRange
+from shardwright.runtime.requests import Pending, Request
+from shardwright.runtime.step_recorder import RECORDING, StepRecorder, computed
+
+ONE = torch.ones(4)
+
+
+def traffic(key: str, start: float, end: float | None, kind: str = "all_reduce", phase: str = "backward"):
+    return MeasuredTraffic(kind, "gpu", key, "fc", phase, 16, start, end)
+
+
+def rank(number: int, *sent: MeasuredTraffic, end: float = 10.0, waits: tuple[tuple[float, float], ...] = ()):
+    phases = [("forward", 0.0), ("backward", 4.0)]
+    return MeasuredRank(number, None, 0.0, end, computed(phases, end, waits), sent)
+
+
+def test_a_rank_computes_where_it_does_not_wait():
+    found = computed([("forward", 0.0), ("backward", 4.0), ("update", 8.0)], 10.0, [(3.0, 5.0), (9.0, 9.5)])
+    assert found == {
+        "forward": ((0.0, 3.0),),
+        "backward": ((5.0, 8.0),),
+        "update": ((8.0, 9.0), (9.5, 10.0)),
+    }
+    # A phase that is come back to, as in a schedule, goes on.
+    again = computed([("forward", 0.0), ("backward", 1.0), ("forward", 2.0)], 3.0, [])
+    assert again["forward"] == ((0.0, 1.0), (2.0, 3.0))
+
+
+def test_traffic_begins_when_the_last_rank_is_there():
+    step = aligned([rank(0, traffic("gpu 0,1 0", 1.0, 6.0)), rank(1, traffic("gpu 0,1 0", 5.0, 6.5))])
+    assert [(each.traffic[0].start, each.traffic[0].end) for each in step] == [(5.0, 6.0), (5.0, 6.5)]
+    assert step[0].overlaps["backward", "gpu"] == Overlap(6.0, 1.0, 1.0)
+
+
+def test_a_transfer_ends_where_it_arrives():
+    sent = traffic("h 0", 1.0, None, "transfer", "forward")
+    step = aligned([rank(0, sent), rank(1, replace(sent, start=2.0, end=5.0), waits=((2.0, 5.0),))])
+    assert [(each.traffic[0].start, each.traffic[0].end) for each in step] == [(2.0, 5.0)] * 2
+    assert step[0].overlaps["all", "all"] == Overlap(10.0, 3.0, 3.0)
+    assert step[1].overlaps["all", "all"] == Overlap(7.0, 3.0, 0.0)
+
+
+def test_a_file_holds_what_was_measured():
+    sent = traffic("a", 1.0, 2.0)
+    steps = tuple(aligned([rank(0, sent, end=end), rank(1, end=end - 1)]) for end in (9.0, 12.0, 10.0))
+    made = MeasuredSteps("net", steps)
+    assert MeasuredSteps.parse(made.text()) == made
+    assert made.middle == steps[2]
+    assert busiest(made.middle) == {None: steps[2][0]}
+    table = measured_table(made).splitlines()
+    assert table[0] == "net, measured: 10 s, the median of 3 steps"
+    assert table[-1].split() == ["rank", "0", "all", "all", "10", "s", "1", "s", "1", "s", "0", "us", "100%"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", "changed, or is something else"),
+        ("{}", "it has no 'kind'"),
+        ('{"kind": "a", "version": 1}', "it has no \"kind\": \"shardwright measured steps\""),
+        ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": []}', "it holds no step"),
+        ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[{"rank": 0}]]}', "it has no"),
+        ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[7]]}', "something else"),
+    ],
+)
+def test_another_file_is_refused(text: str, why: str):
+    with pytest.raises(MeasuredFileError, match=why):
+        MeasuredSteps.parse(text)
+
+
+@pytest.mark.parametrize(("field", "value"), [("start", 99.0), ("phase", "lunch"), ("bytes", "many"), ("end", "nan")])
+def test_a_changed_file_is_refused(field: str, value: object):
+    made = json.loads(MeasuredSteps("net", (aligned([rank(0, traffic("a", 1.0, 2.0))]),)).text())
+    made["steps"][0][0]["traffic"][0][field] = value
+    with pytest.raises(MeasuredFileError, match="was changed"):
+        MeasuredSteps.parse(json.dumps(made))
+
+
+class Work:
+    """Work of another thread, which is over when that says so."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.waited = 0
+
+    def wait(self) -> None:
+        self.waited += 1
+        assert self.over.wait(10)
+
+
+def recorder() -> StepRecorder:
+    return StepRecorder(torch.device("cpu"), 0, [(0, 1)])
+
+
+def test_work_that_is_over_before_its_wait_is_hidden():
+    made, work = recorder(), Work()
+    request = Request("all_gather", (ONE,), ("gpu",))
+    with made.recording(), made.step():
+        with LayerRange("backward fc"):
+            pending = made.collective(request, (0, 1), lambda: Pending([work], lambda: [ONE]), now=False)
+        time.sleep(0.05)
+        work.over.set()
+        time.sleep(0.05)
+        assert pending.wait() == (ONE,)
+    (step,) = made.steps
+    (sent,) = step.traffic
+    assert (sent.kind, sent.channel, sent.key, sent.where, sent.phase) == (
+        "all_gather",
+        "gpu",
+        "gpu 0,1 0",
+        "backward fc",
+        "backward",
+    )
+    assert sent.bytes == 16
+    # Gloo's handle of what is received may be waited for once only.
+    assert work.waited == 1
+    assert sent.end is not None
+    assert 0.05 <= sent.end - sent.start < 0.1
+    assert step.overlaps["backward", "gpu"].ratio > 0.99
+    assert set(step.computed) == {"forward", "backward"}
+    assert RECORDING.recorder is None
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_work_that_is_waited_for_is_exposed(now: bool):
+    made, work = recorder(), Work()
+    request = Request("all_reduce", (ONE,), ("gpu",))
+    with made.recording(), made.step():
+        pending = made.collective(request, (0, 1), lambda: Pending([work], lambda: [ONE]), now=now)
+        threading.Timer(0.05, work.over.set).start()
+        pending.wait()
+    overlap = made.steps[0].overlaps["forward", "gpu"]
+    assert overlap.communication >= 0.045
+    assert overlap.exposed / overlap.communication > 0.9
+
+
+def test_an_error_reaches_whoever_waits():
+    made = recorder()
+
+    class Broken(Work):
+        def wait(self) -> None:
+            raise RuntimeError("connection closed by peer")
+
+    request = Request("all_reduce", (ONE,), ("gpu",))
+    with made.recording(), pytest.raises(RuntimeError, match="closed by peer"), made.step():
+        made.collective(request, (0, 1), lambda: Pending([Broken()], lambda: []), now=False).wait()
+    assert made.steps == []
+
+
+def test_what_is_no_step_is_not_recorded():
+    made, work = recorder(), Work()
+    work.over.set()
+    request = Request("all_reduce", (ONE,), ("gpu",))
+    pending = Pending([work], lambda: [ONE])
+    with made.recording():
+        assert made.collective(request, (0, 1), lambda: pending, now=True) is pending
+    assert made.steps == []
+
+
+class Device:
+    """Stands in for `torch.cuda`: streams have clocks of their own, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.main = self.current = self.Stream(None)
+        self.synchronized = 0
+
+    class Stream:
+        def __init__(self, device: object) -> None:
+            self.at = 0.0
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            self.at = -1.0
+
+        def record(self, stream: Any) -> None:
+            self.at = stream.at
+
+        def elapsed_time(self, other: Any) -> float:
+            return other.at - self.at
+
+    def current_stream(self, device: object) -> Any:
+        return self.current
+
+    def synchronize(self, device: object) -> None:
+        self.synchronized += 1
+
+    def stream(self, stream: Any) -> Any:
+        device, before = self, self.current
+
+        class On:
+            def __enter__(self) -> None:
+                device.current = stream
+
+            def __exit__(self, *error: object) -> None:
+                device.current = before
+
+        return On()
+
+
+def test_on_gpus_events_are_recorded_and_the_host_waits_at_the_ends_only(monkeypatch: pytest.MonkeyPatch):
+    device = Device()
+    for name in ("Stream", "Event", "current_stream", "synchronize", "stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(device, name))
+    made = StepRecorder(torch.device("cuda", 0), 0, [(0, 1)])
+
+    class Kernel:
+        """Of NCCL, over at 30 ms."""
+
+        def wait(self) -> None:
+            device.current.at = max(device.current.at, 30.0)
+
+    request = Request("all_reduce", (ONE,), ("gpu",))
+    with made.recording(), made.step():
+        device.main.at = 10.0
+        pending = made.collective(request, (0, 1), lambda: Pending([Kernel()], lambda: [ONE]), now=False)
+        # Whoever follows it does not hold up the main stream.
+        assert (device.main.at, device.synchronized) == (10.0, 1)
+        device.main.at = 25.0
+        pending.wait()
+        device.main.at += 10.0
+    assert device.synchronized == 2
+    overlap = made.steps[0].overlaps["forward", "gpu"]
+    seconds = (overlap.compute, overlap.communication, overlap.overlapped)
+    assert seconds == pytest.approx((0.035, 0.02, 0.015))

@@ -1,0 +1,139 @@
+"""What ranks measured of a step beside what is predicted, as tables for a terminal and as a part of a trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from ..ir.measured_steps import MeasuredRank, MeasuredSteps, busiest, step_seconds
+from ..ir.overlap_table import COLUMNS, cells
+from ..ir.units import seconds_text
+from ..passes.analysis.simulation.measured import Beside, beside
+from ..passes.analysis.simulation.names import op_name
+from ..passes.analysis.simulation.overlap_report import overlaps
+from ..passes.analysis.simulation.results import COMPUTE, Simulation
+from ..passes.analysis.simulation.trace import Event, class_name, from_to
+
+MOST_ROWS = 12
+"""How many of the longest collectives are listed."""
+
+
+class NotThisStepError(ValueError):
+    """What was measured is not of the step that is simulated; the message says why."""
+
+
+def pairs_of(simulation: Simulation, measured: MeasuredSteps) -> list[Beside]:
+    """
+    Of each stage the measured rank that computes longest, beside its class; of the step of median length.
+
+    Raises:
+        NotThisStepError: it is of other ranks, or sends something else.
+    """
+    ranks = sorted(rank.rank for rank in measured.middle)
+    predicted = sorted(rank for each in simulation.classes for rank in each.ranks)
+    if ranks != predicted:
+        raise NotThisStepError(f"it is of {len(ranks)} ranks, and the step of {len(predicted)}")
+    found = [beside(simulation, rank) for rank in busiest(measured.middle).values()]
+    pairs = [each for each in found if each is not None]
+    if apart := next((each for each in pairs if each.apart), None):
+        channel, rank = apart.apart[0], apart.rank
+        sent = sum(each.channel == channel for each in rank.traffic)
+        planned = sum(run.channel.name == channel for run in simulation.traffic(apart.number))
+        raise NotThisStepError(
+            f"rank {rank.rank} sent {sent} messages over {channel!r}, and the step has {planned}, or others; "
+            "measure the plan that is simulated"
+        )
+    return pairs
+
+
+def measured_tables(simulation: Simulation, measured: MeasuredSteps) -> Iterator[Table]:
+    """
+    The overlap of predicted and measured step, and the collectives that take longest.
+
+    Raises:
+        NotThisStepError: as `pairs_of`.
+    """
+    pairs = pairs_of(simulation, measured)
+    yield _overlaps(simulation, measured, pairs)
+    for pair in pairs:
+        if pair.pairs:
+            yield _traffic(simulation, pair)
+
+
+def _overlaps(simulation: Simulation, measured: MeasuredSteps, pairs: Sequence[Beside]) -> Table:
+    seconds = seconds_text(simulation.seconds), seconds_text(step_seconds(measured.middle))
+    steps = f"the median of {len(measured.steps)}" if len(measured.steps) > 1 else "one step"
+    title = f"communication beside computation: predicted step {seconds[0]}, measured {seconds[1]} ({steps})"
+    table = Table(*COLUMNS[:3], "", *COLUMNS[3:], title=title)
+    for pair in pairs:
+        by_side = {"predicted": overlaps(simulation, pair.number), "measured": pair.rank.overlaps}
+        who = f"rank {pair.rank.rank} of {class_name(simulation.classes[pair.number])}"
+        for phase, channel in dict.fromkeys(row for found in by_side.values() for row in found):
+            for side, found in by_side.items():
+                if (overlap := found.get((phase, channel))) is not None:
+                    names = (who, phase, channel) if side == "predicted" else ("", "", "")
+                    table.add_row(*names, side, *cells(overlap))
+    return table
+
+
+def _traffic(simulation: Simulation, pair: Beside) -> Table:
+    """The seconds under way of equal collectives together, those first that were measured longest."""
+    title = f"what takes rank {pair.rank.rank} longest to send and receive"
+    table = Table("collective or transfer", "over", "count", "predicted", "measured", title=title)
+    rows: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for run, each in pair.pairs:
+        rows[_name(run.traffic.op), each.channel].append((run.end - run.start, (each.end or each.start) - each.start))
+    totals = {key: (sum(a for a, _ in times), sum(b for _, b in times)) for key, times in rows.items()}
+    for (name, channel), (predicted, seconds) in sorted(totals.items(), key=lambda row: -row[1][1])[:MOST_ROWS]:
+        count = str(len(rows[name, channel]))
+        table.add_row(name, channel, count, seconds_text(predicted), seconds_text(seconds))
+    return table
+
+
+def _name(op: Any) -> str:
+    return ".".join("*" if part.isdigit() else part for part in op_name(op).split("."))
+
+
+def with_measured(trace: Mapping[str, Any], simulation: Simulation, measured: MeasuredSteps) -> dict[str, Any]:
+    """A trace of the simulated step, with a process more for each measured rank."""
+    events: list[Event] = []
+    first = max((event["tid"] for event in trace["traceEvents"]), default=0) + 1
+    for rank in measured.middle:
+        found = beside(simulation, rank)
+        made = list(_process(found.rank if found is not None else rank, len(simulation.classes) + rank.rank, first))
+        first = max(event["tid"] for event in made) + 1
+        events += made
+    named = [event for event in events if event["ph"] == "M"]
+    slices = [event for event in (*trace["traceEvents"], *events) if event["ph"] != "M"]
+    ordered = sorted(slices, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
+    names = [event for event in trace["traceEvents"] if event["ph"] == "M"]
+    other = {**trace["otherData"], "measured_step_seconds": step_seconds(measured.middle)}
+    return {**trace, "traceEvents": [*names, *named, *ordered], "otherData": other}
+
+
+def _process(rank: MeasuredRank, number: int, first: int) -> Iterator[Event]:
+    channels = dict.fromkeys(each.channel for each in rank.traffic)
+    streams = {stream: first + at for at, stream in enumerate((COMPUTE, *channels))}
+    stage = f" (stage {rank.stage})" if rank.stage is not None else ""
+    common: Event = {"ph": "M", "pid": number, "ts": 0.0}
+    yield {**common, "tid": first, "name": "process_name", "args": {"name": f"measured: rank {rank.rank}{stage}"}}
+    yield {**common, "tid": first, "name": "process_sort_index", "args": {"sort_index": number}}
+    for stream, thread in streams.items():
+        yield {**common, "tid": thread, "name": "thread_name", "args": {"name": stream}}
+        yield {**common, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
+    for phase, spans in rank.computed.items():
+        for start, end in spans:
+            slice_: Event = {"ph": "X", "pid": number, "tid": streams[COMPUTE], "cat": phase, "args": {}}
+            yield {**slice_, "name": phase, **from_to(start, end)}
+    over: dict[str, float] = {}
+    for each in rank.traffic:
+        end = each.end or each.start
+        # A channel carries one thing at a time, in the order in which it was started.
+        start = max(each.start, over.get(each.channel, 0.0))
+        over[each.channel] = max(end, start)
+        told = {"started in": each.where, "bytes": each.bytes, "phase": each.phase}
+        slice_ = {"ph": "X", "pid": number, "tid": streams[each.channel], "cat": each.kind, "args": told}
+        yield {**slice_, "name": f"{each.kind}  {each.where}".rstrip(), **from_to(start, max(end, start))}
