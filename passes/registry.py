@@ -30,6 +30,7 @@ _HOMES: dict[str, str] = {
     "skip-non-finite": "skip_non_finite:SkipNonFinitePass",
     "search-plan": "search_plan:SearchPlanPass",
     "search-strategy": "search_strategy:SearchStrategyPass",
+    "split-backward": "split_backward:SplitBackwardPass",
     "split-batch": "split_batch:SplitBatchPass",
     "balance-ratios": "balance_ratios:BalanceRatiosPass",
     "fixed-point": "fixed_point:FixedPointPass",

@@ -13,6 +13,7 @@ from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
 from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
+from ..plan_transfers import PlanTransfersPass
 from ..select_collectives import SelectCollectivesPass
 from ..split_batch import SplitBatchPass
 from .candidates import Layout
@@ -29,7 +30,7 @@ def passes_to_collectives(layout: Layout) -> Iterator[ModulePass]:
 
 
 def passes_beside(layout: Layout) -> Iterator[ModulePass]:
-    """Those that put communication beside computation."""
+    """Those that put communication beside computation, and plan that between stages, for all schedules."""
     if layout.chunked:
         yield ChunkCollectivesPass()
     if layout.mode == "accumulate":
@@ -37,3 +38,5 @@ def passes_beside(layout: Layout) -> Iterator[ModulePass]:
     elif layout.mode == "duplex":
         yield DuplexPass()
     yield from (OverlapPass(), JoinUpdatesPass())
+    if layout.mode == "pipeline":
+        yield PlanTransfersPass()

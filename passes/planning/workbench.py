@@ -31,7 +31,6 @@ from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
 from ..partition_stages import PartitionStagesPass
 from ..pipeline import run_passes
-from ..plan_transfers import PlanTransfersPass
 from ..recompute import RecomputePass
 from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints, constraints_of, is_pinned, pin_entries
@@ -48,6 +47,7 @@ from ..search.strategy_problem import StrategyProblem, StrategySums, repriced
 from ..search.within_memory import solve_within
 from ..search_strategy import HEADROOM
 from ..shares.respread import respread
+from ..stages.schedules import ScheduleName
 from ..stages.stage_costs import whole_signature
 from ..step.batch_parts import Batch, find_parts
 from ..step.factors import Factors
@@ -64,7 +64,10 @@ LIMITS = Limits(entries=500_000, cheap_work=2_000_000, work=10_000_000, sweeps=(
 """What solving one candidate may take: candidates need be good, and bounds are found apart."""
 
 
-SCHEDULES_DIFFER = 1.2
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "auto")
+"""That which holds least, and the fastest that fits, fixed ones among them."""
+
+SCHEDULES_DIFFER = 1.5
 """How many times the fastest step one schedule of a pipeline may take before no other schedule of it is tried."""
 
 _GOOD_ENOUGH = 0.03
@@ -355,11 +358,9 @@ class Workbench:
         if layout.mode != "pipeline":
             yield layout, module
             return
-        schedules = (layout.schedule,) if layout.schedule is not None else ("1f1b", "eager-1f1b", "gpipe")
-        for schedule in schedules:
+        for schedule in (layout.schedule,) if layout.schedule is not None else SCHEDULES:
             made = module.clone()
-            for each in (SchedulePipelinePass(schedule), PlanTransfersPass()):
-                each.apply(self.ctx, made)
+            SchedulePipelinePass(schedule).apply(self.ctx, made)
             yield replace(layout, schedule=schedule), made
 
     def judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
