@@ -137,6 +137,8 @@ class SplitBackwardPass(ModulePass):
         seconds = [op_seconds(half, half.signature, cluster) for half in halves if half.signature is not None]
         most = (1.0 + self.slowdown) * op_seconds(op, given.signature, cluster)
         if len(seconds) < len(halves) or sum(seconds) > most:
+            for half in halves:
+                half.erase()
             return
         block = op.parent_block()
         assert block is not None, "ops of a step are in its block"

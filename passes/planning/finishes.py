@@ -15,6 +15,7 @@ from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..plan_transfers import PlanTransfersPass
 from ..select_collectives import SelectCollectivesPass
+from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from .candidates import Layout
 
@@ -39,4 +40,4 @@ def passes_beside(layout: Layout) -> Iterator[ModulePass]:
         yield DuplexPass()
     yield from (OverlapPass(), JoinUpdatesPass())
     if layout.mode == "pipeline":
-        yield PlanTransfersPass()
+        yield from (SplitBackwardPass(), PlanTransfersPass())

@@ -45,6 +45,7 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
+from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
 from ..stages.fragments import has_chunks
@@ -175,7 +176,7 @@ class Homes:
             made.append(AccumulatePass())
         made += (OverlapPass(), JoinUpdatesPass())
         if cut and self.stages:
-            made.append(SchedulePipelinePass(self.schedule, AXIS))
+            made += (SplitBackwardPass(), SchedulePipelinePass(self.schedule, AXIS))
         return [*made, PlanTransfersPass()] if self.stages else made
 
     def _place(self, module: ModuleOp) -> None:

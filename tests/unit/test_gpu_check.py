@@ -223,6 +223,7 @@ def test_a_rank_that_fails_costs_its_case_alone(tmp_path: Path):
     assert "last: passed" in output
 
 
+@pytest.mark.thorough
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 def test_programs_are_compared_on_two_processes(tmp_path: Path):

@@ -80,7 +80,7 @@ def ordered(cluster: str, parts: int, order: str) -> tuple[ModuleOp, float, int]
     return module, simulate_module(module)[0].seconds, peak
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [2, *(pytest.param(parts, marks=pytest.mark.thorough) for parts in (3, 4))])
 @pytest.mark.parametrize("cluster", ["hidup-2x4-10g", "hidup-2x4-100g"])
 def test_the_best_order_is_no_slower_and_holds_little_more(cluster: str, parts: int):
     _, phases, held = ordered(cluster, parts, "phases")

@@ -227,7 +227,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# Those of `in phases` take twenty seconds each; one of them stands for all.
+LONG = [name for name, fault in FAULTS.items() if fault.plan == "in phases"][1:]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LONG else ()) for name in FAULTS]
+)
 def test_a_fault_of_the_runtime_is_noticed(name: str):
     fault = FAULTS[name]
     with mutated(fault.function, fault.edits):
