@@ -54,7 +54,9 @@ def _run(arguments: Sequence[str], given: Sequence[Mapping[str, str]], folder: P
         while any(process.is_alive() for process in started) and not any(process.exitcode for process in started):
             if time.monotonic() > deadline:
                 break
-            next(process for process in started if process.is_alive()).join(0.05)
+            # Any may have ended since.
+            if (running := next((process for process in started if process.is_alive()), None)) is not None:
+                running.join(0.05)
         late = time.monotonic() > deadline
         for process in started:
             process.kill() if late else process.join(5.0)
