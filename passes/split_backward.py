@@ -131,9 +131,9 @@ class SplitBackwardPass(ModulePass):
         if not isinstance(given, SignatureAttr):
             fail(op, "has no signature; run search-strategy before split-backward")
         mask = [bool(each) for each in op.arguments()[_MASK]]
-        wanted = [asked and index == 0 for index, asked in enumerate(mask)]
-        others = [asked and index > 0 for index, asked in enumerate(mask)]
-        halves = [_half(op, given.data.mesh, view.mesh, each) for each in (wanted, others)]
+        of_input = [asked and index == 0 for index, asked in enumerate(mask)]
+        of_weights = [asked and index > 0 for index, asked in enumerate(mask)]
+        halves = [_half(op, given.data.mesh, view.mesh, each) for each in (of_input, of_weights)]
         seconds = [op_seconds(half, half.signature, cluster) for half in halves if half.signature is not None]
         most = (1.0 + self.slowdown) * op_seconds(op, given.signature, cluster)
         if len(seconds) < len(halves) or sum(seconds) > most:
@@ -185,14 +185,14 @@ def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
     """
     The op that gives those results alone that `mask` asks for; the others are placeholders without dims.
 
-    It is spread as the whole is. Without a signature it cannot be.
+    It has the shardings that `op` has; where its rule does not allow them, it has no signature.
 
     Args:
-        name: of its mesh, which is `mesh`.
+        name: the name of `mesh`.
     """
-    element, whole = op.outs[0].type, op.signature
+    element, given = op.outs[0].type, op.signature
     assert isinstance(element, TensorType)
-    assert whole is not None, "looked for before"
+    assert given is not None, "`_split` refuses an op without a signature"
     none = TensorType(element.element_type, [])
     types = [value.type if asked else none for value, asked in zip(op.outs, mask, strict=True)]
     hint = f"{op.outs[0].name_hint or 'grad'}.none"
@@ -201,9 +201,9 @@ def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
     half = like(op, op.overload, list(op.args), types, hint, **attributes)
     for value in half.outs:
         value.name_hint = hint
-    chosen, offsets = choices_of(op.rule(), whole, mesh)
+    chosen, offsets = choices_of(op.rule(), given, mesh)
     found = signature(half.rule(), mesh, chosen, offsets)
-    if found is None or found.operands != whole.operands:
+    if found is None or found.operands != given.operands:
         half.attributes.pop(SIGNATURE)
     else:
         half.attributes[SIGNATURE] = SignatureAttr.of(name, found)
