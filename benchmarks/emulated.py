@@ -317,8 +317,9 @@ def main() -> None:
         return
     try:
         if options.sweep is not None:
-            rows = sweep(options.sweep or SWEEP, options.pairs)
-            publish("emulated_duplex", rows, command=f"python benchmarks/emulated.py --sweep --pairs {options.pairs}")
+            rates = options.sweep or SWEEP
+            command = f"python benchmarks/emulated.py --sweep {' '.join(rates)} --pairs {options.pairs}"
+            publish("emulated_duplex", sweep(rates, options.pairs), command=command)
             return
         rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
     except _netns.Unavailable as error:
