@@ -41,7 +41,7 @@ class AddClusterPass(ModulePass):
     spmd.cluster @"local-4" on @mesh devices [
       #spmd.device<"cpu", flops = {float32 = 25000000000.0, float64 = 12000000000.0}, bandwidth = 5000000000.0,
         memory = 5368709120.0, launch = 4.0e-06>
-    ] placement [0, 0, 0, 0] links [#spmd.link<"gpu", alpha = 0.00025, beta = 8.333333333333334e-10>]
+    ] placement [0, 0, 0, 0] links [#spmd.link<"gpu", alpha = 0.00085, beta = 8.333333333333334e-10>]
     func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
       func.return %x : tensor<4xf32>
     }
