@@ -6,6 +6,8 @@ deadlock, and no wait of the CPU. And the check itself: faults that are planted 
 from __future__ import annotations
 
 import shutil
+import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,9 @@ import pytest
 import torch
 from simulated_cuda import device
 from simulated_cuda.check import check_program
+from simulated_cuda.device import simulated_rank
 from simulated_cuda.mutate import mutated
+from simulated_cuda.trace import Trace
 from simulated_plans import MORE_PLANS, PLANS, program, stages_of
 from split_cluster import split_cluster
 from torch import nn
@@ -38,8 +42,10 @@ from shardwright.runtime import (
 )
 from shardwright.runtime import stages as stages_module
 from shardwright.runtime.communicator import Communicator, UntilEvent
+from shardwright.runtime.plan import Value
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
+from shardwright.runtime.stages import connect
 from shardwright.runtime.transfers import Channels, Lines
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -94,6 +100,28 @@ def test_what_stays_from_step_to_step_stays_where_it_is():
     moved = check_program(program("zero3")).moved
     assert len(moved) == 1
     assert moved[0].startswith("step_count")
+
+
+def test_a_full_state_dict_is_in_the_memory_of_the_host():
+    """And a GPU holds one full tensor at a time."""
+    stages = program("zero3")
+    ranks = stages[0].plan.ranks
+    with simulated_rank(0, len(ranks), Trace(0, defaultdict(Counter[str]))):
+        executor = Executor(stages, connect(stages, torch.device("cuda", 0)))
+        executor.fill(lambda value, shape: torch.empty(shape, dtype=value.torch_dtype, device="cuda:0"))
+        gathered: list[weakref.ref[torch.Tensor]] = []
+
+        def gather(value: Value) -> torch.Tensor:
+            assert all(each() is None for each in gathered)
+            full = Executor.gather(executor, value)
+            assert full.device.type == "cuda"
+            gathered.append(weakref.ref(full))
+            return full
+
+        executor.gather = gather
+        state = executor.state_dict()
+    assert len(gathered) > 10
+    assert {each.device.type for each in state.values()} == {"cpu"}
 
 
 @pytest.mark.thorough
@@ -178,9 +206,7 @@ FAULTS = {
     "one rank leaves out a collective": Fault(
         "dp", collectives._launch, {"for each in operands]": "for each in operands[group.part :]]"}, "order"
     ),
-    "a message is on the host": Fault(
-        "tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"
-    ),
+    "a message is on the host": Fault("tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"),
     "a group is connected by one of its ranks": Fault(
         "dp", groups.make_groups, {'if device.type == "cuda":': 'if device.type == "cuda" and me:'}, "order"
     ),
