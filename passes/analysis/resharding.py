@@ -28,6 +28,12 @@ from .step_prices import Axes, Pricing, StepPrices, stream_of
 
 Matrix = NDArray[np.float64]
 
+DETOUR = 0.1
+"""
+What part of its time several collectives must save to take the place of one. What is measured of an all-reduce and of
+the reduce-scatter and all-gather that it consists of differs by chance, and values that change alike share buckets.
+"""
+
 
 class ReshardingError(ValueError):
     """No collectives lead from one sharding to another."""
@@ -188,18 +194,14 @@ class ReshardCosts:
         step = single_step(source, target, self.mesh)
         return self.step_seconds(step, size) if step is not None else math.inf
 
-    def _leaving(
-        self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float
-    ) -> Matrix:
+    def _leaving(self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float) -> Matrix:
         """Seconds from `source`, of the graph or not, to every sharding of the graph."""
         if source in graph.index:
             return paths.seconds[graph.index[source]]
         best = np.full(len(graph.states), np.inf)
         for step in steps_from(source, self.mesh, graph.splits):
             if step.target in graph.index and fits(step.target, splits.sizes, self.mesh):
-                best = np.minimum(
-                    best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]]
-                )
+                best = np.minimum(best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]])
         return best
 
     def _arriving(self, graph: _ShardingGraph, leaving: Matrix, target: Sharding, size: float) -> Matrix:
@@ -350,24 +352,41 @@ class ReshardCosts:
             solution = (time, graph.splits, size, unfit)
             if solution not in self._solutions:
                 costs = np.array([*(self.step_seconds(step, size) for step in graph.samples), np.inf])
-                self._solutions[solution] = _cheapest_paths(costs[graph.sorts], unfit)
+                worth = 0.0 if self.prices.pricing.latency_free else DETOUR
+                self._solutions[solution] = _cheapest_paths(costs[graph.sorts], unfit, worth)
             self._shapes[key] = self._solutions[solution]
         return self._shapes[key]
 
 
-def _cheapest_paths(seconds: Matrix, unfit: Sequence[int]) -> _Paths:
-    """Floyd and Warshall's algorithm over single steps, none of which may pass `unfit`."""
-    count = len(seconds)
-    seconds[unfit, :] = np.inf
-    seconds[:, unfit] = np.inf
-    np.fill_diagonal(seconds, 0.0)
-    following = np.tile(np.arange(count), (count, 1))
+def _cheapest_paths(steps: Matrix, unfit: Sequence[int], worth: float) -> _Paths:
+    """
+    Floyd and Warshall's algorithm over single steps, none of which may pass `unfit`.
+
+    Several steps take the place of a single one where they save the part `worth` of its time, or there is none.
+    """
+    count = len(steps)
+    steps[unfit, :] = np.inf
+    steps[:, unfit] = np.inf
+    np.fill_diagonal(steps, 0.0)
+    seconds, following = steps, np.tile(np.arange(count), (count, 1))
     for k in range(count):
         through = seconds[:, k, None] + seconds[None, k, :]
         shorter = through < seconds
         seconds = np.where(shorter, through, seconds)
         following = np.where(shorter, following[:, k, None], following)
-    return _Paths(seconds, following)
+    is_direct = np.isfinite(steps) & (seconds >= (1.0 - worth) * steps)
+    following = np.where(is_direct, np.arange(count), following)
+    return _Paths(_along(steps, following), following)
+
+
+def _along(steps: Matrix, following: NDArray[np.int64]) -> Matrix:
+    """The seconds of every way, step by step."""
+    at, target = np.indices(steps.shape)
+    seconds = np.zeros_like(steps)
+    while (at != target).any():
+        after = following[at, target]
+        seconds, at = seconds + steps[at, after], after
+    return seconds
 
 
 def _splits(value: Splits | tuple[int, ...]) -> Splits:
