@@ -8,7 +8,9 @@ Every host is a network namespace that sends no faster than RATE (`_netns`). The
 the same processes and take their steps in random order, so that the machine's noise hits all alike; the figure is the
 median of the paired ratios to the first, with a bootstrap interval of 95 %. The first is there twice, as a control.
 With `--sweep` duplex is compared at several rates, on a cluster file with the FLOP/s of a matrix product that is timed
-first; `auto` is the side that the simulator says is the faster, and how it does beside the better one.
+first; `auto` is the side that the simulator says is the faster, and how it does beside the better one. What a step
+takes, computes, sends, sends beside computation and sends while it waits is given in ms, as measured (`StepProfile`, at
+the end of the run, of the rank that computes longest) and as simulated.
 Without root, iproute2 or network namespaces the script says so and ends.
 """
 
@@ -38,6 +40,7 @@ from shardwright.models.mlp import mlp_step
 
 if TYPE_CHECKING:
     from shardwright.api.compile import CompiledStep
+    from shardwright.passes.analysis.simulation.results import Simulation
 
 _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
@@ -140,7 +143,7 @@ def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) ->
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
     places = "".join(
-        f'[device.d{i}]\nflops = {{ float32 = {flops * speed} }}\nmemory_bandwidth = {flops / 5 * speed}\n'
+        f"[device.d{i}]\nflops = {{ float32 = {flops * speed} }}\nmemory_bandwidth = {flops / 5 * speed}\n"
         f'memory = "4GiB"\nlaunch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
         for i, speed in enumerate(comparison.speeds)
     )
@@ -195,9 +198,23 @@ def worker(folder: Path) -> None:
             seconds[index] = time.perf_counter() - start
         if number >= 3:
             rows.append(seconds)
+    measured = [_measured(side, batch) for side in sides] if asked["profile"] else []
     if dist.get_rank() == 0:
-        (folder / "seconds.json").write_text(json.dumps(rows))
+        (folder / "seconds.json").write_text(json.dumps({"rows": rows, "measured": measured}))
     dist.destroy_process_group()
+
+
+def _measured(executor: Any, batch: Mapping[str, Any]) -> dict[str, float]:
+    """Of seven steps the one of median length: what the rank that computes longest does, in seconds."""
+    from shardwright.api.step_profile import profiled
+    from shardwright.ir.overlap import ALL
+
+    with profiled(executor, compiled=False) as profile:
+        for _ in range(7):
+            executor.step(batch)
+    totals = max((each[ALL, ALL] for each in profile.overlaps.values()), key=lambda each: each.compute)
+    found = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
+    return {"step": max(each.seconds for each in profile.middle), **found}
 
 
 def _lengthen(stages: Sequence[Any], seconds: float) -> None:
@@ -218,23 +235,30 @@ def _lengthen(stages: Sequence[Any], seconds: float) -> None:
 def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
     """A row per program of one comparison."""
     comparison = COMPARISONS[name]
-    titles, rows = seconds(comparison, rate, pairs, plans(comparison, rate))
+    titles, rows, _ = seconds(comparison, rate, pairs, plans(comparison, rate))
     return [_row(name, rate, rows, index, title) for index, title in enumerate(titles) if index]
 
 
 def seconds(
-    comparison: Comparison, rate: str, pairs: int, made: Mapping[str, CompiledStep]
-) -> tuple[list[str], list[list[float]]]:
-    """The programs, the first of them twice, and by pair the seconds of a step of each."""
+    comparison: Comparison, rate: str, pairs: int, made: Mapping[str, CompiledStep], *, profile: bool = False
+) -> tuple[list[str], list[list[float]], list[dict[str, float]]]:
+    """The programs, the first of them twice; by pair the seconds of a step of each; and what it measured of itself."""
     with tempfile.TemporaryDirectory() as place, _netns.hosts([rate] * comparison.ranks) as names:
         folder = Path(place)
         texts = [(name, each.program) for name, each in made.items()]
         listed = [texts[0], *texts]
-        asked = {"step": comparison.step, "programs": listed, "pairs": pairs, "fragment": comparison.fragment}
+        asked = {
+            "step": comparison.step,
+            "programs": listed,
+            "pairs": pairs,
+            "fragment": comparison.fragment,
+            "profile": profile,
+        }
         (folder / "asked.json").write_text(json.dumps(asked))
         arguments = [os.fspath(Path(__file__).resolve()), "--worker", place]
         _netns.launch(names, arguments, shares=comparison.shares)
-        return [title for title, _ in listed], json.loads((folder / "seconds.json").read_text())
+        found = json.loads((folder / "seconds.json").read_text())
+        return [title for title, _ in listed], found["rows"], found["measured"]
 
 
 def matrix_flops(width: int = 1024, times: int = 7) -> float:
@@ -264,7 +288,7 @@ def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
         simulated = [simulate_module(each.module)[0] for each in made.values()]
         whole, duplex = (each.seconds for each in simulated)
         work = overlaps(simulated[0], 0)[ALL, ALL]
-        _, took = seconds(comparison, rate, pairs, made)
+        _, took, measured = seconds(comparison, rate, pairs, made, profile=True)
         ratios = [first / turns for first, _, turns in took]
         ratio, (low, high) = statistics.median(ratios), interval(ratios)
         chosen = "duplex" if duplex < whole else "no duplex"
@@ -281,10 +305,28 @@ def sweep(rates: Sequence[str], pairs: int) -> list[dict[str, Any]]:
                 "auto": chosen,
                 "auto / better": min(ratio, 1.0) if chosen == "duplex" else min(1.0 / ratio, 1.0),
                 "load": os.getloadavg()[0],
+                "measured, no duplex": _in_ms(measured[1]),
+                "measured, duplex": _in_ms(measured[2]),
+                "simulated, no duplex": _of_simulation(simulated[0]),
+                "simulated, duplex": _of_simulation(simulated[1]),
             }
         )
         print(rows[-1], file=sys.stderr, flush=True)
     return rows
+
+
+def _of_simulation(found: Simulation) -> str:
+    from shardwright.ir.overlap import ALL
+    from shardwright.passes.analysis.simulation.overlap_report import overlaps
+
+    totals = overlaps(found, 0)[ALL, ALL]
+    shown = {name: getattr(totals, name) for name in ("compute", "communication", "overlapped", "exposed")}
+    return _in_ms({"step": found.seconds, **shown})
+
+
+def _in_ms(found: Mapping[str, float]) -> str:
+    """The step, what it computes, sends, sends beside computation, and sends while it waits."""
+    return " / ".join(f"{1e3 * each:.0f}" for each in found.values())
 
 
 def _row(name: str, rate: str, rows: Sequence[Sequence[float]], index: int, title: str) -> dict[str, Any]:
