@@ -11,7 +11,8 @@ from ir_files import context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import BEGIN, import_training_step
-from shardwright.dialects.pipe import TransferOp
+from shardwright.dialects.pipe import FragmentOp, TransferOp
+from shardwright.dialects.stage_program import schedule_of
 from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
@@ -24,9 +25,12 @@ from shardwright.passes.planning.candidates import Candidate, Layout, preset
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.stages_in_chunks import in_chunks
 from shardwright.passes.planning.workbench import Workbench
+from shardwright.passes.schedule_pipeline import SchedulePipelinePass
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.stages import chunk_bounds
 from shardwright.passes.stages.chunk_bounds import best_chunks, rounds, seconds_of_chunks
+from shardwright.passes.stages.estimate import in_flight
+from shardwright.passes.stages.schedules import FragmentKind, Work
 from shardwright.passes.stages.stage_costs import StageCosts
 from shardwright.passes.step.layers import find_layers
 from shardwright.passes.step.step_view import StepView, step_functions
@@ -114,6 +118,25 @@ def test_a_pipeline_with_too_few_layers_stays_as_it_is():
     candidate = Candidate(Layout(where.mesh, "pipeline", 8, 8), preset(("dp", ("gpu",))))
     assert bench.finish(bench.solve(candidate))
     assert in_chunks(bench, candidate) is None
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_stage_of_one_chunk_holds_half_as_many_parts(parts: int):
+    where = cluster(SLOW)
+    module = unet(where)
+    run_pipeline(context(), module, 'partition-stages{stages=2 chunks=2 begins="0,4,8"},search-strategy')
+    run_pipeline(context(), module, "split-batch{parts=8},insert-resharding,select-collectives")
+    SchedulePipelinePass("auto", in_flight=parts).apply(context(), module)
+    (func,) = step_functions(module)
+    slots, fragments = schedule_of(func), [op for op in func.walk() if isinstance(op, FragmentOp)]
+    works: list[Work] = []
+    for op in fragments:
+        kind = op.label.data.rstrip("0123456789.")
+        stage, chunk = map(int, op.label.data.removeprefix(kind).split("."))
+        works.append(Work(op.label.data, stage, FragmentKind(kind), chunk))
+    assert {(work.stage, work.chunk) for work in works} == {(0, 0), (1, 0), (0, 1)}
+    assert in_flight(slots[0], works) <= 2 * parts
+    assert in_flight(slots[1], works) <= parts
 
 
 def test_the_search_takes_chunks_where_they_are_faster():
