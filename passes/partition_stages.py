@@ -17,6 +17,7 @@ from ..ir.cluster import Cluster
 from ..ir.submesh import divisions, is_division, subcluster, submesh
 from .errors import fail
 from .search.pins import resolve_pins
+from .stages.chunk_bounds import best_chunks, rounds, seconds_of_chunks
 from .stages.divide import divide, places_of_layers
 from .stages.partition import Partition, partition
 from .stages.stage_costs import AmpCosts, StageCosts, read_forward_seconds
@@ -93,7 +94,8 @@ class PartitionStagesPass(ModulePass):
     chunks: int = 1
     """
     How many chunks of consecutive layers each stage has, for `interleaved-1f1b`: the first chunks of all stages come
-    before the second ones, so that values go through the stages as often.
+    before the second ones, so that values go through the stages as often. Where that is faster, the last stages have
+    one chunk less: of two stages the first may have both ends of all skip connections.
     """
 
     begins: str | None = None
@@ -154,9 +156,13 @@ class PartitionStagesPass(ModulePass):
         bounds = self._bounds(view.func, layers) if self.begins is not None else None
         for counts in options:
             costs = self._costs(view, layers, cluster, counts)
-            # A stage works on each of its chunks for each part.
-            chunks, times = self.stages * self.chunks, self.micro_batches * self.chunks
-            best = partition(len(layers.names), chunks, times, costs.compute, costs.communicate, bounds)
+            if self.chunks == 1:
+                times = self.micro_batches
+                best = partition(len(layers.names), self.stages, times, costs.compute, costs.communicate, bounds)
+            elif bounds is not None:
+                best = Partition(bounds, seconds_of_chunks(costs, bounds))
+            else:
+                best = best_chunks(costs)
             found.append((counts, best))
         return min(found, key=lambda each: each[1].seconds)
 
@@ -164,11 +170,13 @@ class PartitionStagesPass(ModulePass):
         """Where stages begin, and the number of layers."""
         assert self.begins is not None
         bounds = (*_numbers(func, "begins", self.begins), len(layers.names))
-        count = self.stages * self.chunks
-        if len(bounds) != count + 1 or bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
+        counts = rounds(self.stages, self.chunks) if self.chunks > 1 else range(self.stages, self.stages + 1)
+        ascend = bounds[0] == 0 and all(a < b for a, b in itertools.pairwise(bounds))
+        if len(bounds) - 1 not in counts or not ascend:
+            expected = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(self.stages)
             fail(
                 func,
-                f'begins="{self.begins}": expected {count} ascending numbers of layers, the first 0; the layers'
+                f'begins="{self.begins}": expected {expected} ascending numbers of layers, the first 0; the layers'
                 f" are {', '.join(f'{i} {name}' for i, name in enumerate(layers.names))}",
             )
         return bounds

@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, OpResult
 from xdsl.passes import ModulePass
 
 from ..dialects.aten import AtenOp
 from ..dialects.compute import SIGNATURE, plain_attribute
+from ..dialects.kinds import entries_of
 from ..dialects.pins import PIN
 from ..dialects.pipe import SCHEDULE, TransferOp
 from ..dialects.sharding_attrs import SignatureAttr
 from ..dialects.staged import Stages
+from ..dialects.step import WORKING
 from ..ir.cluster import Cluster
 from ..ir.mesh import Mesh
 from ..ir.signatures import choices_of, signature
@@ -198,6 +200,10 @@ def _half(op: AtenOp, name: str, mesh: Mesh, mask: list[bool]) -> AtenOp:
     hint = f"{op.outs[0].name_hint or 'grad'}.none"
     # What is pinned has been decided.
     attributes = {key: value for key, value in op.attributes.items() if key != PIN} | {_MASK: plain_attribute(mask)}
+    if (working := entries_of(op.attributes.get(WORKING))) is not None:
+        # A placeholder has no dims that a working placement could split.
+        kept = [each if asked else UnitAttr() for each, asked in zip(working, mask, strict=True)]
+        attributes[WORKING] = ArrayAttr(kept)
     half = like(op, op.overload, list(op.args), types, hint, **attributes)
     for value in half.outs:
         value.name_hint = hint

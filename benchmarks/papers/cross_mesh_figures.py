@@ -179,12 +179,13 @@ def cluster(sizes: tuple[tuple[str, int], ...], rate: float) -> Cluster:
 
 
 @cache
-def planned(model: Model, parts: int, rate: float) -> ModuleOp:
-    """A step in two stages with everything decided but schedule and transfers."""
+def planned(model: Model, parts: int, rate: float, chunks: int = 1) -> ModuleOp:
+    """A step in two stages, of so many chunks at most, with everything decided but schedule and transfers."""
     module = import_training_step(model.step(parts), dtype=model.dtype)
     add_cluster(module, cluster(model.sizes, rate))
     search = SearchStrategyPass("fixed", pins=model.pins) if model.pins else SearchStrategyPass()
-    begin = Pipeline.parse(f"{BEGIN},partition-stages{{stages=2}}")
+    cut = "stages=2" + (f" chunks={chunks} micro_batches={parts}" if chunks > 1 else "")
+    begin = Pipeline.parse(f"{BEGIN},partition-stages{{{cut}}}")
     rest = Pipeline.parse(f"split-batch{{parts={parts}}},insert-resharding,select-collectives,overlap")
     run_pipeline(Context(), module, Pipeline.of(begin, search, rest), verify_each=False)
     return module

@@ -27,6 +27,7 @@ class Layout:
         fused: whether batch-norms stay single ops, whose statistics are of what each device has of them whole.
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
+        chunks: how many chunks of layers each stage of a pipeline has at most.
     """
 
     mesh: Mesh
@@ -37,6 +38,7 @@ class Layout:
     fused: bool = False
     keep: float = 1.0
     chunked: bool = False
+    chunks: int = 1
 
     @property
     def name(self) -> str:
@@ -55,7 +57,8 @@ class Layout:
                 return f"{sizes} duplex{parts}{also}"
             case "pipeline":
                 order = f", {self.schedule}" if self.schedule is not None else ""
-                return f"{self.stages} stages of {sizes}, {self.parts} micro-batches{order}{also}"
+                chunks = f" in up to {self.chunks} chunks" if self.chunks > 1 else ""
+                return f"{self.stages} stages of {sizes}{chunks}, {self.parts} micro-batches{order}{also}"
 
     @property
     def without_time(self) -> Layout:

@@ -15,6 +15,7 @@ from .candidates import DATA_PARALLEL, Candidate, Choice, Layout, preset, preset
 from .chunked_plan import chunked
 from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
 from .notes import Allowance, Note
+from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
 from .workbench import Finished, Workbench
 
@@ -151,13 +152,16 @@ class Explorer:
         return self._refinished(self.trials.program(self.best_attempt, self.best), self.best_attempt)
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
-        """The best plan, or the same with products in parts where that makes its step shorter."""
-        found = chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)
-        if found is None:
-            return best
-        why = "" if found.fits else "does not fit"
-        self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-        return found if found.fits and found.seconds < best.seconds else best
+        """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
+        made = [chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)]
+        if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
+            made.append(in_chunks(self.bench.keeping(pipeline.layout.keep), pipeline))
+        for found in made:
+            if found is not None:
+                why = "" if found.fits else "does not fit"
+                self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
+                best = found if found.fits and found.seconds < best.seconds else best
+        return best
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """

@@ -65,6 +65,7 @@ class CandidateRecord(TypedDict):
     schedule: NotRequired[ScheduleName]
     keep: NotRequired[float]
     chunked: NotRequired[bool]
+    chunks: NotRequired[int]
 
 
 class FamilyRecord(TypedDict):
@@ -115,6 +116,8 @@ class Chosen:
             found["keep"] = layout.keep
         if layout.chunked:
             found["chunked"] = True
+        if layout.chunks > 1:
+            found["chunks"] = layout.chunks
         return found
 
     @staticmethod
@@ -130,6 +133,7 @@ class Chosen:
             record["fused"],
             record.get("keep", 1.0),
             record.get("chunked", False),
+            record.get("chunks", 1),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])

@@ -382,7 +382,8 @@ class Workbench:
             add_cluster(module, on_mesh(self.cluster, layout.mesh))
             try:
                 if layout.stages > 1:
-                    PartitionStagesPass(layout.stages, micro_batches=4 * layout.stages).apply(self.ctx, module)
+                    stages, chunks = layout.stages, layout.chunks
+                    PartitionStagesPass(stages, chunks=chunks, micro_batches=4 * stages).apply(self.ctx, module)
                 else:
                     resolve_pins(module)
             except PassFailedException as error:

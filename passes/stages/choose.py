@@ -20,7 +20,7 @@ from ...ir.cluster import Cluster
 from ..analysis.memory import peak_memory
 from ..analysis.simulation.alone import seconds_alone
 from ..analysis.simulation.simulate import Simulator, places_of
-from .estimate import PipelineTimes, in_flight
+from .estimate import PipelineTimes, chunks_of, in_flight
 from .kept_by_parts import most_taken, taken_by_parts
 from .list_schedule import URGENCIES, Holding, ListSchedule, list_schedule
 from .schedules import Delivery, PipelineShape, Work, policies, schedule, with_transfers
@@ -113,7 +113,13 @@ class _ScheduleChoice:
     def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
         """Whether so little of the room is taken that what single ops need does not matter."""
         taken = (most_taken(mine, self.taken) <= SURE * left for mine, left in zip(slots, room, strict=True))
-        return all(taken) and all(in_flight(mine, self.works) <= self._parts for mine in slots)
+        return all(taken) and all(self._has_few(stage, mine) for stage, mine in enumerate(slots))
+
+    def _has_few(self, stage: int, slots: Sequence[Slot]) -> bool:
+        """Whether a stage has no more parts in flight than it may."""
+        if self.budget.parts is None:
+            return True
+        return in_flight(slots, self.works) <= self.budget.parts * chunks_of(self.works, stage)
 
     def _listed(self, room: Sequence[float]) -> Iterator[Slots]:
         """
@@ -132,7 +138,7 @@ class _ScheduleChoice:
 
     @property
     def _parts(self) -> float:
-        """How many parts, of each chunk, a stage may have in flight."""
+        """How many parts, of all chunks together, a stage with the most of them may have in flight."""
         return inf if self.budget.parts is None else self.budget.parts * self.shape.chunks
 
     def _excess(self, slots: Slots) -> list[float]:
@@ -144,7 +150,7 @@ class _ScheduleChoice:
             limits = [cluster.device(r).memory if self.budget.bytes is None else self.budget.bytes for r in ranks]
             peak = peak_memory(self.func, cluster.mesh, limits, stage, cluster.blocks)
             over = peak.bytes - limits[peak.rank]
-            found.append(over if in_flight(slots[stage], self.works) <= self._parts else inf)
+            found.append(over if self._has_few(stage, slots[stage]) else inf)
         return found
 
     def _seconds(self, slots: Slots) -> float:

@@ -8,7 +8,7 @@ between the same two stages are over, as in the simulator, which knows besides w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...dialects.pipe import Action, Slot
@@ -127,6 +127,11 @@ def last_works(works: Sequence[Work]) -> frozenset[Work]:
     kinds = list(FragmentKind)
     in_order = sorted(works, key=lambda work: kinds.index(work.kind))
     return frozenset({(work.stage, work.chunk): work for work in in_order}.values())
+
+
+def chunks_of(works: Iterable[Work], stage: int) -> int:
+    """How many chunks of the model a stage has."""
+    return len({work.chunk for work in works if work.stage == stage})
 
 
 def in_flight(slots: Sequence[Slot], works: Sequence[Work]) -> int:

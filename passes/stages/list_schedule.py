@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ...dialects.pipe import Action, Slot
-from .estimate import PartOf, PipelineTimes, last_works
+from .estimate import PartOf, PipelineTimes, chunks_of, last_works
 from .schedules import Delivery, FragmentKind, Work
 
 
@@ -28,7 +28,8 @@ class Holding:
     Args:
         taken: by label, the bytes that one part of a fragment takes; negative where it gives back.
         budgets: by stage, what it may have taken at any time.
-        parts: how many parts, of each chunk, it may have in flight.
+        parts: how many parts, of all chunks together, one with the most chunks may have in flight; of others as many of
+            each chunk.
     """
 
     taken: Mapping[str, float]
@@ -109,7 +110,9 @@ class _Scheduler:
         self.chunks = 1 + max(work.chunk for work in times.works)
         counted = {work.label: 1.0 for work in times.works if work.kind is FragmentKind.FORWARD}
         counted |= {work.label: -1.0 for work in last_works(times.works)}
-        self.limits = [((holding.taken, budget), (counted, holding.parts)) for budget in holding.budgets]
+        parts = [holding.parts * chunks_of(times.works, stage.number) / self.chunks for stage in self.stages]
+        pairs = zip(holding.budgets, parts, strict=True)
+        self.limits = [((holding.taken, budget), (counted, most)) for budget, most in pairs]
         self.ends = dict[PartOf, float]()
         self.sent = dict[PartOf, float]()
         self.arrived = dict[PartOf, float]()

@@ -84,6 +84,12 @@ class StageCosts:
         sizes = [c.bytes for c in self.crossings if c.backward == backward and c.reaches(first, end)]
         return sum(alpha + beta * size / self.micro_batches for size in sizes)
 
+    def crossing(self, value: Crossing, source: int, target: int) -> float:
+        """Seconds in which a value's part for a micro-batch goes from one stage to another."""
+        ends = [sum(self.counts[: stage + 1]) for stage in sorted((source, target))]
+        route = self.cluster.route(ends[0] - 1, ends[1] - self.counts[max(source, target)])
+        return route.latency + value.bytes / self.micro_batches / route.bandwidth
+
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
         """The values that are used in another layer than that which makes or keeps them."""

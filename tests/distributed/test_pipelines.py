@@ -25,10 +25,16 @@ from shardwright.api.checking.check import check_interpreted
 from shardwright.ir.mesh import Mesh
 
 MODELS = ("gpt2-tiny", "unet-tiny")
-SHAPES = {2: ("1,1",), 3: ("1,1,1", "1,2", "2,1"), 4: ("2,2", "1,2,1")}
+SHAPES = {2: ("1,1",), 3: ("1,1,1", "1,2", "2,1"), 4: ("1,1,1,1", "2,2", "1,2,1")}
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zero-bubble", "auto")
-INTERLEAVED = {2: (("1,1", "interleaved-1f1b"),), 4: (("2,2", "interleaved-1f1b"), ("2,2", "auto"))}
-"""Ranks and schedules of stages of two chunks."""
+CHUNKS = {
+    2: (("1,1", "interleaved-1f1b", "0,2,3,4"), ("1,1", "auto", "")),
+    4: (("2,2", "interleaved-1f1b", "0,2,3,4"), ("2,2", "auto", "0,2,3,4"), ("2,2", "interleaved-1f1b", "")),
+}
+"""Ranks and schedules of stages of two chunks, and where these begin; by default where it is fastest."""
+
+MANY_CHUNKS = (("1,1,1,1", "interleaved-1f1b", "0,1,2,3,4,5,6,7"), ("1,1,1,1", "auto", ""))
+"""The same for a model of enough layers."""
 
 TOGETHER = {
     "ratios": (["balance-ratios", "split-batch{parts=4}"], ["overlap"]),
@@ -43,9 +49,9 @@ TOGETHER = {
 PLAIN = (["split-batch{parts=4}"], ["overlap"])
 
 
-def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN, chunks: int = 1) -> str:
+def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PLAIN, chunks: str = "") -> str:
     """The passes from an imported step to a pipeline of four micro-batches."""
-    stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}" chunks={chunks}}}'
+    stages = f'partition-stages{{stages={len(ranks.split(","))} ranks="{ranks}"{chunks}}}'
     passes = ["decompose-mean", "canonicalize", "cse", "dce", stages, "search-strategy", *inside[0]]
     passes += ["insert-resharding", "select-collectives", *inside[1]]
     # Also of ops that are slower in two, for there are no others in these models.
@@ -55,7 +61,7 @@ def pipeline(ranks: str, schedule: str, inside: tuple[list[str], list[str]] = PL
     return ",".join(passes)
 
 
-def case(model: str, ranks: str, schedule: str, dtype: torch.dtype, chunks: int = 1) -> CheckCase:
+def case(model: str, ranks: str, schedule: str, dtype: torch.dtype, chunks: str = "") -> CheckCase:
     mesh, passes = Mesh.of(gpu=sum(map(int, ranks.split(",")))), pipeline(ranks, schedule, PLAIN, chunks)
     return CheckCase(model, mesh, dtype=dtype, optimizer="sgd", cluster=split_cluster(mesh), pipeline=passes)
 
@@ -72,8 +78,10 @@ def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
         for ranks in SHAPES[world_size]:
             for schedule in SCHEDULES if ranks != "2,1" else ("1f1b",):
                 yield f"{model} {ranks} {schedule} float64", case(model, ranks, schedule, torch.float64)
-        for ranks, schedule in INTERLEAVED.get(world_size, ()):
-            yield f"{model} {ranks} {schedule} of two chunks float64", case(model, ranks, schedule, torch.float64, 2)
+        many = MANY_CHUNKS if world_size == 4 and model == "unet-tiny" else ()
+        for ranks, schedule, begins in (*CHUNKS.get(world_size, ()), *many):
+            chunks, of = (f' chunks=2 begins="{begins}"', "two chunks") if begins else (" chunks=2", "up to two chunks")
+            yield f"{model} {ranks} {schedule} of {of} float64", case(model, ranks, schedule, torch.float64, chunks)
         last = SHAPES[world_size][-1]
         yield f"{model} {last} eager-1f1b float32", case(model, last, "eager-1f1b", torch.float32)
 
@@ -88,9 +96,12 @@ CASES["together ratios and duplex float32"] = together("ratios and duplex", torc
 
 
 ALSO_ALWAYS = ("1,2,1 gpipe float64", "1,2,1 1f1b float64", "1,1,1 auto float64", "2,2 auto of two chunks float64")
+ALSO_ALWAYS += ("1,1 auto of up to two chunks float64", "1,1,1,1 interleaved-1f1b of two chunks float64")
 NOT_ALWAYS = ("1,1 gpipe float64", "1,2 gpipe float64", "2,2 gpipe float64")
 NOT_ALWAYS += ("1,1 zero-bubble float64", "1,2 zero-bubble float64", "2,2 zero-bubble float64", "1,2 auto float64")
-NOT_ALWAYS += ("1,1,1 auto float64", "1,2,1 auto float64", "2,2 auto of two chunks float64")
+NOT_ALWAYS += ("1,1,1 auto float64", "1,2,1 auto float64", "2,2 auto of two chunks float64", "1,1,1,1 gpipe float64")
+NOT_ALWAYS += ("1,1,1,1 1f1b float64", "1,1,1,1 eager-1f1b float64", "1,1 auto of up to two chunks float64")
+NOT_ALWAYS += ("2,2 interleaved-1f1b of up to two chunks float64",)
 
 
 def is_quick(name: str) -> bool:

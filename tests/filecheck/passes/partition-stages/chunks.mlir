@@ -1,4 +1,4 @@
-// RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2 chunks=2}' | filecheck %s
+// RUN: opt-tool %s --pass-pipeline='partition-stages{stages=2 chunks=2 begins="0,1,2,3"}' | filecheck %s
 // RUN: not opt-tool %s --pass-pipeline='partition-stages{stages=2 chunks=3}' 2>&1 | filecheck %s --check-prefix=MANY
 // RUN: not opt-tool %s --pass-pipeline='partition-stages{stages=1 chunks=2}' 2>&1 | filecheck %s --check-prefix=ONE
 
