@@ -140,7 +140,7 @@ def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) ->
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)
     places = "".join(
-        f'[device.d{i}]\nflops = {{ float32 = {flops * speed} }}\nmemory_bandwidth = {flops / 5 * speed}\n'
+        f"[device.d{i}]\nflops = {{ float32 = {flops * speed} }}\nmemory_bandwidth = {flops / 5 * speed}\n"
         f'memory = "4GiB"\nlaunch = {10e-6 / speed}\n[[place]]\ndevice = "d{i}"\ncount = 1\n'
         for i, speed in enumerate(comparison.speeds)
     )

@@ -43,9 +43,10 @@ def mixture_step(width: int) -> TrainingStep:
 
 
 def plan_text(step: TrainingStep, ranks: int, *, sorts_within: bool) -> str:
-    """The data-parallel program of a step, by the default passes with or without `sort-within-rows`."""
+    """The program of a step, data-parallel on several ranks, with or without `sort-within-rows`."""
     cluster = cluster_of(ranks, "local-4")
-    passes = PlanOptions(pins="dp").passes(cluster)
+    options = PlanOptions(pins="dp") if ranks > 1 else PlanOptions("eliminate")
+    passes = options.passes(cluster)
     kept = (each for each in passes if sorts_within or not isinstance(each, SortWithinRowsPass))
     return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*kept))).program
 

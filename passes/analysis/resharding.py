@@ -188,18 +188,14 @@ class ReshardCosts:
         step = single_step(source, target, self.mesh)
         return self.step_seconds(step, size) if step is not None else math.inf
 
-    def _leaving(
-        self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float
-    ) -> Matrix:
+    def _leaving(self, graph: _ShardingGraph, paths: _Paths, source: Sharding, splits: Splits, size: float) -> Matrix:
         """Seconds from `source`, of the graph or not, to every sharding of the graph."""
         if source in graph.index:
             return paths.seconds[graph.index[source]]
         best = np.full(len(graph.states), np.inf)
         for step in steps_from(source, self.mesh, graph.splits):
             if step.target in graph.index and fits(step.target, splits.sizes, self.mesh):
-                best = np.minimum(
-                    best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]]
-                )
+                best = np.minimum(best, self.step_seconds(step, size) + paths.seconds[graph.index[step.target]])
         return best
 
     def _arriving(self, graph: _ShardingGraph, leaving: Matrix, target: Sharding, size: float) -> Matrix:

@@ -178,9 +178,7 @@ FAULTS = {
     "one rank leaves out a collective": Fault(
         "dp", collectives._launch, {"for each in operands]": "for each in operands[group.part :]]"}, "order"
     ),
-    "a message is on the host": Fault(
-        "tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"
-    ),
+    "a message is on the host": Fault("tp", collectives._to_reduce, {"tensor.clone(": "tensor.cpu().clone("}, "error"),
     "a group is connected by one of its ranks": Fault(
         "dp", groups.make_groups, {'if device.type == "cuda":': 'if device.type == "cuda" and me:'}, "order"
     ),
