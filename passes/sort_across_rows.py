@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects.aten import AtenOp
@@ -94,7 +94,7 @@ class SortAcrossRowsPass(ModulePass):
             (rows,) = sizes
             lists = _parts(listed, meshes, rows)
             if lists is not None and lists < rows:
-                _Joiner(func, rows, lists).run(listed)
+                _Joiner(func, meshes, rows, lists).run(listed)
 
 
 def _is_list_op(op: Operation) -> bool:
@@ -111,12 +111,10 @@ def _lists(op: Operation) -> Iterator[SSAValue]:
 def _keeps_counts(op: Operation) -> bool:
     """Whether list ops alone make the counts that an op takes, and take those that it makes."""
     assert isinstance(op, AtenOp)
-    made = op.outs if LIST_OPS[op.overload].counts else []
-    taken = [op.args[i] for i in LIST_OPS[op.overload].taken]
-    users = (use.operation for value in made for use in value.uses)
-    return all(map(_is_list_op, users)) and all(
-        isinstance(value, OpResult) and _is_list_op(value.op) for value in taken
-    )
+    listed = LIST_OPS[op.overload]
+    taken = [op.args[i].owner for i in listed.taken]
+    users = [use.operation for value in op.outs for use in value.uses] if listed.counts else []
+    return all(isinstance(each, Operation) and _is_list_op(each) for each in (*taken, *users))
 
 
 def _parts(listed: Sequence[Operation], meshes: Mapping[str, Mesh], rows: int) -> int | None:
@@ -171,10 +169,12 @@ def _signature(op: object) -> tuple[str, Signature]:
 class _Joiner:
     """Makes ops on `lists` lists in the place of those on a list for each of `rows` rows of the batch."""
 
-    def __init__(self, func: FuncOp, rows: int, lists: int) -> None:
-        self.block, self.rows, self.lists = func.body.block, rows, lists
+    def __init__(self, func: FuncOp, meshes: Mapping[str, Mesh], rows: int, lists: int) -> None:
+        self.block, self.meshes, self.rows, self.lists = func.body.block, meshes, rows, lists
         self.joined: dict[SSAValue, SSAValue] = {}
         """By result of an op on rows of the batch, that on lists."""
+        self.made: set[SSAValue] = set()
+        """The lists."""
         self.views: dict[SSAValue, SSAValue] = {}
         self.replaced: list[Operation] = []
 
@@ -195,7 +195,7 @@ class _Joiner:
             operands[i] = self._operand(op, i)
         types = [value.type for value in op.outs]
         for i in listed.results:
-            types[i] = self._type(op.outs[i], counts=listed.counts)
+            types[i] = TensorType(element_of(op.outs[i]), self._shape(op.outs[i], counts=listed.counts))
         new = type(op)(operands=[operands], result_types=[types], attributes=self._attributes(op, listed, types))
         new.location = op.location
         self.block.insert_op_before(new, op)
@@ -206,6 +206,7 @@ class _Joiner:
                 old.replace_all_uses_with(made)
                 continue
             self.joined[old] = made
+            self.made.add(made)
             self._give(op, i, made)
 
     def _attributes(self, op: AtenOp, listed: ListOp, types: Sequence[Attribute]) -> dict[str, Attribute]:
@@ -219,19 +220,32 @@ class _Joiner:
             assert isinstance(types[0], TensorType)
             found[listed.size] = plain_attribute(types[0].get_shape())
         name, given = _signature(op)
-        operands, results = list(given.operands), list(given.results)
-        for spreads, indices in ((operands, listed.operands), (results, listed.results)):
-            for i in indices:
-                spreads[i] = _even(spreads[i])
-        found[SIGNATURE] = SignatureAttr.of(name, Signature(tuple(operands), tuple(results)))
+        found[SIGNATURE] = self._signed(name, given, listed.operands, listed.results)
         return found
 
-    def _type(self, value: SSAValue, *, counts: bool) -> TensorType[Attribute]:
+    def _signed(
+        self, name: str, given: Signature, operands: Collection[int] = (), results: Collection[int] = ()
+    ) -> SignatureAttr:
+        """A signature of which some operands and results are lists now."""
+        sides = (given.operands, operands), (given.results, results)
+        made = (tuple(self._spread(name, spread, i in lists) for i, spread in enumerate(side)) for side, lists in sides)
+        return SignatureAttr.of(name, Signature(*made))
+
+    def _spread(self, name: str, spread: Sharding, is_list: bool) -> Sharding:
+        """A sharding, whose first dim is split evenly if it is of lists; a single list is on no axis of size 1."""
+        if is_list:
+            spread = replace(spread, dims=(DimSharding(spread.dims[0].axes), *spread.dims[1:]))
+        if self.lists > 1:
+            return spread
+        single = {axis.name for axis in self.meshes[name].axes if axis.size == 1}
+        kept = ((tuple(axis for axis in dim.axes if axis not in single), dim.offsets) for dim in spread.dims)
+        dims = (DimSharding(axes, offsets if axes else None) for axes, offsets in kept)
+        return Sharding(tuple(dims), tuple(pair for pair in spread.partial if pair[0] not in single))
+
+    def _shape(self, value: SSAValue, *, counts: bool = False) -> Sequence[int]:
         """That of a list, or of counts, where there are fewer."""
-        _, *rest = shape_of(value)
-        if not counts:
-            rest[0] *= self.rows // self.lists
-        return TensorType(element_of(value), [self.lists, *rest])
+        _, length, *rest = shape_of(value)
+        return (self.lists, length if counts else length * self.rows // self.lists, *rest)
 
     def _operand(self, op: AtenOp, index: int) -> SSAValue:
         """What an operand of a list op becomes: a view of what it was made of, or of itself."""
@@ -244,15 +258,12 @@ class _Joiner:
                 self.replaced.append(made)
                 source = self.joined.get(made.args[0], made.args[0])
                 name, given = _signature(made)
-                spreads = given.operands[0], given.results[0]
-                if source is not made.args[0]:
-                    spreads = _even(spreads[0]), spreads[1]
             else:
                 source, (name, given) = value, _signature(op)
-                spreads = given.operands[index], given.operands[index]
-            kind = self._type(value, counts=False)
+                given = Signature((given.operands[index],), (given.operands[index],))
+            signed = self._signed(name, given, (0,) if source in self.made else (), (0,))
             hint = hint_of(value).removesuffix(".by_row") + ".by_part"
-            self.views[value] = self._view(op, source, kind, name, (spreads[0], _even(spreads[1])), hint)
+            self.views[value] = self._view(op, source, self._shape(value), signed, hint)
         return self.views[value]
 
     def _give(self, op: AtenOp, index: int, made: SSAValue) -> None:
@@ -263,36 +274,22 @@ class _Joiner:
         for use in users:
             user = use.operation
             if isinstance(user, AtenOp) and _is_view(user):
-                name, given = _signature(user)
                 user.operands[0] = made
-                spread = Signature((_even(given.operands[0]),), given.results)
-                user.attributes[SIGNATURE] = SignatureAttr.of(name, spread)
+                user.attributes[SIGNATURE] = self._signed(*_signature(user), (0,))
                 continue
             if rows is None:
                 name, given = _signature(op)
-                spread = given.results[index]
-                rows = self._view(op, made, old.type, name, (_even(spread), spread), f"{hint_of(old)}.by_row")
+                signed = self._signed(name, Signature((given.results[index],), (given.results[index],)), (0,))
+                rows = self._view(op, made, shape_of(old), signed, f"{hint_of(old)}.by_row")
             user.operands[use.index] = rows
 
     def _view(
-        self,
-        op: Operation,
-        source: SSAValue,
-        kind: Attribute,
-        mesh: str,
-        spreads: tuple[Sharding, Sharding],
-        hint: str,
+        self, op: Operation, source: SSAValue, shape: Sequence[int], signed: SignatureAttr, hint: str
     ) -> SSAValue:
         """A view in front of an op, of its phase and stage."""
-        assert isinstance(kind, TensorType)
+        kind = TensorType(element_of(source), shape)
         kept = {name: op.attributes[name] for name in (STAGE, SEGMENT) if name in op.attributes}
-        signature = SignatureAttr.of(mesh, Signature(spreads[:1], spreads[1:]))
-        given = {"size": plain_attribute(kind.get_shape()), SIGNATURE: signature, **kept}
+        given = {"size": plain_attribute(shape), SIGNATURE: signed, **kept}
         new = like(op, "view", [source], [kind], hint, **given)
         self.block.insert_op_before(new, op)
         return new.outs[0]
-
-
-def _even(spread: Sharding) -> Sharding:
-    """A sharding whose first dim, which is split evenly, has no boundaries of its own."""
-    return replace(spread, dims=(DimSharding(spread.dims[0].axes), *spread.dims[1:]))
