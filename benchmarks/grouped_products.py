@@ -5,7 +5,8 @@ What sorting tokens within rows of the batch costs where nothing divides these, 
 
 A Llama of two layers with eight dropless experts (`mixtral(8)`) trains, by AdamW in float32, on one device and by
 `dp`. Beside our program, of the passes that run by default, are that without `sort-within-rows`, so that the tokens of
-the whole batch are sorted together, and eager PyTorch (DistributedDataParallel on several ranks). All sides take the
+the whole batch are sorted together; that without `sort-across-rows`, so that each sequence keeps a list of its own, as
+where a batch is shared unevenly; and eager PyTorch (DistributedDataParallel on several ranks). All sides take the
 same steps in the same processes, in turn and in an order that is drawn. Figures are processor seconds of all threads
 of all ranks: the median of the paired ratios to the program without the pass, with its bootstrap interval of 95 %; the
 control is a second copy of that program.
@@ -16,23 +17,28 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from _report import interval, publish
 from parity import cluster_of, our_side, processor_seconds, their_side
+from xdsl.passes import ModulePass
 
 from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.models.llama import LlamaConfig, llama_step
 from shardwright.models.moe import mixtral
+from shardwright.passes.fit_memory import FitMemoryPass
 from shardwright.passes.pipeline import Pipeline
-from shardwright.passes.sort_within_rows import SortWithinRowsPass
 from shardwright.runtime import run_ranks
 
-SIDES = ("program", "without", "without again", "eager")
+_WITHIN = "sort-within-rows"
+
+SIDES = {"program": (), "by row": ("sort-across-rows",), "without": (_WITHIN,), "A/A": (_WITHIN,)}
+"""Our programs, and the passes that each is without."""
 
 
 def mixture_step(width: int) -> TrainingStep:
@@ -42,13 +48,20 @@ def mixture_step(width: int) -> TrainingStep:
     return llama_step(config, batch=8, length=128)
 
 
-def plan_text(step: TrainingStep, ranks: int, *, sorts_within: bool) -> str:
-    """The program of a step, data-parallel on several ranks, with or without `sort-within-rows`."""
+def plan_text(step: TrainingStep, ranks: int, without: Collection[str]) -> str:
+    """The program of a step, data-parallel on several ranks, by the default passes without some."""
     cluster = cluster_of(ranks, "local-4")
     options = PlanOptions(pins="dp") if ranks > 1 else PlanOptions("eliminate")
-    passes = options.passes(cluster)
-    kept = (each for each in passes if sorts_within or not isinstance(each, SortWithinRowsPass))
+    kept = (_without(each, without) for each in options.passes(cluster) if each.name not in without)
     return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*kept))).program
+
+
+def _without(given: ModulePass, names: Collection[str]) -> ModulePass:
+    """A pass; of one that runs a pipeline, this without some passes."""
+    if not isinstance(given, FitMemoryPass):
+        return given
+    kept = (each for each in Pipeline.parse(given.pipeline) if each.name not in names)
+    return replace(given, pipeline=str(Pipeline.of(*kept)))
 
 
 def eager_side(step: TrainingStep) -> Callable[[], None]:
@@ -67,11 +80,11 @@ def eager_side(step: TrainingStep) -> Callable[[], None]:
     return run
 
 
-def worker(width: int, program: str, without: str, turns: int) -> list[list[float]]:
-    """The processor seconds of this rank of each turn, in the order of `SIDES`."""
+def worker(width: int, texts: Sequence[str], turns: int) -> list[list[float]]:
+    """The processor seconds of this rank of each turn: of our programs, and of eager PyTorch."""
     torch.set_num_threads(1)
     step = mixture_step(width)
-    sides = [*(our_side(step, text, "") for text in (program, without, without)), eager_side(step)]
+    sides = [*(our_side(step, text, "") for text in texts), eager_side(step)]
     order, generator = list(range(len(sides))), random.Random(0)
     found: list[list[float]] = []
     for turn in range(-3, turns):
@@ -91,15 +104,17 @@ def worker(width: int, program: str, without: str, turns: int) -> list[list[floa
 def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:
     """One row: a width on a number of ranks."""
     step = mixture_step(width)
-    program, without = (plan_text(step, ranks, sorts_within=each) for each in (True, False))
-    by_rank = run_ranks(worker, ranks, width, program, without, turns, timeout=3000)
+    texts = [plan_text(step, ranks, without) for without in SIDES.values()]
+    by_rank = run_ranks(worker, ranks, width, texts, turns, timeout=3000)
     used = [[sum(each) for each in zip(*turn, strict=True)] for turn in zip(*by_rank, strict=True)]
+    base = list(SIDES).index("without")
     row: dict[str, Any] = {"width": width, "ranks": ranks, "turns": turns}
-    row["without ms"] = 1e3 * statistics.median(each[1] for each in used)
-    for name, index in (("program", 0), ("A/A", 2), ("eager", 3)):
-        ratios = [each[index] / each[1] for each in used]
-        low, high = interval(ratios)
-        row |= {name: statistics.median(ratios), f"{name} low": low, f"{name} high": high}
+    row["without ms"] = 1e3 * statistics.median(each[base] for each in used)
+    for index, name in enumerate((*SIDES, "eager")):
+        if index != base:
+            ratios = [each[index] / each[base] for each in used]
+            row[name] = statistics.median(ratios)
+            row[f"{name} 95 %"] = "{:.3f} to {:.3f}".format(*interval(ratios))
     return row
 
 
