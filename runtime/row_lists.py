@@ -1,8 +1,9 @@
 """
 Rows of several lists by their places: tokens on the way to their experts and back, each sequence by itself.
 
-Places ``[p, n]`` count from the begin of their own list, of which there are p. A row is moved as one block: torch's
-`gather` and `scatter_add`, which take a place for each element, need many times as long on a CPU.
+Places ``[p, n]`` count from the begin of their own list, of which there are p; they are not checked against its length.
+A row is moved as one block: torch's `gather` and `scatter_add`, which take a place for each element, need many times as
+long on a CPU.
 
 `part` is where the rows of the lists that are here start and stop among how many; None where they are all.
 """
