@@ -55,7 +55,7 @@ def regroup(func: FuncOp, lists: int) -> None:
     listed = list_ops_of(func)
     count = count_of(listed)
     if count is not None and count != lists and max(count, lists) % min(count, lists) == 0:
-        _Regrouping(func, count, lists).run(listed)
+        _ListRegrouping(func, count, lists).run(listed)
 
 
 def _lists(op: AtenOp) -> list[SSAValue]:
@@ -72,7 +72,7 @@ def _keeps_counts(op: AtenOp) -> bool:
     return all(is_list_op(each) for each in (*taken, *users))
 
 
-class _Regrouping:
+class _ListRegrouping:
     """Makes ops on `lists` lists in the place of those on `count`; one use."""
 
     def __init__(self, func: FuncOp, count: int, lists: int) -> None:
