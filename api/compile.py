@@ -63,6 +63,7 @@ from ..passes.search_strategy import Algorithm, SearchStrategyPass
 from ..passes.select_collectives import SelectCollectivesPass
 from ..passes.set_reduce_dtype import SetReduceDtypePass
 from ..passes.skip_non_finite import SkipNonFinitePass
+from ..passes.sort_across_rows import SortAcrossRowsPass
 from ..passes.sort_within_rows import SortWithinRowsPass
 from ..passes.step.step_view import cluster_of_module, step_views
 from ..passes.verification import first_fault
@@ -191,7 +192,13 @@ class PlanOptions:
 
     def _flat(self, cluster: Cluster, search: SearchStrategyPass) -> Pipeline:
         """The passes that decide on a strategy and its ratios on the cluster's own mesh, without micro-batches."""
-        program = Pipeline.of(InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass(), OverlapPass())
+        program = Pipeline.of(
+            SortAcrossRowsPass(),
+            InsertReshardingPass(),
+            AgreeOnChoicesPass(),
+            SelectCollectivesPass(),
+            OverlapPass(),
+        )
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
             # Other algorithms are chosen by name, and ratios find the limits of memory themselves.
             fits = [FitMemoryPass(str(Pipeline.of(search, program)))] if search == SearchStrategyPass() else []

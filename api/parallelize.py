@@ -369,9 +369,7 @@ _Planned: TypeAlias = "list[tuple[str, PlanReport]]"
 """Programs and their reports."""
 
 
-def _fastest(
-    plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None
-) -> tuple[int, PlanReport]:
+def _fastest(plans: _Planned, step: TrainingStep, device: torch.device, seed: int | None) -> tuple[int, PlanReport]:
     """Which program runs fastest on the ranks of this job, and its report; every rank must call this."""
     if len(plans) == 1:
         return 0, plans[0][1]

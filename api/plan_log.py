@@ -51,7 +51,7 @@ def log_plan(report: PlanReport, plans: Sequence[Plan], seconds: float) -> None:
     if splits_nothing(plans):
         LOG.warning(
             "%s: the plan splits nothing: each of %d ranks computes the full step: by the cluster description, "
-            "communication costs more than it saves, or nothing can be split; pins=\"dp\" splits the batch regardless",
+            'communication costs more than it saves, or nothing can be split; pins="dp" splits the batch regardless',
             name,
             report["ranks"],
         )

@@ -167,9 +167,7 @@ class StepState:
         """
         rates = self.optimizer.rates if self.optimizer is not None else ()
         loaders = [each.state_dict() for each in self._loaders]
-        return self._checkpoints.save(
-            Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous
-        )
+        return self._checkpoints.save(Path(folder), rates, loaders, extra=extra, keep=keep, asynchronous=asynchronous)
 
     def wait_saved(self) -> None:
         """Wait for the asynchronous writes of `save`; CheckpointError if one failed."""

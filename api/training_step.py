@@ -143,8 +143,7 @@ class TrainingStep:
         model = self.model()
         if not isinstance(model, nn.Module):
             raise TypeError(
-                f"TrainingStep.model returned a {type(model).__name__}; a model function must return a "
-                "torch.nn.Module"
+                f"TrainingStep.model returned a {type(model).__name__}; a model function must return a torch.nn.Module"
             )
         return model
 

@@ -260,7 +260,7 @@ def limited(plans: Sequence[Plain], most: int, seed: int = 0) -> list[Plain]:
     Data parallelism, tensor parallelism and their like are all kept.
     """
     flat = [plan for plan in plans if plan.family not in ("even pipeline", "AMP")]
-    groups = [list(group) for _, group in groupby(plans[len(flat):], key=lambda plan: plan.decides)]
+    groups = [list(group) for _, group in groupby(plans[len(flat) :], key=lambda plan: plan.decides)]
     random.Random(seed).shuffle(groups)
     found = flat
     for group in groups:
@@ -329,4 +329,3 @@ def need_of(prepared: Prepared) -> float:
     device = Device("any", (("float32", 1e12),), 1e12, 1e18)
     alone = Cluster("alone", Mesh.of(gpu=1), (device,), (0,), (Link("gpu", 0.0, 1e-10),))
     return float(tightest(Workshop(prepared, alone).program(Plain("", "", alone.mesh, (("dp", ("gpu",)),))))[0])
-

@@ -130,9 +130,7 @@ def _resnet(generator: random.Random) -> tuple[str, Callable[[], TrainingStep]]:
     return f"resnet {blocks} width {width} image {image} batch {batch}", partial(resnet_step, config, batch=batch)
 
 
-_FAMILIES = {
-    "mlp": _mlp, "gpt2": _gpt2, "bert": _bert, "llama": _llama, "vit": _vit, "vgg": _vgg, "resnet": _resnet
-}
+_FAMILIES = {"mlp": _mlp, "gpt2": _gpt2, "bert": _bert, "llama": _llama, "vit": _vit, "vgg": _vgg, "resnet": _resnet}
 
 
 def random_cluster(number: int, need: float) -> str:
@@ -204,7 +202,7 @@ def _level(generator: random.Random, name: str, bandwidth: float, shared: bool) 
 def _flat(generator: random.Random, kinds: int) -> tuple[int, list[str]]:
     """How many devices, and the mesh with a link for each of its axes, slower from the minor to the major."""
     sizes = generator.choice(_FLAT)
-    names = ("pod", "node", "gpu")[-len(sizes):]
+    names = ("pod", "node", "gpu")[-len(sizes) :]
     mesh = ", ".join(f'"{name}={size}"' for name, size in zip(names, sizes, strict=True))
     count = 1
     for size in sizes:

@@ -98,9 +98,7 @@ def plot_intervals(
     pyplot.close(figure)
 
 
-def plot_scatter(
-    name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str
-) -> None:
+def plot_scatter(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
     """Write points by series, with the line on which both are equal, to `results/NAME.png`; logarithmic axes."""
     import matplotlib
 

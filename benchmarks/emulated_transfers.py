@@ -99,10 +99,12 @@ def worker(folder: Path) -> None:
         tasks = plan(case.units(), case.sites, way.method, way.order)
         groups = [(task,) for task in tasks] if way.mode == IN_TURN else [tuple(tasks)]
         labels = [f"{number}.{at}" for at in range(len(groups))]
-        transfers.append([
-            Transfer(label, case.shape, "int32", source, target, group)
-            for label, group in zip(labels, groups, strict=True)
-        ])
+        transfers.append(
+            [
+                Transfer(label, case.shape, "int32", source, target, group)
+                for label, group in zip(labels, groups, strict=True)
+            ]
+        )
     channels = Channels([each for group in transfers for each in group], Lines())
     shapes = {way.case.shape for way in listed}
     whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
@@ -153,9 +155,7 @@ def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> list[di
     return [_row(way, rows, first[way.case.name], at, rate, bandwidth) for at, way in enumerate(listed)]
 
 
-def _row(
-    way: Way, rows: Sequence[Sequence[float]], best: int, at: int, rate: str, bandwidth: float
-) -> dict[str, Any]:
+def _row(way: Way, rows: Sequence[Sequence[float]], best: int, at: int, rate: str, bandwidth: float) -> dict[str, Any]:
     case = way.case
     ratios = [row[at] / row[best] for row in rows]
     low, high = interval(ratios)

@@ -104,9 +104,7 @@ def measure_speed(rounds: int) -> None:
         ratios = [each[name] / each[base] for each in times]
         low, high = interval(ratios)
         median = statistics.median(each[name] for each in times)
-        rows.append(
-            {"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high}
-        )
+        rows.append({"dropout": name, "ms": 1e3 * median, "ratio": statistics.median(ratios), "low": low, "high": high})
     publish("random_numbers", rows, command=f"python benchmarks/random_numbers.py --rounds {rounds}")
     names, middles = [row["dropout"] for row in rows], [row["ratio"] for row in rows]
     bounds = [(row["low"], row["high"]) for row in rows]

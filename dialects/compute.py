@@ -123,7 +123,6 @@ class ComputeOp(IRDLOperation, GivesShardings, ABC):
         if (problem := signature_problem(rule, attribute.signature, mesh)) is not None:
             raise VerifyException(problem)
 
-
     def verify_absent(self) -> None:
         """Raise VerifyException unless `absent` is a list of names."""
         listed = self.attributes.get(ABSENT)

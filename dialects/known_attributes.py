@@ -48,6 +48,7 @@ from .staged import Stages
 from .step import (
     BACKWARD,
     BALANCE,
+    BY_ROW,
     CHECKPOINT,
     CHOSEN,
     COMPILED,
@@ -115,6 +116,7 @@ ON_OPS: Mapping[str, Kind] = {
     BACKWARD: UNIT,
     CHECKPOINT: COUNT,
     RECOMPUTED: UNIT,
+    BY_ROW: UNIT,
     REUSES: _POSITIONS,
     train.UPDATE: either(UNIT, TEXT),
     train.LOSS_GRADIENT: UNIT,

@@ -32,9 +32,7 @@ def argument_problem(
     return next(_problems(known, given, absent), None)
 
 
-def _problems(
-    known: Mapping[str, Argument], given: Mapping[str, Attribute], absent: Iterable[str]
-) -> Iterator[str]:
+def _problems(known: Mapping[str, Argument], given: Mapping[str, Attribute], absent: Iterable[str]) -> Iterator[str]:
     for name in absent:
         if (argument := known.get(name)) is None or argument.kind != TENSOR or not argument.optional:
             may = [each.name for each in known.values() if each.kind == TENSOR and each.optional]

@@ -61,7 +61,7 @@ def reusable_operand(op: Operation, position: int) -> int | None:
     Those of a fragment and of a start are counted as in `REUSES`.
     """
     match op:
-        case _ if (written := overwritten_by_update(op)):
+        case _ if written := overwritten_by_update(op):
             return next(operand for operand, result in written if result == position)
         case AllReduceOp() | AccumulateOp():
             return 0

@@ -79,6 +79,9 @@ CHECKPOINT = "train.checkpoint"
 RECOMPUTED = "train.recomputed"
 """On an op of backward: it does again what an op of forward did (`recompute`)."""
 
+BY_ROW = "train.by_row"
+"""On an op of `sort-within-rows`: it works on a list of each row of the batch, which might be one of several rows."""
+
 
 def demanded_sharding(op: ComputeOp, index: int) -> Sharding | None:
     """The sharding that an op demands of its operand `index`; None where nothing is decided."""

@@ -76,9 +76,7 @@ def main() -> None:
     logging.getLogger("shardwright").setLevel(logging.INFO)
 
     data = dataset()
-    step = sw.parallelize(
-        network(), nn.functional.cross_entropy, ADAMW, data[:BATCH], options.cluster, metrics=metrics
-    )
+    step = sw.parallelize(network(), nn.functional.cross_entropy, ADAMW, data[:BATCH], options.cluster, metrics=metrics)
     assert step.optimizer is not None
     rates = torch.optim.lr_scheduler.ExponentialLR(step.optimizer, 0.9)
     with ExitStack() as job:

@@ -270,9 +270,7 @@ class Cluster:
         """
         return self.collective_time(kind, tuple(axes), algorithm).seconds(whole_bytes)
 
-    def collective_time(
-        self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat"
-    ) -> TimeBySize:
+    def collective_time(self, kind: CollectiveKind, axes: tuple[str, ...], algorithm: Algorithm = "flat") -> TimeBySize:
         """The same, by the bytes that a device handles."""
         if (known := self._times.get((kind, axes, algorithm))) is None:
             spatial = self._spatial(axes)

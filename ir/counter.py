@@ -78,7 +78,6 @@ class Stream:
         bits = self.block(row * blocks_of_row(whole, lanes) + block) << 64 - (lane + 1) * width
         return signed(bits) >> 64 - width
 
-
     def seed_of_part(self, whole: Sequence[int], start: Sequence[int]) -> int:
         """The seed, an int64, of another generator for the part of a tensor of shape `whole` that begins at `start`."""
         return signed(self.block(flat_index(whole, start)))

@@ -158,9 +158,7 @@ class Mesh:
         return _groups(self, tuple(names))
 
     def __str__(self) -> str:
-        axes = (
-            f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes
-        )
+        axes = (f'"{a.name}"={a.size}' + (" temporal" if a.kind is AxisKind.TEMPORAL else "") for a in self.axes)
         return f"<[{', '.join(axes)}]>"
 
 
@@ -188,7 +186,5 @@ def parse_mesh(text: str) -> Mesh:
         else:
             axes = [Axis(f"a{i}", int(size)) for i, size in enumerate(text.split("x"))]
     except ValueError as error:
-        raise ValueError(
-            f"mesh '{text}': {error}; expected sizes as '2x4' or named axes as 'dp=2,tp=4'"
-        ) from error
+        raise ValueError(f"mesh '{text}': {error}; expected sizes as '2x4' or named axes as 'dp=2,tp=4'") from error
     return Mesh(tuple(axes))

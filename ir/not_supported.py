@@ -146,9 +146,7 @@ TRAINED_LOSS = Refusal(
     "a loss module with parameters that are trained", "make the loss part of the model and pass loss=None"
 )
 
-NESTED = Refusal(
-    "nested batches", "give each tensor as an item of its own, so that it can be sharded under a name"
-)
+NESTED = Refusal("nested batches", "give each tensor as an item of its own, so that it can be sharded under a name")
 ARRAY = Refusal("numpy arrays in a batch", "give a tensor, as torch.from_numpy(array)")
 LAYOUT = Refusal(
     "sparse and nested (jagged) tensors in a batch", "give dense ones, padded where rows have lengths of their own"
@@ -185,9 +183,7 @@ OTHER_SETTING = Refusal(
     "only lr may change while it runs; parallelize again",
 )
 
-FP8 = Refusal(
-    'products in float8: `precision="fp8-mixed"`', 'use precision="bf16-mixed"'
-)
+FP8 = Refusal('products in float8: `precision="fp8-mixed"`', 'use precision="bf16-mixed"')
 AUTOCAST = Refusal("`torch.autocast` around `parallelize` or `step(batch)`", 'parallelize(precision="bf16-mixed")')
 CUDA_AUTOCAST = Refusal(
     '`torch.autocast("cuda")` in the model, on a machine with CUDA',
@@ -202,9 +198,7 @@ BACKWARD = Refusal(
     "leave it out: step(batch) has run backward and the update; parallelize(micro_batches=...) accumulates, and"
     ' precision="fp16-mixed" scales the loss',
 )
-CLOSURE = Refusal(
-    "`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself"
-)
+CLOSURE = Refusal("`step(closure)`", "give it the batch, a tuple, list or dict: it runs forward and backward itself")
 OPTIMIZER_STATE = Refusal(
     "`step.optimizer.state_dict()` and `load_state_dict()`",
     "step.optimizer_state_dict() has the states, and step.load_optimizer_state_dict(state) takes them",

@@ -99,9 +99,7 @@ class OpPlacements:
 
     def matches(self, given: Signature) -> Iterator[bool]:
         """For every operand, then every result, whether its placement is this one."""
-        pairs = chain(
-            zip(given.operands, self.operands, strict=True), zip(given.results, self.results, strict=True)
-        )
+        pairs = chain(zip(given.operands, self.operands, strict=True), zip(given.results, self.results, strict=True))
         return (placement(each, self.axis) == wanted for each, wanted in pairs)
 
 

@@ -226,7 +226,7 @@ def _best(problem: Problem, random: Random) -> Schedule:
     if makespan(problem, found) > enough and len(problem) <= _SEARCHED_JOBS:
         found = _DepthFirstSearch(problem, found).found
     if makespan(problem, found) > enough and len(problem) <= _EXACT_JOBS:
-            found = solve(problem, found, _BRIEF).found
+        found = solve(problem, found, _BRIEF).found
     return found
 
 

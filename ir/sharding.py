@@ -100,9 +100,7 @@ class Sharding:
         for axis in used:
             mesh.axis(axis)
             if used.count(axis) > 1:
-                raise ValueError(
-                    f'sharding {self} uses axis "{axis}" {used.count(axis)} times, expected once'
-                )
+                raise ValueError(f'sharding {self} uses axis "{axis}" {used.count(axis)} times, expected once')
         if shape is None:
             return
         if len(shape) != len(self.dims):
@@ -184,8 +182,7 @@ def local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh, rank: int)
 def largest_local_shape(shape: Sequence[int], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
     """Per dim, the size of the largest part: what a padded collective or the slowest device works on."""
     return tuple(
-        largest_part(size, dim, mesh) if dim.axes else size
-        for size, dim in zip(shape, sharding.dims, strict=True)
+        largest_part(size, dim, mesh) if dim.axes else size for size, dim in zip(shape, sharding.dims, strict=True)
     )
 
 

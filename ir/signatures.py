@@ -83,9 +83,7 @@ def signature(
         return None
     if any(needs_all_parts(rule, f) and _has_empty_part(uneven[f]) for f in axes if f in uneven):
         return None
-    reduced = {
-        axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split
-    }
+    reduced = {axis: rule.reductions[f] for f, split in axes.items() if f in rule.reductions for axis in split}
 
     def spread(value: Value, partial: dict[str, Reduction]) -> Sharding:
         dims = tuple(_dim(rule, mesh, dim, axes, uneven) for dim in value)

@@ -110,6 +110,4 @@ def on_mesh(cluster: Cluster, mesh: Mesh, name: str | None = None) -> Cluster:
         known = {link.axis for link in links}
         links += tuple(replace(slowest, axis=axis.name, points=()) for axis in mesh.spatial if axis.name not in known)
     placement = tuple(cluster.placement[rank % len(cluster.placement)] for rank in range(mesh.device_count))
-    return replace(
-        cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology
-    )
+    return replace(cluster, name=name or cluster.name, mesh=mesh, placement=placement, links=links, topology=topology)

@@ -74,9 +74,7 @@ class PostNormBlock(nn.Module):
     def __init__(self, config: BertConfig, experts: MoEConfig | None) -> None:
         super().__init__()
         width, hidden = config.width, 4 * config.width
-        self.attn = SelfAttention(
-            width, config.heads, causal=False, form=config.attention, dropout=config.dropout
-        )
+        self.attn = SelfAttention(width, config.heads, causal=False, form=config.attention, dropout=config.dropout)
         self.ln_1 = nn.LayerNorm(width)
         self.mlp = FeedForward(width, hidden) if experts is None else MoE(width, hidden, experts)
         self.ln_2 = nn.LayerNorm(width)

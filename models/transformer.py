@@ -55,9 +55,7 @@ class SelfAttention(nn.Module):
         dropout: the probability with which an attention weight is left out in training.
     """
 
-    def __init__(
-        self, width: int, heads: int, *, causal: bool, form: AttentionForm, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool, form: AttentionForm, dropout: float = 0.0) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"a width of {width} is not a multiple of {heads} heads")

@@ -174,18 +174,14 @@ class _CrossEntropyMaker:
         ignored = self.make("eq.Scalar", [target], [self.rows], "ignored", element=i1, other=other)
         if (weight := named.get("weight")) is not None:
             first = IntegerAttr(0, i64)
-            legal = self.make(
-                "masked_fill.Scalar", [target, ignored], [self.rows], "legal", element=i64, value=first
-            )
+            legal = self.make("masked_fill.Scalar", [target, ignored], [self.rows], "legal", element=i64, value=first)
             weights = self.per_row("index_select", [weight, legal], "weights", dim=first)
             value = weights if value is None else self.per_row("mul.Tensor", [weights, value], "weighted")
         assert value is not None
         return self.per_row("masked_fill.Scalar", [value, ignored], suffix, value=FloatAttr(0.0, 64))
 
 
-def _loss(
-    loss: AtenOp, scores: SSAValue, logsumexp: SSAValue
-) -> tuple[Sequence[Operation], Sequence[SSAValue | None]]:
+def _loss(loss: AtenOp, scores: SSAValue, logsumexp: SSAValue) -> tuple[Sequence[Operation], Sequence[SSAValue | None]]:
     """The ops in the place of a loss, and what they give for its two results."""
     maker = _CrossEntropyMaker(loss, scores)
     kept = maker.counted(logsumexp, loss, "kept")

@@ -74,9 +74,7 @@ class DecomposeMeanPass(ModulePass):
         for func in step_functions(op):
             require_not_lowered(func, self.name)
         patterns: list[RewritePattern] = [MeanToSum(), CrossEntropyToSum(), CrossEntropyGradient()]
-        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(
-            op
-        )
+        PatternRewriteWalker(GreedyRewritePatternApplier(patterns), apply_recursively=False).rewrite_module(op)
 
 
 class MeanToSum(RewritePattern):
@@ -89,9 +87,7 @@ class MeanToSum(RewritePattern):
         source, result = op.args[0], op.outs[0]
         shape = shape_of(source)
         count = math.prod(shape[dim] for dim in wrapped(op.arguments().get("dim"), len(shape)))
-        arguments = {
-            name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes
-        }
+        arguments = {name: op.attributes[name] for name in ("dim", "keepdim", "dtype") if name in op.attributes}
         hint = result.name_hint or "mean"
         name = "sum.dim_IntList" if op.overload == "mean.dim" else "sum"
         total = like(op, name, [source], [result.type], f"{hint}.sum", **arguments)

@@ -190,9 +190,7 @@ def _syntax_error(report: str, text: str) -> PipelineError:
     reason = sentence(report.strip().rpartition("\n")[2])
     end = start + max(map(len, re.findall(r"^ *(\^+)$", report, re.MULTILINE)))
     wrong = text[start : start + 1]
-    return PipelineError(
-        f"malformed pipeline: {reason}", text, start, end, _SYNTAX_HINTS.get(wrong, _GRAMMAR)
-    )
+    return PipelineError(f"malformed pipeline: {reason}", text, start, end, _SYNTAX_HINTS.get(wrong, _GRAMMAR))
 
 
 _GRAMMAR = 'write pass{option=value other="any text"},next-pass'

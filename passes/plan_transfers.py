@@ -98,9 +98,7 @@ class PlanTransfersPass(ModulePass):
                 transfer.tasks = ArrayAttr([TaskAttr(task) for task in tasks])
                 transfer.order = OrderAttr(order) if order is not None else None
 
-    def _sites(
-        self, meshes: Mapping[str, MeshOp], stages: Sequence[str], clusters: Mapping[str, ClusterOp]
-    ) -> Sites:
+    def _sites(self, meshes: Mapping[str, MeshOp], stages: Sequence[str], clusters: Mapping[str, ClusterOp]) -> Sites:
         """Where every rank sits."""
         ranks = {rank for each in meshes.values() for rank in each.ranks}
         if self.per_host is not None:

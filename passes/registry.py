@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "make-batch-major": "make_batch_major:MakeBatchMajorPass",
     "detach-factories": "detach_factories:DetachFactoriesPass",
     "sort-within-rows": "sort_within_rows:SortWithinRowsPass",
+    "sort-across-rows": "sort_across_rows:SortAcrossRowsPass",
     "draw-independently": "draw_independently:DrawIndependentlyPass",
     "recompute": "recompute:RecomputePass",
     "mark-compiled": "mark_compiled:MarkCompiledPass",

@@ -180,9 +180,7 @@ def _room(func: FuncOp, cluster: Cluster, memory: float | None) -> float:
     return min(budget, left.value.data) if isinstance(left, FloatAttr) else budget
 
 
-def _solved(
-    problem: StrategyProblem, constraints: Constraints, algorithm: Algorithm, allowance: float
-) -> Solution:
+def _solved(problem: StrategyProblem, constraints: Constraints, algorithm: Algorithm, allowance: float) -> Solution:
     from .search.eliminate import Limits, solve
 
     limits = Limits(allowance=allowance, branches=_BRANCHES) if allowance else Limits()

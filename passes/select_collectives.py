@@ -104,9 +104,7 @@ class ReshardToCollective(RewritePattern):
         source = sharding_of(op.operand)
         step = single_step(source, op.sharding, mesh)
         if step is None:
-            fail(
-                op, f"no single collective converts {source} to {op.sharding}; run insert-resharding first"
-            )
+            fail(op, f"no single collective converts {source} to {op.sharding}; run insert-resharding first")
         method = None if step.kind.is_local else self._method(op, step, mesh)
         new: CollectiveOp = COLLECTIVES[step.kind](
             op.operand, mesh_name, step, method=method, regather=op.regather is not None

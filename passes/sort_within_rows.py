@@ -45,7 +45,8 @@ class SortWithinRowsPass(ModulePass):
     A mixture of experts that drops no token sorts the tokens of the whole batch by expert, multiplies each expert's by
     its matrix, and puts them back. What a token becomes does not depend on others, so each sequence can do so for
     itself: the products are then of several lists, `grouped_bmm`, that data parallelism and micro-batches divide. A
-    sort of which something else is made, the largest of all elements say, stays as it is.
+    sort of which something else is made, the largest of all elements say, stays as it is. What works on a list of each
+    row is marked, so that `sort-across-rows` can join the lists that no strategy parts.
 
     Requires: a step without signatures in which the batch leads its dims (`make-batch-major`).
     Ensures: what the step computes is the same but for the order in which sums are taken.
@@ -73,7 +74,7 @@ class SortWithinRowsPass(ModulePass):
         %w: tensor<4x6x5xf32>) -> tensor<f32> {
       %choices = aten.view %e {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
       %choices.by_row = aten.view %choices {size = [8 : i64, 2 : i64]} : (tensor<16xi64>) -> tensor<8x2xi64>
-      %keys.by_row, %keys.places.by_row = aten.sort %choices.by_row {dim = 1 : i64}
+      %keys.by_row, %keys.places.by_row = aten.sort %choices.by_row {dim = 1 : i64, train.by_row}
         : (tensor<8x2xi64>) -> (tensor<8x2xi64>, tensor<8x2xi64>)
       %keys = aten.view %keys.by_row {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
       %keys.places = aten.view %keys.places.by_row {size = [16 : i64]} : (tensor<8x2xi64>) -> tensor<16xi64>
@@ -81,18 +82,18 @@ class SortWithinRowsPass(ModulePass):
       %ends = aten.cumsum %numbers {dim = 0 : i64} : (tensor<4xi64>) -> tensor<4xi64>
       %token = aten.floor_divide %keys.places {other = 2 : i64} : (tensor<16xi64>) -> tensor<16xi64>
       %x.by_row = aten.view %x {size = [8 : i64, 1 : i64, 6 : i64]} : (tensor<8x6xf32>) -> tensor<8x1x6xf32>
-      %token.column = aten.view %token {size = [8 : i64, 2 : i64, 1 : i64]} : (tensor<16xi64>) -> tensor<8x2x1xi64>
-      %token.wide = aten.expand %token.column {size = [8 : i64, 2 : i64, 6 : i64]}
-        : (tensor<8x2x1xi64>) -> tensor<8x2x6xi64>
-      %sent.by_row = aten.gather %x.by_row, %token.wide {dim = 1 : i64}
-        : (tensor<8x1x6xf32>, tensor<8x2x6xi64>) -> tensor<8x2x6xf32>
+      %token.by_row = aten.view %token {size = [8 : i64, 2 : i64]} : (tensor<16xi64>) -> tensor<8x2xi64>
+      %sent.by_row = aten.take_rows %x.by_row, %token.by_row {train.by_row}
+        : (tensor<8x1x6xf32>, tensor<8x2xi64>) -> tensor<8x2x6xf32>
       %groups = aten.arange {end = 4 : i64, dtype = i64} : () -> tensor<4xi64>
       %keys.column = aten.view %keys.by_row {size = [8 : i64, 2 : i64, 1 : i64]}
         : (tensor<8x2xi64>) -> tensor<8x2x1xi64>
-      %in_group = aten.eq.Tensor %keys.column, %groups : (tensor<8x2x1xi64>, tensor<4xi64>) -> tensor<8x2x4xi1>
-      %numbers.by_row = aten.sum.dim_IntList %in_group {dim = [1 : i64]} : (tensor<8x2x4xi1>) -> tensor<8x4xi64>
-      %ends.by_row = aten.cumsum %numbers.by_row {dim = 1 : i64} : (tensor<8x4xi64>) -> tensor<8x4xi64>
-      %y.by_row = aten.grouped_bmm %sent.by_row, %w, %ends.by_row
+      %in_group = aten.eq.Tensor %keys.column, %groups {train.by_row}
+        : (tensor<8x2x1xi64>, tensor<4xi64>) -> tensor<8x2x4xi1>
+      %numbers.by_row = aten.sum.dim_IntList %in_group {dim = [1 : i64], train.by_row}
+        : (tensor<8x2x4xi1>) -> tensor<8x4xi64>
+      %ends.by_row = aten.cumsum %numbers.by_row {dim = 1 : i64, train.by_row} : (tensor<8x4xi64>) -> tensor<8x4xi64>
+      %y.by_row = aten.grouped_bmm %sent.by_row, %w, %ends.by_row {train.by_row}
         : (tensor<8x2x6xf32>, tensor<4x6x5xf32>, tensor<8x4xi64>) -> tensor<8x2x5xf32>
       %y = aten.view %y.by_row {size = [16 : i64, 5 : i64]} : (tensor<8x2x5xf32>) -> tensor<16x5xf32>
       %s = aten.sum %y : (tensor<16x5xf32>) -> tensor<f32>

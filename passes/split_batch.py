@@ -121,9 +121,7 @@ def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:
 class _Splitter:
     """Writes the split into one function; one use."""
 
-    def __init__(
-        self, func: FuncOp, batch: Batch, found: BatchParts, meshes: Mapping[str, tuple[Mesh, Mesh]]
-    ) -> None:
+    def __init__(self, func: FuncOp, batch: Batch, found: BatchParts, meshes: Mapping[str, tuple[Mesh, Mesh]]) -> None:
         self.func, self.batch, self.found, self.meshes = func, batch, found, meshes
         self.known: dict[tuple[Rule, Signature, Choice, str], Signature] = {}
 

@@ -21,8 +21,10 @@ from ..dialects.spmd import AccumulateOp, ReshardingOp, StartOp, WaitOp
 from ..dialects.step import REGATHER, WORKING, merge_argument_attributes, merge_result_attributes
 from ..ir.mesh import Mesh
 from .errors import fail
+from .step.batch_parts import batch_rows
+from .step.list_regrouping import regroup
 from .step.memory_plan import forget_memory_plan
-from .step.step_view import step_functions
+from .step.step_view import StepView, step_functions
 from .unrolling.unroller import PARTS
 
 _OF_FIRST_PART = re.compile(rf"\.{PARTS[0]}(?=(_\d+)?$)")
@@ -35,7 +37,8 @@ class StripReshardingPass(ModulePass):
     Remove every change of sharding, so that a search can run again on a program that was already lowered.
 
     A loop over parts of the batch becomes the full batch again: the ops of its fragments (`accumulate`,
-    `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays.
+    `schedule-pipeline`) take their place, and of the two copies that `duplex` makes one stays. Rows of the batch that
+    sort together (`sort-across-rows`) do so each for itself again.
 
     Requires: nothing.
     Ensures: no `spmd.reshard`, collective, `spmd.start`, `spmd.wait`, `spmd.free`, `spmd.accumulate` or `pipe.fragment`
@@ -74,13 +77,16 @@ class StripReshardingPass(ModulePass):
 
 
 def strip_resharding(module: ModuleOp) -> None:
-    """Remove all changes of sharding from a module, in place, and its loops over parts of the batch."""
+    """Remove all changes of sharding from a module, in place, its loops, and what rows of the batch sort together."""
     is_in_parts = _remove_temporal_axes(module)
     for func in step_functions(module):
         strip_function(func)
         if is_in_parts:
             # A part of a rank's rows at one time says nothing of its rows of the full batch.
             _forget(func)
+        rows = batch_rows(StepView(func, Mesh(())).inputs)
+        if rows is not None:
+            regroup(func, rows)
 
 
 def strip_decisions(module: ModuleOp) -> None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from .parts import accumulate, part_of
     from .plan import Plan, Result, Value
+    from .row_lists import add_rows, take_rows
     from .spawn import run_ranks
     from .stages import Stage
     from .transfers import Holders, Transfer
@@ -68,6 +69,7 @@ __all__ = [
     "accumulate",
     "adam_",
     "adamw_",
+    "add_rows",
     "assign_",
     "attention",
     "attention_backward",
@@ -112,6 +114,7 @@ __all__ = [
     "split",
     "sum_exp",
     "sum_of_squares",
+    "take_rows",
     "updated",
 ]
 
@@ -129,6 +132,7 @@ _HOMES = {
     "accumulate": ".parts",
     "adam_": ".optimizers",
     "adamw_": ".optimizers",
+    "add_rows": ".row_lists",
     "assign_": ".optimizers",
     "attention": ".fused_attention",
     "attention_backward": ".fused_attention",
@@ -173,6 +177,7 @@ _HOMES = {
     "sgd_": ".optimizers",
     "split": ".layers",
     "sum_exp": ".cross_entropy",
+    "take_rows": ".row_lists",
     "updated": ".layers",
 }
 

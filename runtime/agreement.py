@@ -165,8 +165,7 @@ def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) 
     details = (", ".join(f"{name} {list(shape)} {dtype}" for name, shape, dtype in rows[:_LISTED]) for rows in only)
     here, there = (each or "nothing more" for each in details)
     raise PlanError(
-        f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build the same model on all "
-        "ranks"
+        f"the models of the ranks differ: rank 0 has {here}; rank {rank} has {there}; build the same model on all ranks"
     )
 
 
@@ -193,9 +192,7 @@ def verify_replicas(executor: Executor) -> None:
     """
     plan, rank = executor.plan, executor.comm.rank
     kept = [value for value in plan.inputs if value.role in ("param", "buffer")]
-    mine = {
-        (value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in kept
-    }
+    mine = {(value.name, str(value.slices(plan.mesh, rank))): digest(executor.local(value)) for value in kept}
     known: dict[tuple[str, str], tuple[str, int]] = {}
     for other, found in enumerate(of_all_ranks(mine)):
         for (name, part), numbers in found.items():

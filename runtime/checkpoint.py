@@ -209,9 +209,7 @@ def _whole(path: Path) -> Whole:
     from .checkpoint_tensors import described
 
     manifest = _manifest(path)
-    notes = Notes(
-        manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"])
-    )
+    notes = Notes(manifest["step"], manifest["seed"], tuple(manifest["rates"]), tuple(manifest["loaders"]))
     return Whole(path, notes, described(path), torch.load(path / EXTRA, weights_only=True))
 
 

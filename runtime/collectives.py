@@ -48,7 +48,6 @@ _all_gather_single = _renamed("all_gather_single", "all_gather_into_tensor")
 _reduce_scatter_single = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
 
 
-
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _COMBINE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,

@@ -138,9 +138,7 @@ class Executor:
         for index, value in enumerate(self.plan.inputs):
             if value.role in ("param", "buffer"):
                 if value.name not in kept:
-                    raise PlanError(
-                        f"plan {self.plan.name!r} has {value}, which the model lacks: plan the step again"
-                    )
+                    raise PlanError(f"plan {self.plan.name!r} has {value}, which the model lacks: plan the step again")
                 self._held[index] = kept[value.name]
 
     def fill(self, make: Callable[[Value, tuple[int, ...]], torch.Tensor]) -> None:

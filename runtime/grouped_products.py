@@ -10,7 +10,8 @@ results are those of the importer's functions of the same names:
 - the product of a row whose group is elsewhere is zero, and so is that of a row beyond the last end.
 
 `grouped_bmm` and its gradient have several lists of rows, ``[p, s, k]``, each sorted by itself, with ends
-``[p, all groups]``. They are sorted into one list, so that a group's rows of all lists are one product.
+``[p, all groups]``. They are sorted into one list, so that a group's rows of all lists are one product. Where rows of
+the batch are shared evenly there is one list from the start (`sort-across-rows`).
 
 On CUDA products in bfloat16 are one kernel of torch for all groups, which reads `ends` on the device. Others are one
 for each group, and the CPU waits for `ends`.
@@ -90,10 +91,12 @@ class _OneList(NamedTuple):
 
     Args:
         order: of each row of the one list, its place among the rows of all lists.
+        places: of each row of all lists, its place in the one.
         ends: where each group ends in it.
     """
 
     order: torch.Tensor
+    places: torch.Tensor
     ends: torch.Tensor
 
     @staticmethod
@@ -102,17 +105,17 @@ class _OneList(NamedTuple):
         group = torch.searchsorted(ends.to(places.dtype), places, right=True).flatten()
         counts = torch.zeros(ends.size(1) + 1, dtype=torch.long, device=rows.device)
         counts.scatter_add_(0, group, torch.ones_like(group))
-        return _OneList(group.argsort(stable=True), counts[:-1].cumsum(0))
+        order = group.argsort(stable=True)
+        inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=rows.device))
+        return _OneList(order, inverse, counts[:-1].cumsum(0))
 
     def joined(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all lists in the order of the one."""
-        return rows.flatten(0, 1)[self.order]
+        return rows.flatten(0, 1).index_select(0, self.order)
 
     def apart(self, joined: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Rows in the order of the one list, each back in the list that it is of; as many as `rows` are."""
-        out = torch.empty_like(joined)
-        out[self.order] = joined
-        return out.view(*rows.shape[:2], joined.size(1))
+        return joined.index_select(0, self.places).view(*rows.shape[:2], joined.size(1))
 
 
 def _is_one_kernel(rows: torch.Tensor, matrices: torch.Tensor) -> bool:

@@ -79,17 +79,13 @@ def gather_part(
     return aten.gather(x, dim, places).masked_fill_(~held, 0)
 
 
-def scatter_value_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part
-) -> torch.Tensor:
+def scatter_value_part(x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part) -> torch.Tensor:
     """`aten.scatter.value` to a part along `dim`."""
     places, held = within(index, part)
     return _with_spare(x, dim).scatter_(dim, _to_spare(places, held, x, dim), value).narrow(dim, 0, x.shape[dim])
 
 
-def scatter_src_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part
-) -> torch.Tensor:
+def scatter_src_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
     """`aten.scatter.src` to a part along `dim`."""
     places, held = within(index, part)
     return _with_spare(x, dim).scatter_(dim, _to_spare(places, held, x, dim), src).narrow(dim, 0, x.shape[dim])
@@ -105,9 +101,7 @@ def _to_spare(places: torch.Tensor, held: torch.Tensor, x: torch.Tensor, dim: in
     return torch.where(held, places, x.shape[dim])
 
 
-def scatter_add_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part
-) -> torch.Tensor:
+def scatter_add_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
     """`aten.scatter_add` to a part along `dim`."""
     places, held = within(index, part)
     used = src[tuple(map(slice, index.shape))]

@@ -20,9 +20,7 @@ def drawn_alike(seed: int = 0) -> Generator[None, None, None]:
         yield
 
 
-def initialize(
-    model: nn.Module | Callable[[], nn.Module], seed: int | None, keep: Keep
-) -> dict[str, torch.Tensor]:
+def initialize(model: nn.Module | Callable[[], nn.Module], seed: int | None, keep: Keep) -> dict[str, torch.Tensor]:
     """
     Make a model's tensors one at a time and keep a part of each.
 

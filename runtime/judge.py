@@ -197,9 +197,7 @@ class Judge:
         least = min(self._reports[rank].step for rank in waiting)
         return [rank for rank in waiting if self._reports[rank].step == least]
 
-    def _silence(
-        self, culprits: Sequence[int], waits: int, bound: str, now: float, states: Mapping[int, str]
-    ) -> str:
+    def _silence(self, culprits: Sequence[int], waits: int, bound: str, now: float, states: Mapping[int, str]) -> str:
         first, seconds = culprits[0], now - self._moved[waits]
         names = self.named(first) + (f" and {len(culprits) - 1} more" if len(culprits) > 1 else "")
         state = f", {states[first]}" if first in states else ""

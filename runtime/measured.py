@@ -75,17 +75,13 @@ def clocks_ahead(remote: Sequence[int], device: torch.device) -> Mapping[int, fl
     return known[0]
 
 
-def _together(
-    name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]
-) -> MeasuredSteps | None:
+def _together(name: str, by_rank: Sequence[Sequence[MeasuredRank]], ahead: Sequence[float]) -> MeasuredSteps | None:
     if len(counts := {len(each) for each in by_rank}) > 1:
         raise PlanError(
             f"the ranks measured {' or '.join(map(str, sorted(counts)))} steps; have every rank train the same ones "
             "inside `with step.profile()`"
         )
-    steps = [
-        [_later(rank, -by) for rank, by in zip(step, ahead, strict=True)] for step in zip(*by_rank, strict=True)
-    ]
+    steps = [[_later(rank, -by) for rank, by in zip(step, ahead, strict=True)] for step in zip(*by_rank, strict=True)]
     found = [aligned([_later(rank, -min(each.start for each in step)) for rank in step]) for step in steps]
     return MeasuredSteps(name, tuple(found)) if found else None
 

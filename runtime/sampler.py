@@ -27,9 +27,7 @@ class ShareSampler(Sampler[list[int]]):
         ValueError: rows outside of the batch, or a data set without one full batch.
     """
 
-    def __init__(
-        self, length: int, batch: int, rows: range, seed: int | None = 0, last: range | None = None
-    ) -> None:
+    def __init__(self, length: int, batch: int, rows: range, seed: int | None = 0, last: range | None = None) -> None:
         if not 0 <= rows.start <= rows.stop <= batch or rows.step != 1:
             raise ValueError(f"the rows {rows} are not within the {batch} rows of a batch")
         if length < batch and last is None:

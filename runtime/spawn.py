@@ -50,9 +50,7 @@ class _Failure:
     lost_peer: bool
 
 
-def run_ranks(
-    fn: Callable[..., Returned], world_size: int, *args: object, timeout: float = 120.0
-) -> list[Returned]:
+def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeout: float = 120.0) -> list[Returned]:
     """
     Run `fn(*args)` on `world_size` local gloo ranks and return what each returned, by rank.
 

@@ -122,9 +122,7 @@ class Checkpoints:
     def _verify(self, whole: Whole, *, with_optimizer: bool) -> None:
         """CheckpointError where the checkpoint is of something else."""
         plans = self._executor.plans
-        wanted = {
-            name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)
-        }
+        wanted = {name: value for plan in plans for name, value in _lasting(plan, with_optimizer=with_optimizer)}
         for name, value in wanted.items():
             if name not in whole.tensors:
                 raise CheckpointError(f"{whole.path} has no {name}{_remedy(name)}")

@@ -345,9 +345,7 @@ class _RecorderOfSteps:
 RECORDING = _RecorderOfSteps()
 
 
-def computed(
-    phases: Sequence[tuple[str, float]], end: float, waits: Sequence[Span]
-) -> Mapping[str, tuple[Span, ...]]:
+def computed(phases: Sequence[tuple[str, float]], end: float, waits: Sequence[Span]) -> Mapping[str, tuple[Span, ...]]:
     """
     When a rank computes, by phase: when it does not wait.
 

@@ -170,9 +170,7 @@ class Watch:
         # The main thread may continue for a moment.
         phase = "ending" if self._signal else HERE.phase
         line = "" if what or phase == "left" else main_thread_line()
-        report = Report(
-            self._beat, phase, HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost
-        )
+        report = Report(self._beat, phase, HERE.number, HERE.calls, what, HERE.patient, line, HERE.busy, HERE.lost)
         self._store.set(f"report/{self._rank}", report.text())
 
     def _obey(self) -> None:

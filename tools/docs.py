@@ -154,9 +154,7 @@ def _signature(definition: OpDef) -> str:
 def _named(parts: Iterable[tuple[str, object]]) -> Iterator[str]:
     """Yield the name of each operand, result, region or attribute: `x?` if optional, `x...` if variadic."""
     for name, part in parts:
-        yield name + (
-            "?" if isinstance(part, OptionalDef) else "..." if isinstance(part, VariadicDef) else ""
-        )
+        yield name + ("?" if isinstance(part, OptionalDef) else "..." if isinstance(part, VariadicDef) else "")
 
 
 def not_supported_page(rows: Mapping[str, Sequence[Refusal]]) -> str:

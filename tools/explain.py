@@ -17,9 +17,7 @@ from ..passes.verification import Fault
 from .diagnostics import Diagnostic, located
 
 
-def parse_diagnostic(
-    error: Exception, source: Input[str], parser: IRParser | None, ctx: Context
-) -> Diagnostic:
+def parse_diagnostic(error: Exception, source: Input[str], parser: IRParser | None, ctx: Context) -> Diagnostic:
     """
     Return what `error`, raised while reading `source`, means to the person who wrote it.
 
@@ -169,9 +167,7 @@ def unclosed_bracket(text: str) -> int | None:
 def _references(error: ParseError) -> tuple[str, ...]:
     if not isinstance(error, MultipleSpansParseError):
         return ()
-    return tuple(
-        f"{span.get_location()}: {sentence(text or error.ref_text or '')}" for span, text in error.refs
-    )
+    return tuple(f"{span.get_location()}: {sentence(text or error.ref_text or '')}" for span, text in error.refs)
 
 
 def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
@@ -182,9 +178,7 @@ def _unregistered_hint(match: re.Match[str], ctx: Context) -> str:
         return nearest(name, [each.name for each in definitions if each.name.startswith(f"{dialect}.")])
     close = nearest(dialect, ctx.registered_dialect_names)
     unknown = f"there is no dialect '{dialect}'" if rest else "an op is written dialect.name"
-    return " ".join(
-        filter(None, [f"{unknown};", close, "--allow-unregistered-dialect reads it as it stands"])
-    )
+    return " ".join(filter(None, [f"{unknown};", close, "--allow-unregistered-dialect reads it as it stands"]))
 
 
 _BRACKETS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|[(){}\[\]]')

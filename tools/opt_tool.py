@@ -88,9 +88,7 @@ def _passes(options: OptToolOptions) -> tuple[ModulePass, ...]:
         passes = parse_pipeline(options.pass_pipeline)
     except PipelineError as error:
         place = Input(error.text, "<pass-pipeline>")
-        raise DiagnosticError(
-            located(place, error.start, error.end, error.message, hint=error.hint)
-        ) from error
+        raise DiagnosticError(located(place, error.start, error.end, error.message, hint=error.hint)) from error
     names = [each.name for each in passes]
     for name in (*options.print_ir_before, *options.print_ir_after):
         if name not in names:

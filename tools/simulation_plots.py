@@ -38,9 +38,7 @@ def plot_timeline(simulation: Simulation, path: Path) -> None:
     _save(figure, path)
 
 
-def _rows(
-    simulation: Simulation, each: RankClass
-) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
+def _rows(simulation: Simulation, each: RankClass) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
     """The streams of a class, each with its bars: kind, start, end."""
     computed = [(category(run.op), run.start, run.end) for run in simulation.ops(each.number)]
     yield f"{class_name(each)}: {COMPUTE}", list(_joined(computed))

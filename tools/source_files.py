@@ -67,4 +67,3 @@ def write_output(text: str, path: str) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         hint = "give -o the path of a file in a folder that exists and can be written"
         raise DiagnosticError(Diagnostic(f"cannot write: {reason}", path, hint=hint)) from error
-

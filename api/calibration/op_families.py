@@ -111,9 +111,7 @@ _SERIES = (
         f"{_HEAD}, {_HEAD}, {_HEAD}, {_HEAD}, {_HEAD}, ${{b}}x4x$s -> {_HEAD}, {_HEAD}, {_HEAD}",
         _HEADS,
     ),
-    _Series(
-        f"convolution {{{_WINDOW}}}", "${b}x${c}x${w}x$w, ${c}x${c}x3x3, $c -> ${b}x${c}x${w}x$w", _IMAGES
-    ),
+    _Series(f"convolution {{{_WINDOW}}}", "${b}x${c}x${w}x$w, ${c}x${c}x3x3, $c -> ${b}x${c}x${w}x$w", _IMAGES),
     _Series(
         f"convolution_backward {{bias_sizes = [$c], {_WINDOW}, output_mask = [true, true, true]}}",
         "${b}x${c}x${w}x$w, ${b}x${c}x${w}x$w, ${c}x${c}x3x3 -> ${b}x${c}x${w}x$w, ${c}x${c}x3x3, $c",

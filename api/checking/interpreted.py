@@ -37,8 +37,7 @@ class InterpretedRun:
         settings = python_value(optimizer)
         self._rates = [float(group["lr"]) for group in settings.get("groups", [settings])]
         self._values = [
-            _first(roles, drawn, model)
-            for roles, drawn in zip(self._arguments, random_inputs(func), strict=True)
+            _first(roles, drawn, model) for roles, drawn in zip(self._arguments, random_inputs(func), strict=True)
         ]
 
     def step(self, batch: Batch, factor: float = 1.0) -> StepValues:

@@ -136,7 +136,7 @@ def _row(row: Row, names: Sequence[str]) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    return f'<td{"" if isinstance(figure, str) else " class=number"}>{html.escape(figure_text(figure))}</td>'
+    return f"<td{'' if isinstance(figure, str) else ' class=number'}>{html.escape(figure_text(figure))}</td>"
 
 
 def _verdict(verdict: str) -> str:

@@ -82,9 +82,7 @@ def contractions_rows() -> Iterator[OpSpec]:
     )
     yield from rows("addmv", "self mat vec", biased("ik", "k", "i"), linear="self+mat self+vec", flops="2*i*k")
     yield from rows("addr", "self vec1 vec2", biased("i", "j", "ij"), linear="self+vec1 self+vec2", flops="2*i*j")
-    yield from rows(
-        "mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k"
-    )
+    yield from rows("mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k")
     # Of the rows that are sorted by group a device may hold some (s), of the groups' matrices too (e).
     yield from rows(
         "grouped_mm",
@@ -126,9 +124,7 @@ def contractions_rows() -> Iterator[OpSpec]:
         arguments="",
     )
     for name, other in (("dot", "tensor"), ("vdot", "other")):
-        yield from rows(
-            name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k"
-        )
+        yield from rows(name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k")
     yield from rows("_cdist_forward _euclidean_dist", "x1 x2", distances, flops="3*p*r*m")
     yield from rows("_cdist_backward", "grad x1 x2 cdist", distances_backward, linear="grad", flops="4*p*r*m")
     yield from rows("linalg_cross", "self other", along("dim", -1), linear="self other")

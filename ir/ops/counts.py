@@ -120,9 +120,7 @@ class OpCounts:
         return f"{self.name}({given})" + (f" -> {results}" if results else "")
 
 
-def _moved(
-    spec: OpSpec, op: OpInstance, rule: Rule, widths: Sequence[int]
-) -> list[tuple[int, tuple[str, ...], float]]:
+def _moved(spec: OpSpec, op: OpInstance, rule: Rule, widths: Sequence[int]) -> list[tuple[int, tuple[str, ...], float]]:
     """Of what is read and written, its position, the factors of its elements and the bytes of one."""
     values = [tuple(factor for dim in value for factor in dim) for value in (*rule.operands, *rule.results)]
     names = [*op.operand_names, *(f"result{i}" for i in range(len(rule.results)))]
@@ -135,9 +133,7 @@ def _moved(
 
 
 def _tensors(dtypes: Sequence[str], values: Sequence[Value], sizes: Sizes) -> list[str]:
-    shapes = (
-        "x".join(str(round(math.prod(sizes[factor] for factor in dim))) for dim in value) for value in values
-    )
+    shapes = ("x".join(str(round(math.prod(sizes[factor] for factor in dim))) for dim in value) for value in values)
     return [f"{dtype}[{shape}]" for dtype, shape in zip(dtypes, shapes, strict=False)]
 
 

@@ -262,6 +262,22 @@ def indexing_rows() -> Iterator[OpSpec]:
     yield from rows("index_fill.int_Tensor", "self index value", unsplit(slices_put()), linear="self+value")
     yield from rows("index.Tensor _unsafe_index.Tensor", "self *indices", picked, linear="self", reads=_FOUND)
     yield from rows("index_put _unsafe_index_put", "self *indices values", put, linear="self+values")
+    # Of several lists of rows (p), each by the places in it.
+    yield from rows(
+        "take_rows",
+        "rows places",
+        "([p, t, f], [p, n]) -> ([p, n, f]) reduction={t} indexed={t: 1}",
+        linear="rows",
+        reads={"rows": "result0"},
+        arguments="",
+    )
+    yield from rows(
+        "add_rows",
+        "values places",
+        "([p, n, f], [p, n]) -> ([p, t, f]) reduction={n} indexed={t: 1}",
+        linear="values",
+        arguments="int size",
+    )
     yield from rows("take", "self index", taken, linear="self", flops=_LOOK_UP, reads=_FOUND)
     # Where an element goes depends on how many before it are chosen: nothing may be split.
     yield from rows("masked_scatter", "self mask source", whole)
@@ -269,9 +285,7 @@ def indexing_rows() -> Iterator[OpSpec]:
     yield from rows("isin.Tensor_Tensor", "elements test_elements", looked_up, decides=True)
     yield from rows("searchsorted.Tensor", "sorted_sequence self sorter", searched, decides=True)
     yield from rows("embedding", "weight indices", embedding, linear="weight", reads={"weight": "result0"})
-    yield from rows(
-        "embedding_dense_backward", "grad_output indices", embedding_backward, linear="grad_output"
-    )
+    yield from rows("embedding_dense_backward", "grad_output indices", embedding_backward, linear="grad_output")
     yield from rows(
         "_embedding_bag _embedding_bag_forward_only",
         "weight indices offsets per_sample_weights",

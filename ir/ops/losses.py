@@ -96,9 +96,7 @@ def losses_rows() -> Iterator[OpSpec]:
     # The lengths of all sequences are one argument, and alignments run over time and classes.
     yield from rows("_ctc_loss", "log_probs targets", whole, results=2)
     yield from rows("_ctc_loss.Tensor", "log_probs targets input_lengths target_lengths", whole, results=2)
-    yield from rows(
-        "_ctc_loss_backward", "grad log_probs targets neg_log_likelihood log_alpha", whole, linear="grad"
-    )
+    yield from rows("_ctc_loss_backward", "grad log_probs targets neg_log_likelihood log_alpha", whole, linear="grad")
     # On other devices than CPUs each of their ops goes over all scores.
     yield from rows(
         "sum_exp",

@@ -17,9 +17,7 @@ def layer_norm(op: OpInstance) -> Rule:
     inner = value[lead:]
     statistics = (*value[:lead], *(() for _ in inner))
     operands = (value, *(inner for _ in op.operands[1:]))
-    return Rule(
-        operands, (value, statistics, statistics), sizes, replicated=frozenset(dim[0] for dim in inner)
-    )
+    return Rule(operands, (value, statistics, statistics), sizes, replicated=frozenset(dim[0] for dim in inner))
 
 
 def layer_norm_backward(op: OpInstance) -> Rule:
@@ -31,9 +29,7 @@ def layer_norm_backward(op: OpInstance) -> Rule:
     operands = (value, value, statistics, statistics, *(inner for _ in op.operands[4:]))
     results = tuple(v if wanted else () for v, wanted in zip((value, inner, inner), wanted_results(op), strict=True))
     outer = [dim[0] for dim in value[:lead]]
-    return Rule(
-        operands, results, sizes, dict.fromkeys(outer, Reduction.SUM), frozenset(dim[0] for dim in inner)
-    )
+    return Rule(operands, results, sizes, dict.fromkeys(outer, Reduction.SUM), frozenset(dim[0] for dim in inner))
 
 
 def batch_norm(training: str | None, *, backward: bool = False) -> RuleFunction:

@@ -162,9 +162,7 @@ def parts_rows() -> Iterator[OpSpec]:
     yield from rows("split.Tensor chunk", "self", cut(), linear="self", view=True, results=0)
     yield from rows("split_with_sizes", "self", cut(sized=True), linear="self", view=True, results=0)
     yield from rows("unbind.int", "self", cut(drop=True), linear="self", view=True, results=0)
-    yield from rows(
-        "slice_backward", "grad_output", uncut(), linear="grad_output", localize={"input_sizes": "result0"}
-    )
+    yield from rows("slice_backward", "grad_output", uncut(), linear="grad_output", localize={"input_sizes": "result0"})
     yield from rows(
         "select_backward",
         "grad_output",
@@ -193,9 +191,7 @@ def parts_rows() -> Iterator[OpSpec]:
 
 def _copied_rows() -> Iterator[OpSpec]:
     yield from rows("unsafe_split.Tensor split_copy.Tensor", "self", cut(), linear="self", results=0)
-    yield from rows(
-        "unsafe_split_with_sizes split_with_sizes_copy", "self", cut(sized=True), linear="self", results=0
-    )
+    yield from rows("unsafe_split_with_sizes split_with_sizes_copy", "self", cut(sized=True), linear="self", results=0)
     yield from rows("unbind_copy.int", "self", cut(drop=True), linear="self", results=0)
     copied = {"self": "result0"}
     yield from rows("slice_copy.Tensor", "self", cut(), linear="self", reads=copied)

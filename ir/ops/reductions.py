@@ -27,9 +27,7 @@ def reduction(kind: Reduction | None, results: int = 1, default: int | None = No
         value, sizes = named(shape)
         reduced = set(wrapped(op.argument("dim", default), len(shape)))
         keep = bool(op.argument("keepdim", False))
-        kept: list[Dim] = [
-            () if i in reduced else dim for i, dim in enumerate(value) if keep or i not in reduced
-        ]
+        kept: list[Dim] = [() if i in reduced else dim for i, dim in enumerate(value) if keep or i not in reduced]
         factors = [f"d{i}" for i in sorted(reduced)]
         reductions = dict.fromkeys(factors, kind) if kind is not None else {}
         fixed = frozenset[str]() if kind is not None else frozenset(factors)

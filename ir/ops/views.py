@@ -124,9 +124,7 @@ def views_rows() -> Iterator[OpSpec]:
     yield from rows("expand", "self", pointwise, linear="self", localize=_SIZE, view=True)
     yield from rows("unsqueeze", "self", unsqueeze, linear="self", view=True)
     # Run as a reshape to the local size: a rank may have one element of a dim that is not of size 1.
-    yield from rows(
-        "squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True
-    )
+    yield from rows("squeeze squeeze.dim squeeze.dims", "self", squeeze, linear="self", localize=_SIZE, view=True)
     yield from rows("view_as_real", "self", as_real, linear="self", view=True)
     yield from rows("view_as_complex", "self", as_complex, linear="self", view=True, ordered=True)
     yield from rows("rot90", "self", rotated, linear="self")

@@ -101,9 +101,7 @@ def _max_pool_rows() -> Iterator[OpSpec]:
 
 def _average_pool_rows() -> Iterator[OpSpec]:
     for dims in (2, 3):
-        yield from rows(
-            f"avg_pool{dims}d _adaptive_avg_pool{dims}d", "self", windows(dims), linear="self", flops=_POOL
-        )
+        yield from rows(f"avg_pool{dims}d _adaptive_avg_pool{dims}d", "self", windows(dims), linear="self", flops=_POOL)
         yield from rows(
             f"avg_pool{dims}d_backward _adaptive_avg_pool{dims}d_backward",
             "grad_output self",

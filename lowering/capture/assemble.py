@@ -219,9 +219,7 @@ def _constant(name: str, node: torch.fx.Node, value: torch.Tensor) -> _Paired:
     return replace(_input("constant", name, node), value=value.detach()), node
 
 
-def _loss_constants(
-    joint: _Joint, loss: Callable[..., object] | None, dtype: torch.dtype | None
-) -> list[_Paired]:
+def _loss_constants(joint: _Joint, loss: Callable[..., object] | None, dtype: torch.dtype | None) -> list[_Paired]:
     """The tensors of a loss module, which is not trained and always real."""
     if not isinstance(loss, nn.Module):
         return []

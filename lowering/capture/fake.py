@@ -85,9 +85,7 @@ class Fakes:
         else:
             module = self._made(source)
         if not isinstance(module, nn.Module):
-            raise CaptureError(
-                f"the model's function returned a {type(module).__name__}, not a torch.nn.Module"
-            )
+            raise CaptureError(f"the model's function returned a {type(module).__name__}, not a torch.nn.Module")
         if module is not source and (refusal := first_refusal(module)) is not None:
             raise CaptureError(f"the model's function returned a {type(module).__name__}, and {refusal}")
         _refuse_shared_memory(module)

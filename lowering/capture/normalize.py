@@ -54,6 +54,7 @@ SPELLED = {
 }
 """Ops that differ only in what autograd may assume, or in when they are carried out."""
 
+
 def remove_identities(graph: torch.fx.Graph) -> None:
     """Replace ops that return their first operand by it, respell the rest, and join views of views."""
     for node in graph.nodes:
@@ -253,8 +254,7 @@ def check_ops(graph: torch.fx.Graph) -> None:
             )
         if node.target._schema.is_mutable:
             raise CaptureError(
-                f"{where}: {node.target} writes in place and could not be made functional; write the model "
-                "without it"
+                f"{where}: {node.target} writes in place and could not be made functional; write the model without it"
             )
 
 

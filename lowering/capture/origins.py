@@ -99,9 +99,7 @@ class SiteRecorder(TorchFunctionMode):
         self._function = func
         if torch.is_autocast_enabled("cuda"):
             # Steps are captured on the CPU, where that of another device does nothing.
-            raise CaptureError(
-                f"{site}: CUDA autocast is on, which capture cannot see; {CUDA_AUTOCAST.instead}"
-            )
+            raise CaptureError(f"{site}: CUDA autocast is on, which capture cannot see; {CUDA_AUTOCAST.instead}")
         if kwargs and kwargs.get("generator") is not None:
             raise CaptureError(
                 f"{site}: random numbers are drawn from a torch.Generator, which is not captured; {GENERATOR.instead}"

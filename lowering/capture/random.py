@@ -39,9 +39,7 @@ def draw_by_place(graph: torch.fx.Graph) -> torch.fx.Node | None:
     return seed
 
 
-def _redirect(
-    node: torch.fx.Node, draw: Draw, given: Mapping[str, Argument], seed: torch.fx.Node, stream: int
-) -> None:
+def _redirect(node: torch.fx.Node, draw: Draw, given: Mapping[str, Argument], seed: torch.fx.Node, stream: int) -> None:
     """Let a node call the function of its draw."""
     value = node.meta["val"]
     if draw.function == "random_dropout":

@@ -134,13 +134,9 @@ class _ModelAndLoss(nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self._returns == "output":
-            outputs, self.form = _taken_apart(
-                compute_output(self.model, self._with(tensors), self._precision)
-            )
+            outputs, self.form = _taken_apart(compute_output(self.model, self._with(tensors), self._precision))
             return tuple(outputs)
-        loss, metrics = compute_step(
-            self.model, self.loss, self._with(tensors), self._metrics[0], self._precision
-        )
+        loss, metrics = compute_step(self.model, self.loss, self._with(tensors), self._metrics[0], self._precision)
         self.names[:] = metrics
         return loss, *metrics.values()
 

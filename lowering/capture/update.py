@@ -157,9 +157,7 @@ def _function(
     return function
 
 
-def _chosen(
-    first: torch.fx.GraphModule, later: torch.fx.GraphModule, chosen: int
-) -> Callable[..., list[torch.Tensor]]:
+def _chosen(first: torch.fx.GraphModule, later: torch.fx.GraphModule, chosen: int) -> Callable[..., list[torch.Tensor]]:
     """A graph that gives the outputs of the first step if none was made before, else those of a later one."""
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:

@@ -80,9 +80,7 @@ def emit_python(
     return program
 
 
-def _single(
-    func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None
-) -> Iterator[str]:
+def _single(func: FuncOp, mesh: Mesh, about: PlanFacts, ticks: dict[Operation, int] | None) -> Iterator[str]:
     """What a program of one stage has below its imports."""
     program = Program(mesh, ticks=ticks)
     step = list(step_function(program, func))

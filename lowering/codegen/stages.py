@@ -39,9 +39,8 @@ from .where import Where
 
 _UNUSED = "_"
 
-def staged(
-    stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, int] | None = None
-) -> Iterator[str]:
+
+def staged(stages: Sequence[StageOps], about: PlanFacts, ticks: dict[Operation, int] | None = None) -> Iterator[str]:
     """
     What a program of several stages has below its imports.
 

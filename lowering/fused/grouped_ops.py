@@ -77,9 +77,7 @@ OPS = (
 )
 
 
-def _groups(
-    rows: int, matrices: int, ends: torch.Tensor, start: int, first: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _groups(rows: int, matrices: int, ends: torch.Tensor, start: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The local group of each row, and whether it is on this rank: if not, the number is another row's."""
     places = torch.arange(start, start + rows, device=ends.device).expand(*ends.shape[:-1], rows).contiguous()
     group = torch.searchsorted(ends.long(), places, right=True) - first

@@ -69,23 +69,17 @@ def gather_part(
     return aten.gather(_whole(x, dim, part), dim, index, sparse_grad=sparse_grad)
 
 
-def scatter_value_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part
-) -> torch.Tensor:
+def scatter_value_part(x: torch.Tensor, dim: int, index: torch.Tensor, value: float, *, part: Part) -> torch.Tensor:
     """`aten.scatter.value` to a part along `dim`."""
     return _cut(aten.scatter.value(_whole(x, dim, part), dim, index, value), dim, part)
 
 
-def scatter_src_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part
-) -> torch.Tensor:
+def scatter_src_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
     """`aten.scatter.src` to a part along `dim`."""
     return _cut(aten.scatter.src(_whole(x, dim, part), dim, index, src), dim, part)
 
 
-def scatter_add_part(
-    x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part
-) -> torch.Tensor:
+def scatter_add_part(x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, *, part: Part) -> torch.Tensor:
     """`aten.scatter_add` to a part along `dim`."""
     return _cut(aten.scatter_add(_whole(x, dim, part), dim, index, src), dim, part)
 

@@ -59,9 +59,7 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
                 made[key] = _filled(op, constants, parts, precision)
             else:
                 found = _called(op, calls[rank], parts, rank, precision)
-                made[key] = tuple(
-                    _typed(op, index, each, precision, (mesh, rank)) for index, each in enumerate(found)
-                )
+                made[key] = tuple(_typed(op, index, each, precision, (mesh, rank)) for index, each in enumerate(found))
         by_rank.append(made[key])
     return _spread(op, signature_of(op), by_rank, mesh)
 

@@ -44,9 +44,7 @@ class _StageOrder:
             if before == (len(self.sent), len(pending)):
                 stage, entry = next(iter(waiting.items()))
                 what = "it" if entry.part is None else f"part {entry.part}"
-                raise InterpreterError(
-                    entry.op, f"deadlock: stage {stage} waits for {what}, which is never sent"
-                )
+                raise InterpreterError(entry.op, f"deadlock: stage {stage} waits for {what}, which is never sent")
 
     def _proceed(
         self, program: StageProgram, entries: Iterator[ScheduledOp], waiting: dict[int | None, ScheduledOp]

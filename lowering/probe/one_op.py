@@ -117,5 +117,3 @@ def _is_tensor(found: object) -> bool:
 def call_on(target: str, operands: Sequence[Spec], attributes: Mapping[str, Attribute]) -> Call:
     """The call of an op on operands of these specs; VerifyException where torch lacks it, or it lacks arguments."""
     return call_of(the_op(one_op_module(target, operands, [], attributes)))
-
-

@@ -249,4 +249,3 @@ def slice_work(op: SliceOp, mesh: Mesh) -> OpWork:
 def is_uneven(signature: Signature) -> bool:
     """Whether some dim is split at boundaries of its own."""
     return any(d.offsets is not None for s in (*signature.operands, *signature.results) for d in s.dims)
-

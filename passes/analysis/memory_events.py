@@ -121,9 +121,7 @@ def event_of(
     return Event(reads, tuple(makes), bool(overwritten_by_update(op)), reuses_all_or_none(op))
 
 
-def _made(
-    op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None
-) -> Made:
+def _made(op: Operation, position: int, result: SSAValue, begin: int, end: int, reused: Sequence[int] | None) -> Made:
     """A result of an op that is no collective."""
     if isinstance(op, FragmentOp):
         return Made(result, begin, end)
@@ -150,9 +148,7 @@ def _is_beside(value: SSAValue, op: Operation) -> bool:
     return (value.owner if isinstance(value.owner, Block) else value.owner.parent) is op.parent
 
 
-def _collective(
-    op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None
-) -> Iterator[Made]:
+def _collective(op: StartOp | CollectiveOp, begin: int, end: int, reused: Sequence[int] | None) -> Iterator[Made]:
     """What a collective makes between its start and its wait."""
     operands = op.args if isinstance(op, StartOp) else (op.operand,)
     for position, (operand, result) in enumerate(zip(operands, results_of(op), strict=True)):

@@ -176,9 +176,7 @@ def _direct(op: CollectiveOp, step: Step, place: dict[Operation, int]) -> Gather
     return None
 
 
-def _products_of(
-    value: SSAValue, dim: int, factor: str, like: Operation, place: dict[Operation, int]
-) -> list[AtenOp]:
+def _products_of(value: SSAValue, dim: int, factor: str, like: Operation, place: dict[Operation, int]) -> list[AtenOp]:
     """The products, in forward or backward as `like`, of which a value is the only operand with a factor, its `dim`."""
     found: list[AtenOp] = []
     for user in {use.operation for use in value.uses}:

@@ -305,9 +305,7 @@ def _least_seconds(view: StepView, cluster: Cluster) -> dict[ComputeOp, float]:
     return found
 
 
-def _next_mix(
-    met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: Mix, reach: float
-) -> tuple[Mix, float]:
+def _next_mix(met: Sequence[Mapping[Term, float]], terms: Sequence[Term], best: Mix, reach: float) -> tuple[Mix, float]:
     """
     The weights near `best` at which the strategies met so far have the largest least sum, and that sum.
 

@@ -15,6 +15,7 @@ from ..join_updates import JoinUpdatesPass
 from ..overlap import OverlapPass
 from ..plan_transfers import PlanTransfersPass
 from ..select_collectives import SelectCollectivesPass
+from ..sort_across_rows import SortAcrossRowsPass
 from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from .candidates import Layout
@@ -27,7 +28,7 @@ def passes_to_collectives(layout: Layout) -> Iterator[ModulePass]:
     """Those after which each change of sharding is a collective."""
     if layout.parts > 1:
         yield SplitBatchPass(layout.parts, AXIS, unrolled=layout.mode == "duplex")
-    yield from (InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass())
+    yield from (SortAcrossRowsPass(), InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass())
 
 
 def passes_beside(layout: Layout) -> Iterator[ModulePass]:

@@ -45,6 +45,7 @@ from ..schedule_pipeline import SchedulePipelinePass
 from ..search.constraints import Constraints
 from ..search_strategy import HEADROOM, search_within
 from ..select_collectives import SelectCollectivesPass
+from ..sort_across_rows import SortAcrossRowsPass
 from ..split_backward import SplitBackwardPass
 from ..split_batch import SplitBatchPass
 from ..stages.divide import divide
@@ -171,7 +172,8 @@ class Homes:
     def _finishing(self, parts: int) -> list[ModulePass]:
         """What makes a program of a strategy."""
         cut: list[ModulePass] = [SplitBatchPass(parts, AXIS)] if parts > 1 else []
-        made: list[ModulePass] = [*cut, InsertReshardingPass(), AgreeOnChoicesPass(), SelectCollectivesPass()]
+        made: list[ModulePass] = [*cut, SortAcrossRowsPass(), InsertReshardingPass(), AgreeOnChoicesPass()]
+        made.append(SelectCollectivesPass())
         if cut and not self.stages:
             made.append(AccumulatePass())
         made += (OverlapPass(), JoinUpdatesPass())

@@ -100,9 +100,7 @@ class Solved:
     @cached_property
     def fingerprint(self) -> object:
         """Equal for equal strategies on one layout."""
-        decided = (
-            (tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found
-        )
+        decided = ((tuple(s.ops.values()), tuple(s.homes.values()), tuple(s.copies.values())) for s, _ in self.found)
         return self.candidate.layout, self.candidate.choice.balanced, hash(tuple(decided))
 
     def optimistic_seconds(self, slowest: float = 1.0) -> float:

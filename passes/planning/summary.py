@@ -92,9 +92,7 @@ class PlanSummary:
     candidates: tuple[Tried, ...]
 
 
-def plan_attribute(
-    chosen: str, step: float, bound: tuple[float, str] | None, notes: Sequence[Note]
-) -> DictionaryAttr:
+def plan_attribute(chosen: str, step: float, bound: tuple[float, str] | None, notes: Sequence[Note]) -> DictionaryAttr:
     """The attribute for what was found."""
     found: dict[str, Attribute] = {"chosen": StringAttr(chosen), "step": FloatAttr(step, 64)}
     if bound is not None:

@@ -23,9 +23,7 @@ def explain_conflict(problem: Problem, is_infeasible: Callable[[Problem], bool])
     candidates = list(range(len(problem.unary)))
     while not is_infeasible(_induced(hard, named)):
         lengths = range(len(candidates))
-        last = bisect_left(
-            lengths, True, key=lambda n: is_infeasible(_induced(hard, named + candidates[: n + 1]))
-        )
+        last = bisect_left(lengths, True, key=lambda n: is_infeasible(_induced(hard, named + candidates[: n + 1])))
         if last == len(candidates):
             named += candidates
             break

@@ -224,9 +224,7 @@ class _Search:
         core = self.by_buckets(graph, self.limits.cheap_work)
         if core is None or core.cost == np.inf:
             return core
-        return self.recovered(
-            graph, trail, _Outcome(core.cost + graph.offset, core.bound + graph.offset, core.chosen)
-        )
+        return self.recovered(graph, trail, _Outcome(core.cost + graph.offset, core.bound + graph.offset, core.chosen))
 
     def by_branching(self, graph: Graph, ascent: DualAscent, cutoff: float) -> _Outcome:
         """Return the optimum of `graph` by trying each state of one node; `cutoff` as in `minimise`."""

@@ -51,11 +51,7 @@ class Prices:
 
     def over(self, intervals: Sequence[Interval]) -> float:
         """The price of a byte that is alive over `intervals`."""
-        return sum(
-            price
-            for point, price in self.at.items()
-            if any(start <= point <= end for start, end in intervals)
-        )
+        return sum(price for point, price in self.at.items() if any(start <= point <= end for start, end in intervals))
 
     @property
     def total(self) -> float:
@@ -94,8 +90,7 @@ class Lifetimes:
         users = [
             op
             for op in self.users(value)
-            if isinstance(op, ComputeOp)
-            and not (isinstance(value, BlockArgument) and train.is_update(op))
+            if isinstance(op, ComputeOp) and not (isinstance(value, BlockArgument) and train.is_update(op))
         ]
         backward = [self.position[op] for op in users if BACKWARD in op.attributes]
         return [self.position[op] for op in users if BACKWARD not in op.attributes], backward
@@ -157,7 +152,6 @@ class StrategyMemory:
         arguments = [given.argument for given in self.view.inputs]
         buffers = live_buffers(run.events, arguments).listed
         ranks = self.view.mesh.device_count
-
 
         def size(value: Hashable) -> Bytes:
             return in_blocks(self._bytes(value, walk), self.blocks)

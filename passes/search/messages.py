@@ -85,9 +85,7 @@ class Messages:
             size += prod(shape)
             self.places.update((node, blocks[-1][:, :, i]) for i, (node, *_) in enumerate(family.members))
         self.flat = np.zeros(size)
-        self._groups = [
-            self._group(graph, family, block) for family, block in zip(families, blocks, strict=True)
-        ]
+        self._groups = [self._group(graph, family, block) for family, block in zip(families, blocks, strict=True)]
 
     def _group(self, graph: Graph, family: NodeFamily, block: Places) -> _FamilyMessages:
         inward = self.flat[block.flat[0] : block.flat[0] + block.size].reshape(block.shape)
@@ -95,12 +93,8 @@ class Messages:
         pulls: list[_Pull] = []
         for slot, table in enumerate(family.tables):
             others = (member[slot + 1] for member in family.members)
-            outward = [
-                self.places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)
-            ]
-            pulls.append(
-                _Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot])
-            )
+            outward = [self.places[other][self.slots[other, node]] for node, other in zip(nodes, others, strict=True)]
+            pulls.append(_Pull(graph.store[table][:, :, None], np.stack(outward, axis=1)[:, None, :], inward[slot]))
         return _FamilyMessages(
             nodes,
             np.stack([graph.store[graph.unary[node]] for node in nodes], axis=1),
@@ -112,9 +106,7 @@ class Messages:
 
     def forward(self) -> float:
         """Visit all nodes in order and return the bound."""
-        return sum(
-            self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups
-        )
+        return sum(self._visit(group, slice(group.behind), slice(group.behind, None))[0] for group in self._groups)
 
     def backward(self) -> tuple[float, list[Seen]]:
         """Visit all nodes in reverse order and return the bound and what was seen."""

@@ -61,32 +61,22 @@ class Problem:
         checked: set[int] = set()
         for node, costs in enumerate(self.unary):
             if costs.ndim != 1 or not len(costs):
-                raise ValueError(
-                    f"unary[{node}] has shape {costs.shape}; expected one cost per state, (n,) with n > 0"
-                )
+                raise ValueError(f"unary[{node}] has shape {costs.shape}; expected one cost per state, (n,) with n > 0")
             _check_costs(costs, f"unary[{node}]", checked)
         for position, (u, v, table) in enumerate((edge.u, edge.v, edge.table) for edge in self.edges):
             if not (0 <= u < len(self.unary) and 0 <= v < len(self.unary)):
-                raise ValueError(
-                    f"edges[{position}] joins nodes {u} and {v}; there are {len(self.unary)} nodes"
-                )
+                raise ValueError(f"edges[{position}] joins nodes {u} and {v}; there are {len(self.unary)} nodes")
             if u == v:
-                raise ValueError(
-                    f"edges[{position}] joins node {u} to itself; add its diagonal to unary[{u}]"
-                )
+                raise ValueError(f"edges[{position}] joins node {u} to itself; add its diagonal to unary[{u}]")
             if table.shape != (len(self.unary[u]), len(self.unary[v])):
                 expected = (len(self.unary[u]), len(self.unary[v]))
-                raise ValueError(
-                    f"edges[{position}] ({u}, {v}) has a table of {table.shape}; expected {expected}"
-                )
+                raise ValueError(f"edges[{position}] ({u}, {v}) has a table of {table.shape}; expected {expected}")
             _check_costs(table, f"edges[{position}] ({u}, {v})", checked)
 
     def cost(self, assignment: Sequence[int] | States) -> float:
         """Return the total of `assignment` (one state per node); ValueError if it has the wrong length."""
         if len(assignment) != len(self.unary):
-            raise ValueError(
-                f"the assignment names {len(assignment)} states; the problem has {len(self.unary)} nodes"
-            )
+            raise ValueError(f"the assignment names {len(assignment)} states; the problem has {len(self.unary)} nodes")
         chosen = [int(state) for state in assignment]
         total = sum(float(costs[state]) for costs, state in zip(self.unary, chosen, strict=True))
         return total + sum(float(edge.table[chosen[edge.u], chosen[edge.v]]) for edge in self.edges)
@@ -150,8 +140,6 @@ def brute_force(problem: Problem) -> Solution:
     best = int(totals.argmin())
     if totals[best] == np.inf:
         raise Infeasible(range(len(sizes)), "no assignment has finite cost")
-    assignment = np.array(
-        [best // prod(sizes[node + 1 :]) % size for node, size in enumerate(sizes)], np.int64
-    )
+    assignment = np.array([best // prod(sizes[node + 1 :]) % size for node, size in enumerate(sizes)], np.int64)
     cost = problem.cost(assignment)
     return Solution(assignment, cost, cost, {"assignments": len(totals)})

@@ -75,9 +75,7 @@ class Graph:
         """Return a copy whose nodes keep the states with floors of at most `ceiling`, one at least."""
         copy = self.part(self.unary)
         kept = {node: np.flatnonzero(costs <= max(ceiling, costs.min())) for node, costs in floors.items()}
-        copy.keep(
-            {node: self.store.intern(keep) for node, keep in kept.items() if len(keep) < self.size(node)}
-        )
+        copy.keep({node: self.store.intern(keep) for node, keep in kept.items() if len(keep) < self.size(node)})
         return copy
 
     def part(self, nodes: Iterable[int]) -> Graph:
@@ -231,9 +229,7 @@ def _eliminate(graph: Graph, node: int) -> Eliminated:
     else:
         graph.unary[first] = graph.store.add(graph.unary[first], apply(absorb_leaf, unary, tables[first]))
     neighbours_states = tuple(graph.states[neighbour] for neighbour in neighbours)
-    return Eliminated(
-        node, unary, states, neighbours, neighbours_states, tuple(map(tables.__getitem__, neighbours))
-    )
+    return Eliminated(node, unary, states, neighbours, neighbours_states, tuple(map(tables.__getitem__, neighbours)))
 
 
 def recover(store: Store, trail: Sequence[Eliminated], chosen: dict[int, int]) -> None:

@@ -33,9 +33,7 @@ class Tables:
 
     cluster: Cluster
     costs: dict[Pricing, ReshardCosts] = field(default_factory=dict[Pricing, ReshardCosts])
-    signatures: dict[object, tuple[Signature, ...]] = field(
-        default_factory=dict[object, tuple[Signature, ...]]
-    )
+    signatures: dict[object, tuple[Signature, ...]] = field(default_factory=dict[object, tuple[Signature, ...]])
     wider: dict[int, tuple[Signature, ...]] = field(default_factory=dict[int, tuple[Signature, ...]])
     """By the identity of signatures within limits, those without."""
     unary: dict[object, Costs] = field(default_factory=dict[object, Costs])
@@ -59,9 +57,7 @@ class Tables:
             self.unions[key] = tuple(dict.fromkeys(s for port in ports for s in port))
         return self.unions[key]
 
-    def table(
-        self, value: SSAValue, splits: Splits, sources: Port, targets: Port, price: Price
-    ) -> Costs | None:
+    def table(self, value: SSAValue, splits: Splits, sources: Port, targets: Port, price: Price) -> Costs | None:
         """Resharding seconds between two ports of a value, at a price; None where every pair is free."""
         key = (splits, element_bytes(value), id(sources), id(targets), price)
         if key not in self.tables:

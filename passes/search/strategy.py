@@ -157,9 +157,7 @@ class _Builder:
         limits = self.constraints.of_op(op)
         return replace(limits or SignatureLimit(), takes_partial=False) if op in self.reductions.reduced else limits
 
-    def _signatures(
-        self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns
-    ) -> tuple[Signature, ...]:
+    def _signatures(self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns) -> tuple[Signature, ...]:
         """All signatures of an op, before any limits."""
         key = (id(rule), splits, None, turns)
         if key not in self.tables.signatures:
@@ -264,9 +262,7 @@ class _Builder:
         regather = tuple(option for option in options for _ in forms)
         owned = isinstance(value, OpResult) and isinstance(value.op, ComputeOp) and owns_memory(value.op)
         held = (
-            tuple(self.prices.over(self.lifetimes.copy(value, option)) for option in options)
-            if self.prices.at
-            else ()
+            tuple(self.prices.over(self.lifetimes.copy(value, option)) for option in options) if self.prices.at else ()
         )
         kept = self.prices.over(self.lifetimes.whole(value)) if self.prices.at and owned else 0.0
         copy = self._node(Decision(value, states, copy=True, regather=regather), self._free(len(states)))

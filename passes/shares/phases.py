@@ -179,9 +179,7 @@ class PhaseModel:
         largest = max(shares_of(ratios, axis, self.cluster.mesh))
         return _touching(min(times, key=lambda seconds: seconds(largest)), largest)
 
-    def _carried_out(
-        self, event: Transmission, method: Method, axis: str, ratios: Ratios
-    ) -> Callable[[float], float]:
+    def _carried_out(self, event: Transmission, method: Method, axis: str, ratios: Ratios) -> Callable[[float], float]:
         """The seconds of a collective by the largest share of `axis`."""
         mesh = self.cluster.mesh
 

@@ -105,9 +105,7 @@ def warm_up(policy: Policy, stage: int, shape: PipelineShape) -> int:
 
 def order_of_runs(policy: Policy, stage: int, shape: PipelineShape) -> list[WorkRun]:
     """What a stage, counted from 0, runs one after the other."""
-    forwards, backwards = (
-        _in_rounds(policy, kind, shape) for kind in (FragmentKind.FORWARD, FragmentKind.BACKWARD)
-    )
+    forwards, backwards = (_in_rounds(policy, kind, shape) for kind in (FragmentKind.FORWARD, FragmentKind.BACKWARD))
     warm = warm_up(policy, stage, shape)
     delay = stage if policy == "zero-bubble" else 0
     runs, waiting, following = forwards[:warm], list[WorkRun](), iter(forwards[warm:])

@@ -100,8 +100,6 @@ def add_metric(func: FuncOp, value: SSAValue, name: str) -> None:
     add_result(func, value, train.METRIC, StringAttr(name))
 
 
-
-
 def hint_of(value: SSAValue) -> str:
     """What to call a gradient."""
     return value.name_hint or "grad"

@@ -50,8 +50,8 @@ def communicates(op: Operation, mesh: Mesh) -> bool:
 
 def is_sum_over(op: Operation, axis: str) -> bool:
     """Whether `op` makes the sum (or another reduction) of the parts of the temporal `axis`."""
-    return isinstance(op, CollectiveOp) and axis in sharding_of(op.operand).partial_axes and not _speaks(
-        op.sharding, axis
+    return (
+        isinstance(op, CollectiveOp) and axis in sharding_of(op.operand).partial_axes and not _speaks(op.sharding, axis)
     )
 
 
@@ -87,7 +87,7 @@ def find_loop(func: FuncOp, axis: str) -> LoopOps:
             user = next(user for user in inside if _depends(user, op))
             fail(
                 user,
-                f"it needs {value_label(op.results[0])}, computed from all parts along \"{axis}\", for each of them; "
+                f'it needs {value_label(op.results[0])}, computed from all parts along "{axis}", for each of them; '
                 "only an unrolled axis can wait for it there: split-batch{parts=2 unrolled=true}, then duplex",
             )
     rest = [op for op in ops if op not in within and op not in needed]

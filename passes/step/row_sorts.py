@@ -13,13 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import TensorType, i1, i64
+from xdsl.dialects.builtin import TensorType, UnitAttr, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects.aten import AtenOp
 from ...dialects.compute import plain_attribute, shape_of
+from ...dialects.step import BY_ROW
 from .batch_order import VIEWS, element_of, hint_of
+from .list_ops import LIST_OPS
 from .new_ops import like
+
+_ROWS = 3
+"""How many dims lists of rows have; those of single elements have two."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class TwinMaker:
         attributes = {
             key: value if isinstance(value, Attribute) else plain_attribute(value) for key, value in given.items()
         }
+        if name in LIST_OPS:
+            attributes[BY_ROW] = UnitAttr()
         return self.add(like(op, name, operands, types, hint, **attributes), op)
 
     def add(self, new: AtenOp, op: Operation) -> AtenOp:
@@ -155,21 +162,39 @@ def inverse_of(maker: TwinMaker, op: AtenOp, places: Twin) -> Twin:
 def picked(maker: TwinMaker, op: AtenOp, source: Twin, places: Twin) -> Twin:
     """x[places], each row of the batch from its own part of x."""
     by_row = maker.by_row(op, source.value)
-    shape = shape_of(by_row)
-    index = maker.places(op, places.value, shape)
-    hint = hint_of(op.outs[0])
-    found = maker.make(op, "gather", [by_row, index], [shape_of(index)], f"{hint}.by_row", dim=1).outs[0]
+    shape, hint = shape_of(by_row), hint_of(op.outs[0])
+    if len(shape) == _ROWS:
+        index = maker.by_row(op, places.value)
+        sizes = (*shape_of(index), shape[2])
+        found = maker.make(op, "take_rows", [by_row, index], [sizes], f"{hint}.by_row").outs[0]
+    else:
+        index = maker.places(op, places.value, shape)
+        found = maker.make(op, "gather", [by_row, index], [shape_of(index)], f"{hint}.by_row", dim=1).outs[0]
     return Twin(maker.flat(op, found, hint), places.order, source.target, source.sorts | places.sorts)
 
 
 def put(maker: TwinMaker, op: AtenOp, into: SSAValue, places: Twin, values: Twin, *, adds: bool) -> Twin:
     """A tensor of one number in which values are put at places, or added, each row's into its own part."""
     assert places.target is not None
-    blank, by_row = maker.by_row(op, into), maker.by_row(op, values.value)
-    index = maker.places(op, places.value, shape_of(by_row))
-    name, hint = "scatter_add" if adds else "scatter.src", hint_of(op.outs[0])
-    found = maker.make(op, name, [blank, index, by_row], [shape_of(blank)], f"{hint}.by_row", dim=1).outs[0]
+    by_row, hint = maker.by_row(op, values.value), f"{hint_of(op.outs[0])}.by_row"
+    if adds and len(shape_of(by_row)) == _ROWS and _is_zero(into):
+        index, size = maker.by_row(op, places.value), shape_of(into)[0] // maker.rows
+        sizes = (maker.rows, size, shape_of(into)[1])
+        found = maker.make(op, "add_rows", [by_row, index], [sizes], hint, size=size).outs[0]
+    else:
+        blank, index = maker.by_row(op, into), maker.places(op, places.value, shape_of(by_row))
+        name = "scatter_add" if adds else "scatter.src"
+        found = maker.make(op, name, [blank, index, by_row], [shape_of(blank)], hint, dim=1).outs[0]
+    hint = hint_of(op.outs[0])
     return Twin(maker.flat(op, found, hint), places.target[0], values.target, places.sorts | values.sorts)
+
+
+def _is_zero(value: SSAValue) -> bool:
+    """Whether a tensor is made of zeros."""
+    op = value.owner
+    if not isinstance(op, AtenOp):
+        return False
+    return op.overload in ("zeros", "zeros_like", "new_zeros") or op.arguments().get("fill_value") == 0
 
 
 def divided(maker: TwinMaker, op: AtenOp, places: Twin, by: int) -> Twin:
@@ -186,9 +211,9 @@ def divided(maker: TwinMaker, op: AtenOp, places: Twin, by: int) -> Twin:
 def counting(maker: TwinMaker, op: AtenOp, order: AtenOp, length: int) -> Twin:
     """0, 1, 2, ... of a list in the order of a sort: the places in it."""
     n = length // maker.rows
-    each = maker.make(op, "arange", [], [(n,)], "places", elements=[i64], end=n).outs[0]
-    rows = maker.make(op, "expand", [each], [(maker.rows, n)], "places.by_row", size=(maker.rows, n)).outs[0]
-    return Twin(maker.flat(op, rows, "places"), order, (order, n), frozenset({order}))
+    each = maker.make(op, "arange", [], [(length,)], "places", elements=[i64], end=length).outs[0]
+    found = maker.make(op, "remainder.Scalar", [each], [(length,)], "places", other=n).outs[0]
+    return Twin(found, order, (order, n), frozenset({order}))
 
 
 def ends_of(maker: TwinMaker, op: AtenOp, keys: SSAValue, groups: int) -> SSAValue:

@@ -35,7 +35,7 @@ def check_loop(loop: UnrolledLoop) -> None:
                 value = user.operands[use.index]
                 fail(
                     user,
-                    f"reads {value_label(value)}, which differs between the parts along \"{loop.axis}\" has one; "
+                    f'reads {value_label(value)}, which differs between the parts along "{loop.axis}" has one; '
                     "expected a reduction of it: run insert-resharding before duplex",
                 )
 
@@ -43,7 +43,7 @@ def check_loop(loop: UnrolledLoop) -> None:
 def _check_sum(loop: UnrolledLoop, op: Operation) -> None:
     for value in op.operands if loop.sums(op) else ():
         if not isinstance(value, OpResult) or value.op not in loop.inside:
-            fail(op, f"sums {value_label(value)} over \"{loop.axis}\", which no op makes part by part; expected one")
+            fail(op, f'sums {value_label(value)} over "{loop.axis}", which no op makes part by part; expected one')
 
 
 class Unroller:

@@ -179,9 +179,7 @@ class Rehearsing:
         return by_rank(found)
 
 
-def _numbers(
-    value: Value, shape: tuple[int, ...], limits: tuple[int, int], generator: torch.Generator
-) -> torch.Tensor:
+def _numbers(value: Value, shape: tuple[int, ...], limits: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
     dtype = value.torch_dtype
     if not dtype.is_floating_point:
         low, high = limits

@@ -88,9 +88,7 @@ def cases(world_size: int) -> Iterator[tuple[str, CheckCase]]:
 
 CASES = {name: each for world_size in SHAPES for name, each in cases(world_size)}
 CASES |= {f"together {inside} eager-1f1b float64": together(inside, torch.float64) for inside in TOGETHER}
-CASES["dropout 2,2 1f1b float64"] = replace(
-    case("gpt2-tiny", "2,2", "1f1b", torch.float64), step=dropout_steps.vit
-)
+CASES["dropout 2,2 1f1b float64"] = replace(case("gpt2-tiny", "2,2", "1f1b", torch.float64), step=dropout_steps.vit)
 CASES["transgan-tiny 3 stages eager-1f1b"] = time_cuts.SCHEDULED["3 stages, eager-1f1b"].case("transgan-tiny")
 CASES["together ratios and duplex float32"] = together("ratios and duplex", torch.float32)
 

@@ -60,7 +60,7 @@ def test_torchrun_runs_all_stages():
 def test_too_few_ranks_are_told_how_many():
     out, errors = torchrun(ranks=2).communicate(timeout=60)
     assert not out
-    assert "plan 'three' is for 4 ranks on mesh <[\"gpu\"=1]> on [0], <[\"gpu\"=2]> on [1, 2]" in errors
+    assert 'plan \'three\' is for 4 ranks on mesh <["gpu"=1]> on [0], <["gpu"=2]> on [1, 2]' in errors
     assert "launched on 2: start with torchrun --nproc-per-node 4" in errors
 
 

@@ -76,9 +76,7 @@ CASES = {", ".join(each): case(*each) for each in names()}
 CASES["gpt2, three copies by a list"] = case("gpt2", "three copies by a list", "2x2", "float64")
 CASES["batch-norm, duplex"] = batch_norm(synchronised=True)
 # Masks of parts are slices of the mask of the batch.
-CASES["gpt2 with dropout, duplex"] = replace(
-    case("gpt2", "duplex", "2x2 uneven", "float64"), step=dropout_steps.gpt2
-)
+CASES["gpt2 with dropout, duplex"] = replace(case("gpt2", "duplex", "2x2 uneven", "float64"), step=dropout_steps.gpt2)
 CASES["bert with dropout, accumulation"] = replace(
     case("bert", "accumulation", "4 uneven", "float32"), step=dropout_steps.bert
 )

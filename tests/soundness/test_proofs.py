@@ -37,5 +37,3 @@ def test_planted_faults_are_noticed(overload: str):
     found = fates(_SAMPLES[overload])
     assert Fate.NOTICED in found.values()
     assert not [name for name, fate in found.items() if fate in (Fate.MISSED, Fate.TRUE)]
-
-

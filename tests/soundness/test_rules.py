@@ -47,7 +47,7 @@ def test_splits_are_even_rising_and_with_an_empty_part():
     rule = Rule(((("i",),),), ((),), {"i": 6}, {"i": Reduction.SUM})
     found = {str(each) for each in spread_signatures(rule, Mesh.of(x=3), uneven=True)}
     assert found == {
-        '([{}]) -> ([])',
+        "([{}]) -> ([])",
         '([{"x"}]) -> ([], unreduced={"x"})',
         '([{"x"}], offsets={0: [0, 1, 3, 6]}) -> ([], unreduced={"x"})',
         '([{"x"}], offsets={0: [0, 3, 3, 6]}) -> ([], unreduced={"x"})',

@@ -57,9 +57,7 @@ def tensor_named(model: nn.Module, name: str) -> torch.Tensor:
     return getattr(model.get_submodule(owner), attribute)
 
 
-def run_captured(
-    step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
-) -> Results:
+def run_captured(step: CapturedStep, model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> Results:
     """The outputs of a captured step by role and name, on a model's weights; every shape is checked."""
     items = batch_items(batch)
     values = []

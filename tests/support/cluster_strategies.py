@@ -50,9 +50,7 @@ def _topologies(draw: st.DrawFn) -> Topology:
     names = draw(st.lists(_NAMES, unique=True, min_size=1, max_size=3))
     efficiency = st.dictionaries(st.sampled_from(["all_reduce", "broadcast"]), _PARTS, max_size=2)
     levels = [
-        Level(
-            name, draw(_SECONDS), draw(_RATES), draw(_SECONDS), draw(st.booleans()), tuple(draw(efficiency).items())
-        )
+        Level(name, draw(_SECONDS), draw(_RATES), draw(_SECONDS), draw(st.booleans()), tuple(draw(efficiency).items()))
         for name in names
     ]
     wires, few = st.sampled_from(names), st.integers(1, 3)

@@ -145,9 +145,7 @@ def expected(case: Case, mesh: Mesh, rank: int) -> list[np.ndarray]:
     group = mesh.group(rank, case.axes)
     parts, part = len(group), group.index(rank)
     given = [values(case, member, i, parts) for i, member in enumerate(group)]
-    return [
-        _expected_one(case, [operands[i] for operands in given], part, parts, i) for i in range(case.count)
-    ]
+    return [_expected_one(case, [operands[i] for operands in given], part, parts, i) for i in range(case.count)]
 
 
 def _expected_one(case: Case, given: list[np.ndarray], part: int, parts: int, i: int) -> np.ndarray:

@@ -214,5 +214,3 @@ def one_model_twice():
     model = two_layers()
     planned(model)
     planned(model)
-
-

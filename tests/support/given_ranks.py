@@ -30,9 +30,7 @@ def dataset() -> TensorDataset:
     """The same on every rank."""
     generator = torch.Generator().manual_seed(0)
     rows = STEPS * ROWS
-    return TensorDataset(
-        torch.randn(rows, 6, generator=generator), torch.randint(3, (rows,), generator=generator)
-    )
+    return TensorDataset(torch.randn(rows, 6, generator=generator), torch.randint(3, (rows,), generator=generator))
 
 
 def mlp(seed: int) -> nn.Module:

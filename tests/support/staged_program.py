@@ -41,9 +41,7 @@ BOTH = ((0, 0), (0, 1), (1, 0), (1, 1))
 """A part, and a rank of the middle stage."""
 
 DOWN = transfer("h0", holders(0, ROWS), holders(1, ROWS), *(task(p, (0, 4), 0, 1, 2) for p in (0, 1)))
-UP = transfer(
-    "h1", holders(1, COLUMNS), holders(2, ROWS), *(task(p, (2 * r, 2 * r + 2), 1 + r, 3) for p, r in BOTH)
-)
+UP = transfer("h1", holders(1, COLUMNS), holders(2, ROWS), *(task(p, (2 * r, 2 * r + 2), 1 + r, 3) for p, r in BOTH))
 DOWN_GRAD = transfer(
     "g1", holders(2, ROWS), holders(1, COLUMNS), *(task(p, (2 * r, 2 * r + 2), 3, 1 + r) for p, r in BOTH)
 )

@@ -287,5 +287,3 @@ def on_two() -> dict[str, Any]:
 def on_four() -> dict[str, Any]:
     """By case what is wrong on this rank."""
     return {name: list(case()) for name, case in ON_FOUR.items()}
-
-

@@ -11,7 +11,7 @@ from shardwright.api.checking.cases import CheckCase
 from shardwright.api.compile import BEGIN
 from shardwright.ir.mesh import Mesh
 
-_CHANGES = "insert-resharding,select-collectives"
+_CHANGES = "sort-across-rows,insert-resharding,select-collectives"
 _DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
 _REST = "reuse-buffers,check-memory,insert-frees"
 

@@ -78,9 +78,7 @@ def resized(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     return result
 
 
-def traced(
-    module: ModuleOp, text: str, rank: int, **replaced: Any
-) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
+def traced(module: ModuleOp, text: str, rank: int, **replaced: Any) -> tuple[list[tuple[str, int]], list[torch.Tensor]]:
     """
     The trace of a rank in a program of one stage, and its results; the inputs are random, and always the same.
 

@@ -15,7 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-
 def folder_tables() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """By folder the folders that it may import, as docs/architecture.md says: top-level ones, and subfolders."""
     text = (ROOT / "docs" / "architecture.md").read_text()

@@ -41,7 +41,13 @@ def test_what_loses_is_listed_with_a_command() -> None:
 def test_every_family_of_plain_plans_is_there() -> None:
     plans = list(plain_plans(prepared_step("mlp-tiny"), find_cluster("uneven-4")))
     assert {plan.family for plan in plans} == {
-        "AMP", "data parallel", "even pipeline", "hybrid", "proportional", "recomputation", "tensor parallel"
+        "AMP",
+        "data parallel",
+        "even pipeline",
+        "hybrid",
+        "proportional",
+        "recomputation",
+        "tensor parallel",
     }
     assert len({(plan.name, plan.mesh) for plan in plans}) == len(plans)
     assert {plan.family for plan in limited(plans, 1)} >= {"data parallel", "hybrid", "proportional", "tensor parallel"}
@@ -60,7 +66,9 @@ def test_degrees_are_those_of_the_axes_where_no_other_mesh_is_known() -> None:
     assert not any_mesh_will_do(bound)
     assert [mesh.parts(inner) for mesh, _, inner in splits(free)] == [2, 4, 8]
     assert [(outer, inner) for _, outer, inner in splits(bound)] == [
-        (("gpu",), ("node",)), (("node",), ("gpu",)), ((), ("node", "gpu"))
+        (("gpu",), ("node",)),
+        (("node",), ("gpu",)),
+        ((), ("node", "gpu")),
     ]
 
 

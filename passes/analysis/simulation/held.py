@@ -33,9 +33,7 @@ class HeldBytes:
             alike = (other for other in self.simulation.classes if other.stage == each.stage)
             ranks = [other.members[0] for other in alike]
             cluster = each.place.cluster
-            self._uses[each.stage] = memory_use(
-                self.simulation.func, cluster.mesh, each.stage, ranks, cluster.blocks
-            )
+            self._uses[each.stage] = memory_use(self.simulation.func, cluster.mesh, each.stage, ranks, cluster.blocks)
         return self._uses[each.stage]
 
     def peak(self, each: RankClass) -> int:

@@ -150,9 +150,7 @@ def _contended(flows: Mapping[object, Mapping[int, Flow]]) -> dict[object, dict[
         for port, load in flow.loads.items():
             loads[port][flow] = load
     alike = {
-        tuple(by_flow.items()): port
-        for port, by_flow in loads.items()
-        if len({flow.channel for flow in by_flow}) > 1
+        tuple(by_flow.items()): port for port, by_flow in loads.items() if len({flow.channel for flow in by_flow}) > 1
     }
     kept = set(alike.values())
     made: dict[Flow, Flow] = {}

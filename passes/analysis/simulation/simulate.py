@@ -59,9 +59,7 @@ class Simulator:
         return Simulation(self.func, self.classes, engine.run())
 
 
-def simulate_module(
-    module: ModuleOp, cluster: Cluster | None = None, *, every_rank: bool = False
-) -> list[Simulation]:
+def simulate_module(module: ModuleOp, cluster: Cluster | None = None, *, every_rank: bool = False) -> list[Simulation]:
     """
     Simulate every step function of a module; see `simulate`.
 
@@ -75,9 +73,7 @@ def simulate_module(
         first = sum(each.mesh.device_count for each in clusters)
         given = whole if view.stage is None else subcluster(whole, view.mesh, first)
         clusters.append(own if cluster is None else given)
-    return [
-        simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()
-    ]
+    return [simulate(func, places_of(func, clusters, whole), every_rank=every_rank) for func, clusters in found.items()]
 
 
 def places_of(func: FuncOp, clusters: Sequence[Cluster], whole: Cluster) -> list[Place]:

@@ -84,8 +84,7 @@ def timeline(simulation: Simulation, stage: int | None) -> Timeline:
     """A stage's part of a simulation, from the begin of the step until that stage has ended."""
     number = simulation.busiest(stage).number
     computed = [
-        TimelineEvent(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE)
-        for run in simulation.ops(number)
+        TimelineEvent(_name(run.op), layer_of(run.op), run.start, run.end, COMPUTE) for run in simulation.ops(number)
     ]
     sent = [
         TimelineEvent(_name(run.traffic.op), layer_of(run.traffic.op), run.start, run.end, run.channel.name)

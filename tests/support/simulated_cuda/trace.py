@@ -183,9 +183,7 @@ class Trace:
             if late := [each for each in elsewhere if clock.get(each.stream, 0) < each.number]:
                 self.tell("freed", f"memory of {stream} is used again while {late[0].stream} may be at {late[0].what}")
 
-    def kernel(
-        self, stream: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor], name: str
-    ) -> int:
+    def kernel(self, stream: str, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor], name: str) -> int:
         """An op on a stream; its number there."""
         clock = self.clocks[stream]
         clock[stream] = number = clock.get(stream, 0) + 1

@@ -62,9 +62,7 @@ def test_locations_can_be_left_out():
 )
 def test_every_value_gets_a_name_of_its_own(hints: list[str | None], printed: list[str]):
     ctx = context()
-    module = parse_module(
-        ctx, "\n".join('%x = "test.op"() : () -> i32'.replace("x", f"v{i}") for i in range(3))
-    )
+    module = parse_module(ctx, "\n".join('%x = "test.op"() : () -> i32'.replace("x", f"v{i}") for i in range(3)))
     for op, hint in zip(module.body.block.ops, hints, strict=True):
         op.results[0]._name = hint
     text = module_text(module, locations=False)

@@ -216,7 +216,7 @@ def test_any_cluster_reads_back(cluster: Cluster):
 @pytest.mark.parametrize(("version", "moving"), [(2, ((1e3, 0.1), (1e6, 0.9))), (3, ())])
 def test_one_curve_of_an_older_file_is_of_both_terms_where_ops_go_over_memory(version: int, moving: object):
     text = f'version = {version}\nmesh = ["gpu=1"]\n[link.gpu]\nlatency = 0\nbandwidth = 1\n'
-    text += '[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n'
+    text += "[device.d]\nflops = { a = 1 }\nmemory_bandwidth = 1\nmemory = 1\n"
     for family in ("elementwise", "contractions"):
         text += f'[[device.d.rate]]\nfamily = "{family}"\nflops = 2\nbandwidth = 3\ncurve = [[1e3, 0.1], [1e6, 0.9]]\n'
     over_memory, product = parse_cluster(text).devices[0].rates

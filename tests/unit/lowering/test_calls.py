@@ -119,7 +119,7 @@ def test_draws_know_where_their_part_is():
     assert calls[0].args == (_X, _Y, 0.1)
     assert [dict(call.kwargs)["start"] for call in calls] == [(0, 0), (3, 0), (3, 0), (5, 0)]
     assert {dict(call.kwargs)["whole"] for call in calls} == {(6, 4)}
-    line = '%y = aten.random_normal %a {mean = 0.0 : f64, std = 1.0 : f64, stream = 0 : i64, dtype = f32, size = [6, 4]'
+    line = "%y = aten.random_normal %a {mean = 0.0 : f64, std = 1.0 : f64, stream = 0 : i64, dtype = f32, size = [6, 4]"
     found = the_call(f'{line}, absent = ["like"]}}', "tensor<i64>", F)
     assert found.args == (None, _X, 0.0, 1.0)
     assert [name for name, _ in found.kwargs] == ["stream", "dtype", "size", "start", "whole"]

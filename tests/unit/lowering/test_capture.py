@@ -151,9 +151,7 @@ def test_capturing_eight_gigabytes_allocates_next_to_nothing() -> None:
         assert sum(i.shape[0] * i.shape[-1] * 4 for i in step.inputs if len(i.shape) == 2) > 8e9
         print(peak() - before)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 100  # MB
 
@@ -188,9 +186,7 @@ def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> O
         ),
         (
             partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
-            _one_group(
-                "adam", 1e-3, LARGEST, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, amsgrad=True
-            ),
+            _one_group("adam", 1e-3, LARGEST, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, amsgrad=True),
         ),
         (
             partial(torch.optim.Adam, decoupled_weight_decay=True, weight_decay=0.1),
@@ -199,7 +195,13 @@ def _one_group(kind: Any, lr: float, states: tuple[str, ...], **hyper: Any) -> O
         (
             partial(torch.optim.SGD, lr=0.5, momentum=0.9, dampening=0.3, maximize=True),
             _one_group(
-                "sgd", 0.5, ("momentum_buffer",), momentum=0.9, dampening=0.3, weight_decay=0, nesterov=False,
+                "sgd",
+                0.5,
+                ("momentum_buffer",),
+                momentum=0.9,
+                dampening=0.3,
+                weight_decay=0,
+                nesterov=False,
                 maximize=True,
             ),
         ),

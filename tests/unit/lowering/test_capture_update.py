@@ -144,8 +144,11 @@ def _halves_rate(self: Plain, group: Any, p: Any) -> None:
     ("update", "message"),
     [
         (_across, r"Plain does something that a captured update does not reproduce: .* of 'weight'.*not on other"),
-        (_noise, r"Plain cannot be captured.*test_capture_update.*draws random numbers \(aten.randn_like.default\)|"
-            r"Plain cannot be captured: it draws random numbers \(aten.randn_like.default\)"),
+        (
+            _noise,
+            r"Plain cannot be captured.*test_capture_update.*draws random numbers \(aten.randn_like.default\)|"
+            r"Plain cannot be captured: it draws random numbers \(aten.randn_like.default\)",
+        ),
         (_total, r"Plain changes the setting 'total' of its groups"),
         (_own_number, r"Plain changes its attribute calls"),
         (_list, r"Plain keeps list 'seen' in the state of a parameter"),

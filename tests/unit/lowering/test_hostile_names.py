@@ -35,10 +35,10 @@ CANARY = "canary"
 CALL = f"__import__('pathlib').Path('{CANARY}').touch()"
 HOSTILE = {
     "code": CALL,
-    "a string's end": f"\", {CALL}, \"",
+    "a string's end": f'", {CALL}, "',
     "a bracket's end": f"x=({CALL})) #",
     "lines": f"a\n{CALL}\n    # b, backward",
-    "a docstring's end": f"\"\"\"\n{CALL}\n\"\"\"",
+    "a docstring's end": f'"""\n{CALL}\n"""',
     "escapes": "a\\",
     "braces": "{}%s{__import__}",
     "separators": f"\u2028{CALL}\u2029\x85\x0c{CALL}\r{CALL}\x00",
@@ -46,6 +46,7 @@ HOSTILE = {
     "a keyword": "class",
     "é": "e\u0301\U0001f600",
 }
+
 
 def ir_string(text: str) -> str:
     """`text` as a string of IR."""
@@ -83,7 +84,7 @@ POSITIONS: dict[str, tuple[str, str, str]] = {
     "a fragment": ("stages", '"forward0"', "NAME"),
     "a transfer": ("stages", '"h"', "NAME"),
     "an op": ("names", '"aten::logcumsumexp"', "NAME"),
-    "an op's library": ("names", '"aten::logcumsumexp"', 'TORCH'),
+    "an op's library": ("names", '"aten::logcumsumexp"', "TORCH"),
     "a kind of collective": ("names", 'spmd.start "all_reduce"', "spmd.start NAME"),
     "a tensor that is absent": ("names", 'absent = ["attn_mask"]', "absent = [NAME]"),
 }

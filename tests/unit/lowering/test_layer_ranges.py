@@ -87,9 +87,7 @@ def ranges(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 def test_all_that_layers_do_is_in_their_ranges():
     made = training_step("mlp-tiny")
     compiled = compile_step(made, split_cluster(Mesh.of(gpu=2)), PlanOptions(algorithm="eliminate"))
-    (step,) = (
-        node for node in ast.parse(with_ranges(compiled.program)).body if isinstance(node, ast.FunctionDef)
-    )
+    (step,) = (node for node in ast.parse(with_ranges(compiled.program)).body if isinstance(node, ast.FunctionDef))
     found = list(ranges(step))
     layers = {name.rpartition(".")[0] for name, _ in made.build_model().named_parameters()}
     names = {name for name, _ in found}

@@ -149,7 +149,7 @@ def test_a_role_may_be_there_several_times():
     with pytest.raises(NumericsError, match="after 'p' the loss of @f differs"):
         check_pass(module_of(ONCE), module_of(TWICE.replace("aten.sum %y", "aten.amax %y")), "p")
     with pytest.raises(NumericsError, match="'p' changed the type of @f: it lacks the loss"):
-        check_pass(module_of(ONCE), module_of(ONCE.replace("train.loss", "train.grad = \"w\"")), "p")
+        check_pass(module_of(ONCE), module_of(ONCE.replace("train.loss", 'train.grad = "w"')), "p")
 
 
 def test_inputs_follow_the_roles_of_the_arguments():

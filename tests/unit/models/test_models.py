@@ -137,9 +137,7 @@ def test_bert_attention_forms_agree_and_padding_is_not_seen() -> None:
 
 
 def test_vgg_takes_batch_norm() -> None:
-    step = vgg_step(
-        VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=2
-    )
+    step = vgg_step(VGGConfig(widths=(2, 2, 2, 2, 2), hidden=8, image=32, classes=3, batch_norm=True), batch=2)
     model = step.build_model()
     assert sum(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules()) == 16
     step.compute_loss(model).backward()

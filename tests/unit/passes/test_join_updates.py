@@ -143,4 +143,3 @@ def test_a_launch_is_counted_once() -> None:
             work = op_work(op, op.signature, MESH)
             alone = op_seconds(device, work, joins=True)
             assert op_seconds(device, work) == pytest.approx(alone + device.launch)
-

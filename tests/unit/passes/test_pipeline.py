@@ -94,8 +94,7 @@ def test_nothing_runs_if_the_text_is_wrong():
 def test_an_op_that_cannot_be_handled_is_named():
     error = run(lambda op: fail(op, "no rule; add one to the table"))
     assert str(error) == (
-        "pass 'on-additions' failed: 'arith.addi' op %y from \"fc1\" (model.py:3:4): "
-        "no rule; add one to the table"
+        "pass 'on-additions' failed: 'arith.addi' op %y from \"fc1\" (model.py:3:4): no rule; add one to the table"
     )
     assert (error.kind, error.pass_name) == ("failed", "on-additions")
     assert isinstance(error.op, AddiOp)

@@ -36,9 +36,7 @@ spmd.cluster @c on @mesh devices [#slow] placement [0, 0, 0, 0]
 RELU = "{spmd.signature = #spmd.sig<@mesh, ([{}]) -> ([{}])>} : (tensor<500xf32>) -> tensor<500xf32>"
 
 
-def simulated(
-    text: str, *, interference: Interference = Interference(), every_rank: bool = False
-) -> Simulation:
+def simulated(text: str, *, interference: Interference = Interference(), every_rank: bool = False) -> Simulation:
     """Return the simulation of the one function of `text`."""
     module = parse(HEAD + text, context())
     cluster = replace(cluster_of_module(module), interference=interference)
@@ -190,13 +188,16 @@ def test_what_is_there_already_is_not_waited_for():
     assert late.seconds == pytest.approx(6.0)
 
 
-GATHERED = SQUARE + """
+GATHERED = (
+    SQUARE
+    + """
 #columns = #spmd.sharding<@mesh, [{}, {"tp"}]>
 func.func @f(%x: tensor<10x50xf32> {spmd.sharding = #columns}) {
   %y = spmd.all_gather [{}, {"tp"}] %x out_sharding = <@mesh, [{}, {}]> : tensor<10x50xf32>
   func.return
 }
 """
+)
 
 
 def test_parts_along_an_inner_dim_are_put_together():

@@ -21,8 +21,6 @@ def test_the_parts_sum_to_the_whole(model: str, mesh: str, parts: int, monkeypat
     monkeypatch.setattr("shardwright.api.compile.emit_python", lambda *args, **named: "")
     parsed = parse_mesh(mesh)
     pipeline = PIPELINE.format(parts=parts)
-    case = CheckCase(
-        model, parsed, dtype=torch.float64, steps=2, cluster=split_cluster(parsed), pipeline=pipeline
-    )
+    case = CheckCase(model, parsed, dtype=torch.float64, steps=2, cluster=split_cluster(parsed), pipeline=pipeline)
     result = check_interpreted(case)
     assert result.passed, str(result)

@@ -16,9 +16,7 @@ MESH = rt.Mesh.of(gpu=4)
 
 def batch_plan(*shardings: str) -> rt.Plan:
     """A plan of a batch of six rows, with one item for each sharding."""
-    items = (
-        rt.Value(role="batch", name=str(i), shape=(6, 3), sharding=each) for i, each in enumerate(shardings)
-    )
+    items = (rt.Value(role="batch", name=str(i), shape=(6, 3), sharding=each) for i, each in enumerate(shardings))
     return rt.Plan(name="rows", mesh=MESH, inputs=tuple(items), outputs=())
 
 

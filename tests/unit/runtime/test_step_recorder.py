@@ -83,7 +83,7 @@ def test_a_file_holds_what_was_measured():
         ("{", "it is not JSON"),
         ("[]", "changed, or is something else"),
         ("{}", "it has no 'kind'"),
-        ('{"kind": "a", "version": 1}', "it has no \"kind\": \"shardwright measured steps\""),
+        ('{"kind": "a", "version": 1}', 'it has no "kind": "shardwright measured steps"'),
         ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": []}', "it holds no step"),
         ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[{"rank": 0}]]}', "it has no"),
         ('{"kind": "shardwright measured steps", "version": 1, "name": "n", "steps": [[7]]}', "something else"),

@@ -41,10 +41,7 @@ def frustrated_problem(seed: int, nodes: int = 12, states: int = 3) -> Problem:
     """Return a dense problem of random costs, on which the bound of dual ascent is not tight."""
     random = np.random.default_rng(seed)
     edges = (
-        Edge(u, v, random.random((states, states)))
-        for u in range(nodes)
-        for v in range(u)
-        if random.random() < 0.7
+        Edge(u, v, random.random((states, states))) for u in range(nodes) for v in range(u) if random.random() < 0.7
     )
     return Problem(tuple(random.random(states) for _ in range(nodes)), tuple(edges))
 

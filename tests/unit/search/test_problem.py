@@ -42,9 +42,7 @@ def test_cost_needs_a_state_per_node() -> None:
         ((np.zeros(2), np.zeros(3)), (Edge(0, 1, PAIR * np.nan),), r"edges\[0\] \(0, 1\) holds nan"),
     ],
 )
-def test_malformed_problems_are_refused(
-    unary: tuple[np.ndarray, ...], edges: tuple[Edge, ...], message: str
-) -> None:
+def test_malformed_problems_are_refused(unary: tuple[np.ndarray, ...], edges: tuple[Edge, ...], message: str) -> None:
     """The message names the array and what was expected of it."""
     with pytest.raises(ValueError, match=message):
         Problem(unary, edges)

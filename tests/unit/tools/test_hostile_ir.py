@@ -97,7 +97,9 @@ REFUSED = {
     "two roles": (step(argument=', train.buffer = "b"'), "", "expected one"),
     "two parameters of a name": (step().replace("train.learning_rate", 'train.param = "w"'), "", "names are unique"),
     "a budget that is no number": (
-        step(function="spmd.memory_budget = 0x7FF8000000000000 : f64"), "", "expected a finite number"
+        step(function="spmd.memory_budget = 0x7FF8000000000000 : f64"),
+        "",
+        "expected a finite number",
     ),
     "a part that is no number": (step(op=NEG.replace(" :", ' {spmd.at = {a = "b"}} :')), "", "a dictionary of whole"),
     "absent that is no list": (step(op=NEG.replace(" :", " {absent = 1 : i64} :")), "", "expected a list of the names"),

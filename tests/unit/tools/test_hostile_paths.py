@@ -18,7 +18,7 @@ from shardwright.passes.pipeline_spec import PipelineError, parse_pipeline, quot
 from shardwright.tools.cli import main
 from shardwright.tools.opt_tool import main as opt_tool
 
-NAMES = ["a b", "é \U0001f600", 'q"uote\'s', "new\nline", "[bold] [red", "%s{}$(touch canary)", "-x", "a\\"]
+NAMES = ["a b", "é \U0001f600", "q\"uote's", "new\nline", "[bold] [red", "%s{}$(touch canary)", "-x", "a\\"]
 
 
 @pytest.fixture(scope="module")

@@ -101,9 +101,7 @@ def test_output_to_a_device_is_not_renamed(capsys: pytest.CaptureFixture[str], a
         (["--print-ir-after=cse", "--print-ir-after=dce"], ["After cse", "After dce"]),
     ],
 )
-def test_dumps_go_to_standard_error(
-    capsys: pytest.CaptureFixture[str], add: Path, flags: list[str], dumps: list[str]
-):
+def test_dumps_go_to_standard_error(capsys: pytest.CaptureFixture[str], add: Path, flags: list[str], dumps: list[str]):
     out, err = run(capsys, add, "-p", "cse,dce,canonicalize", *flags)
     assert out == WITHOUT_DEAD
     assert headers(err) == dumps

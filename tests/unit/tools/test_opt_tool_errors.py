@@ -290,9 +290,7 @@ class TestPasses:
     """A pass that goes wrong is named, with the op and, if it was in the file, its line."""
 
     @pytest.fixture
-    def runs(
-        self, fails: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-    ) -> Callable[..., list[str]]:
+    def runs(self, fails: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         def run(then: Callable[[Operation], object], *arguments: str) -> list[str]:
             @dataclass(frozen=True)
             class MulPass(ModulePass):
@@ -341,9 +339,7 @@ class TestPasses:
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 1), (["--verify-each"], 1), (["--verify-each=false"], 0)])
-def test_verification_can_be_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: list[str], code: int
-):
+def test_verification_can_be_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: list[str], code: int):
     class EmptyPass(ModulePass):
         name = "empty"
 
@@ -357,9 +353,7 @@ def test_verification_can_be_left_out(
     assert main([str(path), "-p", "empty", *flags]) == code
 
 
-def test_a_fault_of_the_tool_is_told_as_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_fault_of_the_tool_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     def broken(words: object) -> int:
         raise ZeroDivisionError("division by zero")
 

@@ -175,9 +175,7 @@ def test_what_was_measured_stands_beside_what_is_predicted(
     assert all(len(processes) == 1 for processes in threads.values())
 
 
-def test_what_was_measured_of_another_step_is_refused(
-    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
+def test_what_was_measured_of_another_step_is_refused(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     file = tmp_path / "measured.json"
     (step,) = as_predicted(road()).steps
     shorter = tuple(replace(rank, traffic=rank.traffic[1:]) for rank in step)

@@ -60,7 +60,7 @@ func.func @others(%x: tensor<8x6xf32> {train.batch = "0"}, %e: tensor<8xi64> {tr
 // A sum of all that is sorted does not depend on the order.
 // CHECK-LABEL: func.func @sum
 func.func @sum(%x: tensor<4x2xf32> {train.batch = "0"}) -> tensor<f32> {
-  // CHECK: aten.sort {{.*}} {dim = 1 : i64} : (tensor<4x2xf32>)
+  // CHECK: aten.sort {{.*}} {dim = 1 : i64, train.by_row} : (tensor<4x2xf32>)
   %flat = aten.view %x {size = [8 : i64]} : (tensor<4x2xf32>) -> tensor<8xf32>
   %y, %order = aten.sort %flat : (tensor<8xf32>) -> (tensor<8xf32>, tensor<8xi64>)
   %e = aten.exp %y : (tensor<8xf32>) -> tensor<8xf32>

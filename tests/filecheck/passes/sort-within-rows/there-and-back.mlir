@@ -14,25 +14,25 @@ func.func @step(%x: tensor<4x3x6xf32> {train.batch = "0"}, %e: tensor<4x3x2xi64>
   %numbers = aten.sum.dim_IntList %alike {dim = [0 : i64]} : (tensor<24x5xi1>) -> tensor<5xi64>
   %ends = aten.cumsum %numbers {dim = 0 : i64} : (tensor<5xi64>) -> tensor<5xi64>
   %token = aten.floor_divide %order {other = 2 : i64} : (tensor<24xi64>) -> tensor<24xi64>
-  // CHECK: %sent.by_row = aten.gather {{.*}} : (tensor<4x3x6xf32>, tensor<4x6x6xi64>) -> tensor<4x6x6xf32>
+  // CHECK: %sent.by_row = aten.take_rows {{.*}} : (tensor<4x3x6xf32>, tensor<4x6xi64>) -> tensor<4x6x6xf32>
   %sent = aten.index.Tensor %tokens, %token : (tensor<12x6xf32>, tensor<24xi64>) -> tensor<24x6xf32>
   // CHECK: aten.grouped_bmm %sent.by_row, %w, %ends.by_row
   // CHECK-SAME: (tensor<4x6x6xf32>, tensor<5x6x6xf32>, tensor<4x5xi64>) -> tensor<4x6x6xf32>
   %y = aten.grouped_mm %sent, %w, %ends : (tensor<24x6xf32>, tensor<5x6x6xf32>, tensor<5xi64>) -> tensor<24x6xf32>
-  // CHECK: aten.sort %keys.places.by_row {dim = 1 : i64}
+  // CHECK: aten.sort %keys.places.by_row {dim = 1 : i64, train.by_row}
   %same, %inverse = aten.sort %order : (tensor<24xi64>) -> (tensor<24xi64>, tensor<24xi64>)
-  // CHECK: %back.by_row = aten.gather
+  // CHECK: %back.by_row = aten.take_rows
   // CHECK-NEXT: %back = aten.view %back.by_row {size = [24 : i64, 6 : i64]}
   %back = aten.index.Tensor %y, %inverse : (tensor<24x6xf32>, tensor<24xi64>) -> tensor<24x6xf32>
   // CHECK-NEXT: %scaled = aten.mul.Tensor %back, %back
   %scaled = aten.mul.Tensor %back, %back : (tensor<24x6xf32>, tensor<24x6xf32>) -> tensor<24x6xf32>
   %s = aten.sum %scaled : (tensor<24x6xf32>) -> tensor<f32>
-  // CHECK: aten.scatter_add {{.*}} -> tensor<4x6x6xf32>
+  // CHECK: aten.add_rows {{.*}} {size = 6 : i64, train.by_row} {{.*}} -> tensor<4x6x6xf32>
   %blank = aten.zeros {size = [24 : i64, 6 : i64]} : () -> tensor<24x6xf32>
   %y.grad = aten.index_put %blank, %inverse, %scaled {accumulate = true} : (tensor<24x6xf32>, tensor<24xi64>, tensor<24x6xf32>) -> tensor<24x6xf32>
   // CHECK: %sent.grad.by_row, %w.grad = aten.grouped_bmm_backward {{.*}}, %ends.by_row, {{.*}} -> (tensor<4x6x6xf32>, tensor<5x6x6xf32>)
   %sent.grad, %w.grad = aten.grouped_mm_backward %sent, %w, %ends, %y.grad : (tensor<24x6xf32>, tensor<5x6x6xf32>, tensor<5xi64>, tensor<24x6xf32>) -> (tensor<24x6xf32>, tensor<5x6x6xf32>)
-  // CHECK: %x.grad.by_row = aten.scatter_add {{.*}} -> tensor<4x3x6xf32>
+  // CHECK: %x.grad.by_row = aten.add_rows {{.*}} {size = 3 : i64, train.by_row} {{.*}} -> tensor<4x3x6xf32>
   %blank.x = aten.zeros {size = [12 : i64, 6 : i64]} : () -> tensor<12x6xf32>
   %x.grad = aten.index_put %blank.x, %token, %sent.grad {accumulate = true} : (tensor<12x6xf32>, tensor<24xi64>, tensor<24x6xf32>) -> tensor<12x6xf32>
   %n = aten.sum %x.grad : (tensor<12x6xf32>) -> tensor<f32>

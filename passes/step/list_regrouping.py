@@ -1,0 +1,227 @@
+"""
+Lists of rows of the batch, made longer or shorter: for `sort-across-rows`, and for `strip-resharding`, which undoes it.
+
+What a list op is, `list_ops` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from ...dialects.aten import AtenOp
+from ...dialects.compute import SIGNATURE, plain_attribute, shape_of
+from ...dialects.mesh_ops import find_mesh
+from ...dialects.pipe import STAGE
+from ...dialects.placed import element_of
+from ...dialects.ratios import SEGMENT
+from ...dialects.sharding_attrs import SignatureAttr
+from ...dialects.step import BY_ROW
+from ...ir.mesh import Mesh
+from ...ir.sharding import DimSharding, Sharding
+from ...ir.signatures import Signature
+from .batch_order import VIEWS, hint_of
+from .list_ops import LIST_OPS, ListOp
+from .new_ops import like
+
+
+def list_ops_of(func: FuncOp) -> list[AtenOp]:
+    """The list ops of a step, in order."""
+    return [op for op in func.body.block.ops if isinstance(op, AtenOp) and BY_ROW in op.attributes]
+
+
+def count_of(listed: Sequence[AtenOp]) -> int | None:
+    """How many lists there are; None where that is not one number, or where counts go to, or come from, other ops."""
+    sizes = {shape_of(value)[0] for op in listed for value in _lists(op)}
+    return sizes.pop() if len(sizes) == 1 and all(map(_keeps_counts, listed)) else None
+
+
+def is_view(op: object) -> bool:
+    """Whether an op gives the same elements under another shape."""
+    return isinstance(op, AtenOp) and op.overload in VIEWS
+
+
+def is_list_op(op: object) -> bool:
+    """Whether an op was made for lists of rows of the batch."""
+    return isinstance(op, AtenOp) and BY_ROW in op.attributes
+
+
+def regroup(func: FuncOp, lists: int) -> None:
+    """Let a step have so many lists, a divisor or a multiple of those that there are; signatures stay."""
+    listed = list_ops_of(func)
+    count = count_of(listed)
+    if count is not None and count != lists and max(count, lists) % min(count, lists) == 0:
+        _ListRegrouping(func, count, lists).run(listed)
+
+
+def _lists(op: AtenOp) -> list[SSAValue]:
+    """The operands and results of a list op that are lists or counts."""
+    listed = LIST_OPS[op.overload]
+    return [*(op.args[i] for i in listed.operands), *(op.outs[i] for i in listed.results)]
+
+
+def _keeps_counts(op: AtenOp) -> bool:
+    """Whether list ops alone make the counts that an op takes, and take those that it makes."""
+    listed = LIST_OPS[op.overload]
+    taken = [op.args[i].owner for i in listed.taken]
+    users = [use.operation for value in op.outs for use in value.uses] if listed.counts else []
+    return all(is_list_op(each) for each in (*taken, *users))
+
+
+class _ListRegrouping:
+    """Makes ops on `lists` lists in the place of those on `count`; one use."""
+
+    def __init__(self, func: FuncOp, count: int, lists: int) -> None:
+        self.block, self.count, self.lists = func.body.block, count, lists
+        self.joined: dict[SSAValue, SSAValue] = {}
+        """By result that is a list, what it has become."""
+        self.made: set[SSAValue] = set()
+        """The lists."""
+        self.views: dict[SSAValue, SSAValue] = {}
+        self.replaced: list[Operation] = []
+
+    def run(self, listed: Sequence[AtenOp]) -> None:
+        """Replace the list ops, in their order, and what has no use then."""
+        for op in listed:
+            self._regroup(op)
+        for op in reversed(self.replaced):
+            if all(result.first_use is None for result in op.results):
+                op.detach()
+                op.erase()
+
+    def _regroup(self, op: AtenOp) -> None:
+        listed = LIST_OPS[op.overload]
+        operands = list(op.args)
+        for i in listed.operands:
+            operands[i] = self._operand(op, i)
+        types = [value.type for value in op.outs]
+        for i in listed.results:
+            types[i] = TensorType(element_of(op.outs[i]), self._shape(op.outs[i], counts=listed.counts))
+        new = type(op)(operands=[operands], result_types=[types], attributes=self._attributes(op, listed, types))
+        new.location = op.location
+        self.block.insert_op_before(new, op)
+        self.replaced.append(op)
+        for i, (old, made) in enumerate(zip(op.outs, new.outs, strict=True)):
+            made.name_hint = old.name_hint
+            if i not in listed.results:
+                old.replace_all_uses_with(made)
+                continue
+            self.joined[old] = made
+            self.made.add(made)
+            self._give(op, i, made)
+
+    def _attributes(self, op: AtenOp, listed: ListOp, types: Sequence[Attribute]) -> dict[str, Attribute]:
+        """Those of an op, on lists."""
+        found = dict(op.attributes)
+        if listed.length:
+            length = op.arguments()[listed.length]
+            assert isinstance(length, int)
+            found[listed.length] = plain_attribute(length * self.count // self.lists)
+        if listed.size:
+            assert isinstance(types[0], TensorType)
+            found[listed.size] = plain_attribute(types[0].get_shape())
+        if (given := _signature(op)) is not None:
+            found[SIGNATURE] = self._signed(op, given, listed.operands, listed.results)
+        return found
+
+    def _signed(
+        self,
+        op: Operation,
+        given: SignatureAttr,
+        operands: Collection[int] = (),
+        results: Collection[int] = (),
+    ) -> SignatureAttr:
+        """A signature, some of whose operands and results are lists."""
+        sides = (given.signature.operands, operands), (given.signature.results, results)
+        mesh = find_mesh(op, given.data.mesh)
+        made = (tuple(self._spread(mesh, spread, i in lists) for i, spread in enumerate(side)) for side, lists in sides)
+        return SignatureAttr.of(given.data.mesh, Signature(*made))
+
+    def _spread(self, mesh: Mesh, spread: Sharding, is_list: bool) -> Sharding:
+        """A sharding, whose first dim is split evenly if it is of lists; a single list is on no axis of size 1."""
+        if is_list:
+            spread = replace(spread, dims=(DimSharding(spread.dims[0].axes), *spread.dims[1:]))
+        if self.lists > 1:
+            return spread
+        single = {axis.name for axis in mesh.axes if axis.size == 1}
+        kept = ((tuple(axis for axis in dim.axes if axis not in single), dim.offsets) for dim in spread.dims)
+        dims = (DimSharding(axes, offsets if axes else None) for axes, offsets in kept)
+        return Sharding(tuple(dims), tuple(pair for pair in spread.partial if pair[0] not in single))
+
+    def _shape(self, value: SSAValue, *, counts: bool = False) -> Sequence[int]:
+        """That of a list, or of counts, where there are fewer."""
+        _, length, *rest = shape_of(value)
+        return (self.lists, length if counts else length * self.count // self.lists, *rest)
+
+    def _operand(self, op: AtenOp, index: int) -> SSAValue:
+        """What an operand of a list op becomes: a view of what it was made of, or of itself."""
+        value = op.args[index]
+        if value in self.joined:
+            return self.joined[value]
+        if value not in self.views:
+            made = value.owner
+            if isinstance(made, AtenOp) and is_view(made):
+                self.replaced.append(made)
+                source = self.joined.get(made.args[0], made.args[0])
+                given = _signature(made)
+            else:
+                source, given = value, _of_operand(op, index)
+            is_list = source in self.made
+            signed = self._signed(op, given, (0,) if is_list else (), (0,)) if given is not None else None
+            hint = hint_of(value).removesuffix(".by_row") + ".by_part"
+            self.views[value] = self._view(op, source, self._shape(value), signed, hint)
+        return self.views[value]
+
+    def _give(self, op: AtenOp, index: int, made: SSAValue) -> None:
+        """Let the other users of a result take a list in its place, under the shape that they want."""
+        old = op.outs[index]
+        users = [use for use in old.uses if not is_list_op(use.operation)]
+        rows: SSAValue | None = None
+        for use in users:
+            user = use.operation
+            if isinstance(user, AtenOp) and is_view(user):
+                user.operands[0] = made
+                if (given := _signature(user)) is not None:
+                    user.attributes[SIGNATURE] = self._signed(user, given, (0,))
+                continue
+            if rows is None:
+                given = _of_result(op, index)
+                signed = self._signed(op, given, (0,)) if given is not None else None
+                rows = self._view(op, made, shape_of(old), signed, f"{hint_of(old)}.by_row")
+            user.operands[use.index] = rows
+
+    def _view(
+        self, op: Operation, source: SSAValue, shape: Sequence[int], signed: SignatureAttr | None, hint: str
+    ) -> SSAValue:
+        """A view in front of an op, of its phase and stage."""
+        kind = TensorType(element_of(source), shape)
+        kept = {name: op.attributes[name] for name in (STAGE, SEGMENT) if name in op.attributes}
+        kept |= {SIGNATURE: signed} if signed is not None else {}
+        new = like(op, "view", [source], [kind], hint, size=plain_attribute(shape), **kept)
+        self.block.insert_op_before(new, op)
+        return new.outs[0]
+
+
+def _signature(op: Operation) -> SignatureAttr | None:
+    given = op.attributes.get(SIGNATURE)
+    return given if isinstance(given, SignatureAttr) else None
+
+
+def _of_operand(op: Operation, index: int) -> SignatureAttr | None:
+    """Of a view of an operand of an op, in the sharding that the op asks for."""
+    given = _signature(op)
+    return _of_view(given, given.signature.operands[index]) if given is not None else None
+
+
+def _of_result(op: Operation, index: int) -> SignatureAttr | None:
+    """Of a view of a result of an op, in its sharding."""
+    given = _signature(op)
+    return _of_view(given, given.signature.results[index]) if given is not None else None
+
+
+def _of_view(given: SignatureAttr, spread: Sharding) -> SignatureAttr:
+    return SignatureAttr.of(given.data.mesh, Signature((spread,), (spread,)))

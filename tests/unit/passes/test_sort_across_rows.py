@@ -1,0 +1,61 @@
+"""A mixture of experts that drops no token computes the same however many lists its tokens are sorted in."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from split_cluster import split_cluster
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from shardwright.api.checking.cases import CheckCase, imported, plan_case
+from shardwright.api.checking.check import check_interpreted
+from shardwright.api.compile import BEGIN
+from shardwright.dialects.aten import AtenOp
+from shardwright.dialects.compute import shape_of
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.add_cluster import add_cluster
+from shardwright.passes.pipeline import run_pipeline
+
+ROWS = 8
+"""Of the batch of the model."""
+
+LISTS: dict[str, tuple[dict[str, int], dict[str, Any], int]] = {
+    "one device": ({"gpu": 1}, {}, 1),
+    "one device, dp": ({"gpu": 1}, {"pins": "dp"}, 1),
+    "dp": ({"gpu": 2}, {"pins": "dp"}, 2),
+    "tp": ({"gpu": 2}, {"pins": "tp"}, 1),
+    "zero3, recomputed": ({"gpu": 4}, {"pins": "zero3", "keep_activations": 0.3}, 4),
+    "three devices": ({"gpu": 3}, {"pins": "dp"}, ROWS),
+    "uneven": ({"gpu": 2}, {"algorithm": "eliminate", "ratios": "0.75,0.25"}, ROWS),
+}
+
+
+def lists_of(module: ModuleOp) -> set[int]:
+    """How many lists the grouped products of a step have."""
+    return {shape_of(op.args[0])[0] for op in module.walk() if isinstance(op, AtenOp) and "grouped" in op.name}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_device_has_one_list_where_rows_are_shared_evenly(name: str):
+    axes, given, lists = LISTS[name]
+    mesh = Mesh.of(**axes)
+    case = replace(CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh)), **given)
+    module = imported(case).clone()
+    plan_case(case, module)
+    assert lists_of(module) == {lists}
+    result = check_interpreted(case)
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("parts", ["", "split-batch{parts=2},"])
+def test_a_second_search_has_the_choices_of_the_first(parts: str):
+    mesh = Mesh.of(gpu=2)
+    case = CheckCase("mixtral-tiny", mesh, None, torch.float64, "sgd", 2, split_cluster(mesh))
+    module = imported(case).clone()
+    add_cluster(module, split_cluster(mesh))
+    run_pipeline(Context(), module, f"{BEGIN},search-strategy{{algorithm=fixed pins=dp}},{parts}sort-across-rows")
+    assert lists_of(module) == {4 if parts else 2}
+    run_pipeline(Context(), module, "insert-resharding,select-collectives,overlap,strip-resharding")
+    assert lists_of(module) == {ROWS}
