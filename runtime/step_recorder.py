@@ -29,6 +29,9 @@ from .transfers import Arrival, Transfer
 _Instant: TypeAlias = "float | torch.cuda.Event"
 _Wait: TypeAlias = Callable[[], Any]
 
+_FOR_THREADS = 5.0
+"""Seconds for which threads that follow work are waited for at the end."""
+
 
 @dataclass
 class _UnderWay:
@@ -101,6 +104,7 @@ class CpuClock:
 
     def __init__(self) -> None:
         self._queues: dict[str, queue.SimpleQueue[_Followed | None]] = {}
+        self._threads: list[threading.Thread] = []
 
     def begin(self) -> None:
         """Nothing is to be done."""
@@ -114,7 +118,9 @@ class CpuClock:
         if call.channel not in self._queues:
             self._queues[call.channel] = queue.SimpleQueue()
             name = f"shardwright recorder of {call.channel}"
-            threading.Thread(target=_follow, args=(self._queues[call.channel],), name=name, daemon=True).start()
+            thread = threading.Thread(target=_follow, args=(self._queues[call.channel],), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
         followed = _Followed(call, wait)
         self._queues[call.channel].put(followed)
         return followed.wait
@@ -124,10 +130,15 @@ class CpuClock:
         return float
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; one that still ran when the process ends would abort it."""
         for each in self._queues.values():
             each.put(None)
         self._queues.clear()
+        # Without end only where what a thread waits for was lost, which the main thread has been told.
+        until = time.perf_counter() + _FOR_THREADS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.perf_counter()))
+        self._threads.clear()
 
 
 def _follow(given: queue.SimpleQueue[_Followed | None]) -> None:

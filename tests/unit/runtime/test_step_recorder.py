@@ -176,6 +176,20 @@ def test_an_error_reaches_whoever_waits():
     assert made.steps == []
 
 
+def test_no_thread_is_left_at_the_end():
+    """One that still runs when the process ends aborts it."""
+    made = recorder()
+
+    class Slow(Work):
+        def wait(self) -> None:
+            time.sleep(0.1)
+
+    request = Request("all_reduce", (ONE,), ("gpu",))
+    with made.recording(), made.step():
+        made.collective(request, (0, 1), lambda: Pending([Slow()], lambda: [ONE]), now=False)
+    assert not any("recorder" in each.name for each in threading.enumerate())
+
+
 def test_what_is_no_step_is_not_recorded():
     made, work = recorder(), Work()
     work.over.set()
