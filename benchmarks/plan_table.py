@@ -71,7 +71,8 @@ class Case:
     A row.
 
     Args:
-        noted_ms: the step by hand when the search was worse; None where it is about memory.
+        noted_ms: the step by hand when the search was worse; None where that was about memory, or for a cluster that has
+            changed since.
         limit_ms, limit_gib: what the step and its memory may be at most.
         wall: the seconds that the command may take on two quiet cores.
         options: of the command.
@@ -104,7 +105,7 @@ CASES = (
         limit_ms=6.2,
         wall=15.0,
     ),
-    Case("gpt2-tiny", "local-4", 1.58, (Hand("dp", pins=(("dp", _GPU),)),)),
+    Case("gpt2-tiny", "local-4", None, (Hand("dp", pins=(("dp", _GPU),)),)),
     Case(
         "bert-sgmoe",
         "hidup-2x4-10g",
