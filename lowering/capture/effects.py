@@ -20,7 +20,8 @@ class Effects:
     """
     Watches the forwards of a model, which is traced by calling it more than once.
 
-    A number that the first call alone changes, as the length of a cache, is the same in all steps from then on.
+    A number that the first call alone changes, as the length of a cache, is the same in all steps from then on. Nor is
+    it of the model what the first call alone draws: modules are imported in it, of which some do.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,12 +47,12 @@ class Effects:
                     f"{_HOOKS}, but a captured step saves no tensors; {SAVED_TENSORS.instead}"
                 ) from error
             raise
-        if _drawn_elsewhere() != drawn:
-            raise CaptureError(
-                "forward takes random numbers from numpy or from Python's random, which would be the same in every "
-                f"step; {OTHER_RANDOM.instead}"
-            )
         if not self._is_first:
+            if _drawn_elsewhere() != drawn:
+                raise CaptureError(
+                    "forward takes random numbers from numpy or from Python's random, which would be the same in every "
+                    f"step; {OTHER_RANDOM.instead}"
+                )
             _refuse_changed(numbers, _numbers(self._model))
         self._is_first = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import random
 import subprocess
@@ -397,3 +398,20 @@ def test_a_trainable_loss_is_refused() -> None:
 
     with pytest.raises(CaptureError, match=r"loss module Scaled has a tensor 'scale' that training changes"):
         capture_step(nn.Linear(6, 3), Scaled(), SGD, (X, Y))
+
+
+def test_a_module_that_draws_when_it_is_imported_may_be_imported_by_a_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rich does, for its first style."""
+    (tmp_path / "draws_once.py").write_text("import random\nSTART = random.getrandbits(24)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Imports(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            importlib.import_module("draws_once")
+            return super().forward(input)
+
+    assert capture_step(Imports(6, 3), F.cross_entropy, SGD, (X, Y)).graph
+    assert "draws_once" in sys.modules
+    sys.modules.pop("draws_once")
