@@ -71,8 +71,7 @@ class Case:
     A row.
 
     Args:
-        noted_ms: the step by hand when the search was worse; None where that was about memory, or for a cluster that has
-            changed since.
+        noted_ms: the step by hand when the search was worse; None where it is about memory, or the cluster has changed.
         limit_ms, limit_gib: what the step and its memory may be at most.
         wall: the seconds that the command may take on two quiet cores.
         options: of the command.

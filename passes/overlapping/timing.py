@@ -32,6 +32,7 @@ class ComputeTimes:
         ops: what the compute stream does, in order; ops without a signature on its mesh count as nothing.
         cluster: on what.
         bucket_bytes: the size of buckets, where it is given.
+        scale: how many times as large as usual buckets are, where their size is not given.
         parts: of ops that are no kernels by themselves, what they do of those that they are in.
     """
 
@@ -41,8 +42,9 @@ class ComputeTimes:
         cluster: Cluster | None,
         bucket_bytes: float | None,
         parts: Parts = ALONE,
+        scale: float = 1.0,
     ) -> None:
-        self.cluster, self._bucket_bytes = cluster, bucket_bytes
+        self.cluster, self._bucket_bytes, self._scale = cluster, bucket_bytes, scale
         seconds = ComputeSeconds(cluster, parts) if cluster is not None else None
         self._seconds = {op: _seconds(op, seconds) for op in ops}
         self._begins = list(accumulate(self._seconds.values(), initial=0.0))
@@ -55,9 +57,8 @@ class ComputeTimes:
         """The bytes of a bucket; see `ir.collective_cost.bucket_bytes`."""
         if self._bucket_bytes is not None:
             return self._bucket_bytes
-        if self.cluster is None:
-            return _USUAL_BYTES
-        return bucket_bytes(self.cluster, kind, axes)
+        usual = _USUAL_BYTES if self.cluster is None else bucket_bytes(self.cluster, kind, axes)
+        return self._scale * usual
 
     def latest_start(
         self, kind: CollectiveKind, axes: tuple[str, ...], whole_bytes: float, use: int, steps: int = 1

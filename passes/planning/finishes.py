@@ -8,6 +8,7 @@ from xdsl.passes import ModulePass
 
 from ..accumulate import AccumulatePass
 from ..agree_on_choices import AgreeOnChoicesPass
+from ..choose_overlap import ChooseOverlapPass
 from ..chunk_collectives import ChunkCollectivesPass
 from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
@@ -39,6 +40,7 @@ def passes_beside(layout: Layout) -> Iterator[ModulePass]:
         yield AccumulatePass()
     elif layout.mode == "duplex":
         yield DuplexPass()
-    yield from (OverlapPass(), JoinUpdatesPass())
+    yield ChooseOverlapPass() if layout.tuned else OverlapPass()
+    yield JoinUpdatesPass()
     if layout.mode == "pipeline":
         yield from (SplitBackwardPass(), PlanTransfersPass())
