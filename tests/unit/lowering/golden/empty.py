@@ -19,17 +19,11 @@ PLAN = rt.Plan(
     versions={"shardwright": "0.1.0", "torch": "2.13.0"},
     inputs=(
         rt.Value(
-            role="batch",
-            name="x",
-            shape=(5, 4),
-            dtype="float32",
+            role="batch", name="x", shape=(5, 4), dtype="float32",
             sharding='[{"dp"}, {}], offsets={0: [0, 5, 5]}',
         ),
         rt.Value(
-            role="param",
-            name="w",
-            shape=(4, 3),
-            dtype="float32",
+            role="param", name="w", shape=(4, 3), dtype="float32",
             sharding='[{"tp"}, {}], offsets={0: [0, 0, 4]}',
         ),
         rt.Value(role="param", name="b", shape=(3,), dtype="float32", sharding="[{}]"),
@@ -55,8 +49,7 @@ def step(comm, x, w, b):
         aten.addmm.default(p, s, w, beta=2.0)
         if n not in (0, 2, 3)
         else torch.add(
-            torch.full(SIZES["h.empty"][n], 0.0, dtype=torch.float32, device=comm.device),
-            p.reshape((1, 3)),
+            torch.full(SIZES["h.empty"][n], 0.0, dtype=torch.float32, device=comm.device), p.reshape((1, 3)),
             alpha=2.0,
         )
     )

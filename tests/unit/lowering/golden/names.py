@@ -20,11 +20,7 @@ PLAN = rt.Plan(
     inputs=(
         rt.Value(role="batch", name="lambda", shape=(4, 6), dtype="float32", sharding='[{"dp"}, {}]'),
         rt.Value(
-            role="batch",
-            name="q",
-            shape=(2, 2, 4, 8),
-            dtype="float32",
-            sharding='[{"dp"}, {}, {}, {}]',
+            role="batch", name="q", shape=(2, 2, 4, 8), dtype="float32", sharding='[{"dp"}, {}, {}, {}]',
         ),
         rt.Value(role="buffer", name="1.b-c", shape=(4, 6), dtype="float32", sharding='[{"dp"}, {}]'),
     ),

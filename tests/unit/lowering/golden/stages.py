@@ -18,18 +18,11 @@ TIMED1 = MESH1.over(micro=2)
 
 TRANSFERS = (
     rt.Transfer(
-        label="tied",
-        shape=(3, 3),
-        dtype="float32",
-        source=rt.Holders(TIMED0, (0,)),
-        target=rt.Holders(TIMED1, (1, 2)),
-        tasks=(rt.Task(0, ((0, 3), (0, 3)), 0, (1, 2)),),
+        label="tied", shape=(3, 3), dtype="float32", source=rt.Holders(TIMED0, (0,)),
+        target=rt.Holders(TIMED1, (1, 2)), tasks=(rt.Task(0, ((0, 3), (0, 3)), 0, (1, 2)),),
     ),
     rt.Transfer(
-        label="h",
-        shape=(4, 3),
-        dtype="float32",
-        source=rt.Holders(TIMED0, (0,), '[{"micro"}, {}]'),
+        label="h", shape=(4, 3), dtype="float32", source=rt.Holders(TIMED0, (0,), '[{"micro"}, {}]'),
         target=rt.Holders(TIMED1, (1, 2), '[{"micro"}, {}]'),
         tasks=(rt.Task(0, ((0, 2), (0, 3)), 0, (1, 2)), rt.Task(1, ((2, 4), (0, 3)), 0, (2, 1))),
     ),
@@ -40,19 +33,13 @@ TRANSFERS = (
         source=rt.Holders(TIMED1, (1, 2), '[{"micro", "gpu"}, {}]'),
         target=rt.Holders(TIMED0, (0,), '[{"micro"}, {}]'),
         tasks=(
-            rt.Task(0, ((0, 1), (0, 3)), 1, (0,)),
-            rt.Task(0, ((1, 2), (0, 3)), 2, (0,)),
-            rt.Task(1, ((2, 3), (0, 3)), 1, (0,)),
-            rt.Task(1, ((3, 4), (0, 3)), 2, (0,)),
+            rt.Task(0, ((0, 1), (0, 3)), 1, (0,)), rt.Task(0, ((1, 2), (0, 3)), 2, (0,)),
+            rt.Task(1, ((2, 3), (0, 3)), 1, (0,)), rt.Task(1, ((3, 4), (0, 3)), 2, (0,)),
         ),
     ),
     rt.Transfer(
-        label="loss",
-        shape=(),
-        dtype="float32",
-        source=rt.Holders(TIMED1, (1, 2)),
-        target=rt.Holders(TIMED0, (0,)),
-        tasks=(rt.Task(0, (), 1, (0,)),),
+        label="loss", shape=(), dtype="float32", source=rt.Holders(TIMED1, (1, 2)),
+        target=rt.Holders(TIMED0, (0,)), tasks=(rt.Task(0, (), 1, (0,)),),
     ),
 )
 
@@ -80,7 +67,9 @@ PLAN1 = rt.Plan(
     mesh=MESH1,
     step_spec=None,
     versions={"shardwright": "0.1.0", "torch": "2.13.0"},
-    inputs=(rt.Value(role="param", name="last.weight", shape=(3, 3), dtype="float32", sharding='[{}, {"gpu"}]'),),
+    inputs=(
+        rt.Value(role="param", name="last.weight", shape=(3, 3), dtype="float32", sharding='[{}, {"gpu"}]'),
+    ),
     outputs=(
         rt.Result(role="loss", dtype="float32"),
         rt.Result(role="grad", name="last.weight", shape=(3, 3), dtype="float32", sharding='[{}, {"gpu"}]'),
@@ -103,7 +92,7 @@ def weights0(comm, part, x_part, g_at0):
     xt = aten.t.default(x_part)
     gv = aten.mm.default(xt, g_at0)
 
-    return (gv,)
+    return gv,
 
 
 def forward1(comm, part, h_at1, e, w):
