@@ -38,7 +38,7 @@ class ChooseOverlapPass(ModulePass):
     Where nothing is sent that computation does not hide, or the module has no cluster, or stages, whose schedule is not
     known yet, it is `overlap` by its defaults.
 
-    Requires: collectives (`select-collectives`).
+    Requires: collectives (`select-collectives`); where the module has a cluster, signatures on all that computes.
     Ensures: what `overlap` does.
 
     Before:
@@ -54,7 +54,8 @@ class ChooseOverlapPass(ModulePass):
         spmd.signature = #spmd.sig<@mesh, ([{"gpu"}, {}]) -> ([{}], unreduced={"gpu"})>
       } : (tensor<4x8xf32>) -> tensor<8xf32>
       %g.sum = spmd.all_reduce [{"gpu"}] %g out_sharding = <@mesh, [{}]> : tensor<8xf32>
-      %w.new = train.sgd %w, %g.sum, %lr {absent = ["momentum_buffer", "step"]}
+      %w.new = train.sgd %w, %g.sum, %lr {absent = ["momentum_buffer", "step"],
+        spmd.signature = #spmd.sig<@mesh, ([{}], [{}], []) -> ([{}])>}
         : (tensor<8xf32>, tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
       func.return %w.new : tensor<8xf32>
     }
@@ -74,7 +75,8 @@ class ChooseOverlapPass(ModulePass):
       } : (tensor<4x8xf32>) -> tensor<8xf32>
       %g.sum.started = spmd.start "all_reduce" %g out_shardings = [#spmd.sharding<@mesh, [{}]>] : tensor<8xf32>
       %g.sum = spmd.wait %g.sum.started : tensor<8xf32>
-      %w.new = train.sgd %w, %g.sum, %lr {absent = ["momentum_buffer", "step"]}
+      %w.new = train.sgd %w, %g.sum, %lr {absent = ["momentum_buffer", "step"],
+        spmd.signature = #spmd.sig<@mesh, ([{}], [{}], []) -> ([{}])>}
         : (tensor<8xf32>, tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
       func.return %w.new : tensor<8xf32>
     }
