@@ -42,7 +42,7 @@ from shardwright.runtime import (
 )
 from shardwright.runtime import stages as stages_module
 from shardwright.runtime.communicator import Communicator, UntilEvent
-from shardwright.runtime.plan import Value
+from shardwright.runtime.plan import Result, Value
 from shardwright.runtime.requests import Pending
 from shardwright.runtime.rows import RowLayout
 from shardwright.runtime.stages import connect
@@ -111,7 +111,7 @@ def test_a_full_state_dict_is_in_the_memory_of_the_host():
         executor.fill(lambda value, shape: torch.empty(shape, dtype=value.torch_dtype, device="cuda:0"))
         gathered: list[weakref.ref[torch.Tensor]] = []
 
-        def gather(value: Value) -> torch.Tensor:
+        def gather(value: Value | Result) -> torch.Tensor:
             assert all(each() is None for each in gathered)
             full = Executor.gather(executor, value)
             assert full.device.type == "cuda"
