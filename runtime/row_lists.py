@@ -39,5 +39,5 @@ def add_rows(values: torch.Tensor, places: torch.Tensor, size: int, *, part: Par
 def _joined(places: torch.Tensor, length: int) -> torch.Tensor:
     """Places in lists of `length` rows as places in the one list of all their rows, ``[p * n]``."""
     if len(places) > 1:
-        places = places + torch.arange(0, len(places) * length, max(length, 1), device=places.device).unsqueeze(1)
+        places = places + length * torch.arange(len(places), device=places.device).unsqueeze(1)
     return places.flatten()

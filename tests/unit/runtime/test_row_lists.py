@@ -64,3 +64,10 @@ def test_a_place_that_no_list_has_is_an_error(part: tuple[int, int, int] | None)
         row_lists.take_rows(rows if part is None else rows[:, :3], places, part=part)
     with pytest.raises((RuntimeError, IndexError)):
         row_lists.add_rows(values, places, ROWS, part=part)
+
+
+@pytest.mark.parametrize("lists", [1, 3])
+def test_a_part_without_rows_is_given_nothing(lists: int):
+    _, values, places = operands(lists)
+    added = row_lists.add_rows(values, places, ROWS, part=(ROWS, ROWS, ROWS))
+    assert added.shape == (lists, 0, values.shape[2])
