@@ -37,7 +37,6 @@ from ..passes.analysis.simulation.timeline import longest, predict, predict_pipe
 from ..passes.balance_ratios import BalanceRatiosPass
 from ..passes.check_memory import CheckMemoryPass
 from ..passes.check_order import CheckOrderPass
-from ..passes.choose_overlap import ChooseOverlapPass
 from ..passes.clip_gradients import ClipGradientsPass
 from ..passes.decompose_cross_entropy import DecomposeCrossEntropyPass
 from ..passes.decompose_mean import DecomposeMeanPass
@@ -51,6 +50,7 @@ from ..passes.insert_resharding import InsertReshardingPass
 from ..passes.join_updates import JoinUpdatesPass
 from ..passes.make_batch_major import MakeBatchMajorPass
 from ..passes.mark_compiled import MarkCompiledPass
+from ..passes.overlap import OverlapPass
 from ..passes.pipeline import Pipeline, run_pipeline
 from ..passes.planning.processes import side_by_side
 from ..passes.planning.summary import read_plan
@@ -197,7 +197,7 @@ class PlanOptions:
             InsertReshardingPass(),
             AgreeOnChoicesPass(),
             SelectCollectivesPass(),
-            ChooseOverlapPass(),
+            OverlapPass(),
         )
         if self.ratios == "even" or (self.ratios == "auto" and len(cluster.kinds_used) == 1):
             # Other algorithms are chosen by name, and ratios find the limits of memory themselves.

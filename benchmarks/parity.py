@@ -43,7 +43,6 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.codegen.load_program import load_text
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.mlp import mlp_step
-from shardwright.passes.choose_overlap import ChooseOverlapPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.pipeline import Pipeline
 from shardwright.runtime import Executor, Stage, run_ranks
@@ -83,7 +82,7 @@ def plan_text(
     options = PlanOptions(pins=preset, compile=compiles)
     if bucket is not None:
         passes = options.passes(cluster)
-        sized = (OverlapPass(bucket_mb=bucket) if isinstance(each, ChooseOverlapPass) else each for each in passes)
+        sized = (replace(each, bucket_mb=bucket) if isinstance(each, OverlapPass) else each for each in passes)
         options = PlanOptions(pipeline=Pipeline.of(*sized))
     return compile_step(step, cluster, options, name=preset).program
 

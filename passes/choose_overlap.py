@@ -35,6 +35,9 @@ class ChooseOverlapPass(ModulePass):
     is taken if the step that `overlap` and `join-updates` make of it is shorter by half a percent, and no rank holds
     more than by default, or than a rank may use.
 
+    It is as good as the simulator: on a cluster whose file does not say how communication slows computation down
+    (`interference`, which `shardwright profile` measures), buckets become too small.
+
     Where nothing is sent that computation does not hide, or the module has no cluster, or stages, whose schedule is not
     known yet, it is `overlap` by its defaults.
 

@@ -28,7 +28,6 @@ class Layout:
         keep: what part of the bytes that backward needs of forward is kept at most; the rest is computed again.
         chunked: whether products and their collectives are cut in parts (`chunk-collectives`).
         chunks: how many chunks of layers each stage of a pipeline has at most.
-        tuned: whether prefetch and buckets are those of the shortest step (`choose-overlap`), and not the usual ones.
     """
 
     mesh: Mesh
@@ -40,7 +39,6 @@ class Layout:
     keep: float = 1.0
     chunked: bool = False
     chunks: int = 1
-    tuned: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +47,6 @@ class Layout:
         also = ", fused batch-norm" if self.fused else ""
         also += f", keeping {self.keep:.0%} of activations" if self.keep < 1 else ""
         also += ", products in parts" if self.chunked else ""
-        also += ", tuned overlap" if self.tuned else ""
         match self.mode:
             case "whole":
                 return sizes + also
@@ -67,7 +64,7 @@ class Layout:
     def without_time(self) -> Layout:
         """What it shares with the layouts that differ in micro-batches, their schedule and what comes after it."""
         mode: Mode = "pipeline" if self.stages > 1 else "whole"
-        return replace(self, mode=mode, parts=1, schedule=None, chunked=False, tuned=False)
+        return replace(self, mode=mode, parts=1, schedule=None, chunked=False)
 
 
 @dataclass(frozen=True)

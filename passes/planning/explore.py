@@ -17,7 +17,6 @@ from .layouts import Fixed, accumulations, duplexes, meshes, pipelines
 from .notes import Allowance, Note
 from .stages_in_chunks import best_pipeline, in_chunks
 from .trials import Attempt, Judged, Trials
-from .tuned_overlap import tuned
 from .workbench import Finished, Workbench
 
 LOG = logging.getLogger("shardwright.plan")
@@ -153,24 +152,16 @@ class Explorer:
         return self._refinished(self.trials.program(self.best_attempt, self.best), self.best_attempt)
 
     def _refinished(self, best: Finished, attempt: Attempt) -> Finished:
-        """
-        The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so; with
-        the prefetch and the buckets of the shortest step.
-        """
+        """The best plan; or it with products in parts, or the best pipeline in chunks, where a step is shorter so."""
         made = [chunked(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best)]
         if not self.allowance.is_late and (pipeline := best_pipeline(self.notes, best.seconds)) is not None:
             made.append(in_chunks(self.bench.keeping(pipeline.layout.keep), pipeline))
         for found in made:
-            best = self._shorter(found, best)
-        return self._shorter(tuned(self.bench.keeping(best.candidate.layout.keep), attempt.solved[0], best), best)
-
-    def _shorter(self, found: Finished | None, best: Finished) -> Finished:
-        """That of two programs which has the shorter step, if it fits; what was found is noted."""
-        if found is None:
-            return best
-        why = "" if found.fits else "does not fit"
-        self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
-        return found if found.fits and found.seconds < best.seconds else best
+            if found is not None:
+                why = "" if found.fits else "does not fit"
+                self._log(Note(found.candidate, found.seconds, why, found.exposed, *found.tightest))
+                best = found if found.fits and found.seconds < best.seconds else best
+        return best
 
     def runners_up(self, chosen: Candidate) -> list[Candidate]:
         """

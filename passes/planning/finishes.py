@@ -8,7 +8,6 @@ from xdsl.passes import ModulePass
 
 from ..accumulate import AccumulatePass
 from ..agree_on_choices import AgreeOnChoicesPass
-from ..choose_overlap import ChooseOverlapPass
 from ..chunk_collectives import ChunkCollectivesPass
 from ..duplex import DuplexPass
 from ..insert_resharding import InsertReshardingPass
@@ -40,7 +39,6 @@ def passes_beside(layout: Layout) -> Iterator[ModulePass]:
         yield AccumulatePass()
     elif layout.mode == "duplex":
         yield DuplexPass()
-    yield ChooseOverlapPass() if layout.tuned else OverlapPass()
-    yield JoinUpdatesPass()
+    yield from (OverlapPass(), JoinUpdatesPass())
     if layout.mode == "pipeline":
         yield from (SplitBackwardPass(), PlanTransfersPass())

@@ -66,7 +66,6 @@ class CandidateRecord(TypedDict):
     keep: NotRequired[float]
     chunked: NotRequired[bool]
     chunks: NotRequired[int]
-    tuned: NotRequired[bool]
 
 
 class FamilyRecord(TypedDict):
@@ -119,8 +118,6 @@ class Chosen:
             found["chunked"] = True
         if layout.chunks > 1:
             found["chunks"] = layout.chunks
-        if layout.tuned:
-            found["tuned"] = True
         return found
 
     @staticmethod
@@ -137,7 +134,6 @@ class Chosen:
             record.get("keep", 1.0),
             record.get("chunked", False),
             record.get("chunks", 1),
-            record.get("tuned", False),
         )
         pins = tuple(map(_read_pin, choice["pins"]))
         made = Choice(choice["name"], pins, Weights(**choice["weights"]), choice["balanced"], choice["fits"])
