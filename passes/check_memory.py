@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from ..ir.cluster import Cluster
-from .analysis.memory import MemoryPeak, peak_memory, roles_text, size_text
+from .analysis.memory import MemoryPeak, roles_text, size_text
+from .analysis.tightest import tightest_rank
 from .errors import fail
 from .step.step_view import StepView, step_views
 
@@ -67,16 +68,15 @@ def check_memory(view: StepView, cluster: Cluster, limit: float | None = None) -
 
     OpFailure at the op where a rank needs more than `limit` bytes, by default than the memory of its device.
     """
-    ranks = range(cluster.mesh.device_count)
-    limits = [cluster.device(rank).memory if limit is None else limit for rank in ranks]
-    peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-    if (excess := peak.bytes - limits[peak.rank]) > 0:
+    found = tightest_rank(view, cluster, limit)
+    peak = found.peak
+    if found.excess > 0:
         allowed = "whose device has" if limit is None else "which may use"
         alive = ", ".join(f"{value.name} ({size_text(value.bytes)})" for value in peak.alive)
         fail(
             peak.op,
             f"here the plan needs {size_text(peak.bytes)} on rank {peak.rank},"
-            f" {allowed} {size_text(limits[peak.rank])}: {size_text(excess)} too much"
+            f" {allowed} {size_text(found.limit)}: {size_text(found.excess)} too much"
             f" ({roles_text(peak.by_role)}); the largest live here: {alive}"
             '; use ZeRO (pin preset "zero3"), a smaller batch, or more devices',
         )

@@ -13,8 +13,9 @@ from ..dialects.mesh_ops import ClusterOp
 from ..dialects.spmd import CollectiveOp
 from ..dialects.staged import Stages
 from ..ir.collectives import CollectiveKind
-from .analysis.memory import peak_memory
+from .analysis.simulation.results import TimeSpent, time_spent
 from .analysis.simulation.simulate import simulate_module
+from .analysis.tightest import tightest_ranks
 from .join_updates import JoinUpdatesPass
 from .overlap import OverlapPass
 from .search_strategy import HEADROOM
@@ -93,7 +94,7 @@ class ChooseOverlapPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run on the module."""
-        chosen = _Judge(ctx, op).shortest() if _can_be_judged(op) else OverlapPass()
+        chosen = _OverlapTrials(ctx, op).shortest() if _can_be_judged(op) else OverlapPass()
         chosen.apply(ctx, op)
 
 
@@ -103,31 +104,30 @@ def _can_be_judged(module: ModuleOp) -> bool:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _Outcome:
     """
-    What a way of `overlap` comes to: seconds of the step, and those in which the busiest rank does not compute.
+    What a way of `overlap` comes to.
 
     Args:
         peaks: of each step function, the bytes of the rank that comes closest to its memory.
     """
 
     ways: OverlapPass
-    seconds: float
-    exposed: float
+    spent: TimeSpent
     peaks: tuple[int, ...]
 
 
-class _Judge:
+class _OverlapTrials:
     """Simulates the step that ways of `overlap` make of a module."""
 
     def __init__(self, ctx: Context, module: ModuleOp) -> None:
         self.ctx, self.module = ctx, module
-        self.plain = self._judged(OverlapPass())
+        self.plain = self._tried(OverlapPass())
 
     def shortest(self) -> OverlapPass:
         """The way of the shortest step, of those that are tried."""
         best = self.plain
-        if best.exposed < WORTH * best.seconds:
+        if best.spent.exposed < WORTH * best.spent.seconds:
             return best.ways
         if _gathers(self.module):
             best = self._better(best, replace(best.ways, prefetch=2))
@@ -136,33 +136,23 @@ class _Judge:
             return best.ways
         return self._better(sized, replace(best.ways, scale=sized.ways.scale**2)).ways
 
-    def _better(self, best: _Judged, ways: OverlapPass) -> _Judged:
+    def _better(self, best: _Outcome, ways: OverlapPass) -> _Outcome:
         """What `ways` comes to where it is worth it, else `best`."""
-        found = self._judged(ways)
-        return found if found.seconds < (1 - WORTH) * best.seconds and self._fits(found) else best
+        found = self._tried(ways)
+        return found if found.spent.seconds < (1 - WORTH) * best.spent.seconds and self._fits(found) else best
 
-    def _fits(self, found: _Judged) -> bool:
+    def _fits(self, found: _Outcome) -> bool:
         limits = [(1 - HEADROOM) * cluster.memory for _, cluster in step_views(self.module)]
         return all(
             peak <= max(plain, limit) for peak, plain, limit in zip(found.peaks, self.plain.peaks, limits, strict=True)
         )
 
-    def _judged(self, ways: OverlapPass) -> _Judged:
+    def _tried(self, ways: OverlapPass) -> _Outcome:
         module = self.module.clone()
         for each in (ways, JoinUpdatesPass()):
             each.apply(self.ctx, module)
-        simulations = simulate_module(module)
-        seconds = sum(each.seconds for each in simulations)
-        busy = (max(each.compute_seconds(kind.number) for kind in each.classes) for each in simulations)
-        return _Judged(ways, seconds, seconds - sum(busy), tuple(_peaks(module)))
-
-
-def _peaks(module: ModuleOp) -> list[int]:
-    found: list[int] = []
-    for view, cluster in step_views(module):
-        limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-        found.append(peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks).bytes)
-    return found
+        peaks = tuple(each.bytes for each in tightest_ranks(module))
+        return _Outcome(ways, time_spent(simulate_module(module)), peaks)
 
 
 def _gathers(module: ModuleOp) -> bool:

@@ -14,13 +14,13 @@ from xdsl.passes import ModulePass
 from ..dialects.mesh_ops import ClusterOp
 from ..dialects.staged import Stages
 from ..ir.mesh import Axis, AxisKind, Mesh
-from .analysis.memory import peak_memory
 from .analysis.simulation.simulate import simulate_module
+from .analysis.tightest import tightest_rank
 from .errors import fail
 from .join_updates import JoinUpdatesPass
 from .overlap import OverlapPass
 from .step.loop import temporal_axis
-from .step.step_view import cluster_of_module, mesh_of_module, step_functions
+from .step.step_view import StepView, cluster_of_module, mesh_of_module, step_functions
 from .unrolling.list_order import list_orders
 from .unrolling.phases import Turn, UnrolledLoop, phase_turns
 from .unrolling.unroller import PARTS, Unroller, check_loop
@@ -189,9 +189,8 @@ class _OrderJudge:
         return simulate_module(module)[self.index].seconds
 
     def _peak(self, module: ModuleOp) -> int:
-        func, mesh = step_functions(module)[self.index], self.cluster.mesh
-        limits = [self.cluster.device(rank).memory for rank in range(mesh.device_count)]
-        return peak_memory(func, mesh, limits, blocks=self.cluster.blocks).bytes
+        view = StepView(step_functions(module)[self.index], self.cluster.mesh)
+        return tightest_rank(view, self.cluster).bytes
 
     def _made(self, turns: tuple[Turn, ...]) -> ModuleOp:
         """The program of an order."""

@@ -10,9 +10,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from ..dialects.step import MEMORY_BUDGET, SEARCH
-from .analysis.memory import peak_memory
+from .analysis.tightest import tightest_ranks
 from .pipeline import Pipeline, run_pipeline
-from .step.step_view import step_views
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,9 @@ class FitMemoryPass(ModulePass):
 def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
     """By function that does not fit, the most that a rank needs beyond the memory of its device, in bytes."""
     found: dict[FuncOp, float] = {}
-    for view, cluster in step_views(module):
-        limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-        peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-        if (excess := peak.bytes - limits[peak.rank]) > 0:
-            found[view.func] = max(excess, found.get(view.func, 0.0))
+    for each in tightest_ranks(module):
+        if each.excess > 0:
+            found[each.view.func] = max(each.excess, found.get(each.view.func, 0.0))
     return found
 
 

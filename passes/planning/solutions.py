@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from ...dialects.ratios import ratios_of
 from ...ir.cluster import Cluster
 from ...ir.ratios import Ratios
-from ..analysis.memory import peak_memory
 from ..analysis.simulation.results import Simulation
+from ..analysis.tightest import tightest_ranks
 from ..search.decided import Counterparts, PackedStrategy, packed, transferred, write_strategy
 from ..search.memory import Strategy
 from ..search.objective import BatchLoop
@@ -169,12 +169,8 @@ class Finished:
     @cached_property
     def tightest(self) -> tuple[int, float]:
         """The peak of the rank that comes closest to its memory, or exceeds it by most, and that memory, in bytes."""
-        found: list[tuple[int, float]] = []
-        for view, cluster in step_views(self.module):
-            limits = [cluster.device(rank).memory for rank in range(cluster.mesh.device_count)]
-            peak = peak_memory(view.func, cluster.mesh, limits, view.stage, cluster.blocks)
-            found.append((peak.bytes, limits[peak.rank]))
-        return max(found, key=lambda each: each[0] - each[1])
+        found = max(tightest_ranks(self.module), key=lambda each: each.excess)
+        return found.bytes, found.limit
 
     @property
     def fits(self) -> bool:

@@ -26,6 +26,7 @@ from ...ir.submesh import on_mesh
 from ..add_cluster import add_cluster
 from ..analysis.compute import op_work
 from ..analysis.fusion import least_parts
+from ..analysis.simulation.results import time_spent
 from ..analysis.simulation.simulate import simulate_module
 from ..balance_ratios import BalanceRatiosPass
 from ..decompose_batch_norm import DecomposeBatchNormPass
@@ -366,12 +367,10 @@ class Workbench:
     def judged(self, candidate: Candidate, layout: Layout, module: ModuleOp) -> Finished:
         """What a program comes to, in which a candidate has this layout."""
         simulations = simulate_module(module)
-        busiest = [
-            max((simulation.compute_seconds(each.number), each.number) for each in simulation.classes)
-            for simulation in simulations
-        ]
-        seconds, compute = sum(each.seconds for each in simulations), sum(each for each, _ in busiest)
-        return Finished(replace(candidate, layout=layout), module, seconds, compute, seconds - compute, simulations[0])
+        spent = time_spent(simulations)
+        return Finished(
+            replace(candidate, layout=layout), module, spent.seconds, spent.compute, spent.exposed, simulations[0]
+        )
 
     def _lay_out(self, layout: Layout) -> LaidOut:
         """The step on the mesh of a layout, in its stages; Refused where it has fewer layers, or no such sub-meshes."""

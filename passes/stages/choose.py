@@ -17,9 +17,10 @@ from xdsl.dialects.func import FuncOp
 
 from ...dialects.pipe import SCHEDULE, Slot, SlotAttr
 from ...ir.cluster import Cluster
-from ..analysis.memory import peak_memory
 from ..analysis.simulation.alone import seconds_alone
 from ..analysis.simulation.simulate import Simulator, places_of
+from ..analysis.tightest import tightest_rank
+from ..step.step_view import StepView
 from .estimate import PipelineTimes, chunks_of, in_flight
 from .kept_by_parts import most_taken, taken_by_parts
 from .list_schedule import URGENCIES, Holding, ListSchedule, list_schedule
@@ -146,10 +147,7 @@ class _ScheduleChoice:
         set_schedule(self.func, slots)
         found: list[float] = []
         for stage, cluster in enumerate(self.clusters):
-            ranks = range(cluster.mesh.device_count)
-            limits = [cluster.device(r).memory if self.budget.bytes is None else self.budget.bytes for r in ranks]
-            peak = peak_memory(self.func, cluster.mesh, limits, stage, cluster.blocks)
-            over = peak.bytes - limits[peak.rank]
+            over = tightest_rank(StepView(self.func, cluster.mesh, stage), cluster, self.budget.bytes).excess
             found.append(over if self._has_few(stage, slots[stage]) else inf)
         return found
 

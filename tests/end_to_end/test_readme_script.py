@@ -16,6 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shardwright.runtime.sampler import ShareSampler
 
+FEW = 3.0
+"""How many times further than the furthest of a few summations another one may be."""
+
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -97,8 +100,10 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], t
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
-    # Rounding grows with the steps: what is allowed after some is what one device's own sums have come to by then.
-    allowed = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0].clamp(min=1e-5)
+    # Rounding grows with the steps: what is allowed after some is a few times what one device's own sums, of which
+    # there are not many, have come to by then.
+    furthest = torch.stack([apart(other.losses, one.losses) for other in others]).amax(0).cummax(0)[0]
+    allowed = (FEW * furthest).clamp(min=1e-5)
     for rank in range(ranks):
         printed = [float(loss) for loss in re.findall(rf"rank {rank}: (\d+\.\d{{6}})", done.stdout)]
         printed += [float(loss) for loss in re.findall(r"held out: (\d+\.\d{6})", done.stdout)][rank : rank + 1]
@@ -106,8 +111,8 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], t
         print(f"rank {rank}: losses off by {(found / allowed).max():.2f} of what is allowed, {allowed[-1]:.1e} at last")
         assert (found <= allowed).all(), (found, allowed)
     # AdamW divides gradients that should be zero by their own size, so single weights say nothing.
-    furthest = max((other.outputs - one.outputs).norm() for other in others)
+    most = FEW * max((other.outputs - one.outputs).norm() for other in others)
     off = (outputs(torch.load(folder / "model.pt")) - one.outputs).norm()
-    print(f"the trained model's outputs are off by {off / furthest:.2f} of what is allowed, {furthest:.1e}")
-    assert off <= furthest
+    print(f"the trained model's outputs are off by {off / most:.2f} of what is allowed, {most:.1e}")
+    assert off <= most
     assert len(list((tmp_path / "cache" / "shardwright" / "clusters").glob("auto-*.toml"))) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -147,3 +147,28 @@ def ops_of(run: SpanRun, column: int) -> Iterator[OpRun]:
         if time > start:
             yield OpRun(op, run.part, start, time)
         start = max(start, time)
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """
+    How a step is spent, in seconds.
+
+    Args:
+        seconds: of all step functions, one after the other.
+        compute: of these, those in which the rank works that computes longest.
+    """
+
+    seconds: float
+    compute: float
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which that rank does not compute."""
+        return self.seconds - self.compute
+
+
+def time_spent(simulations: Sequence[Simulation]) -> TimeSpent:
+    """How the simulated step functions of a module are spent."""
+    compute = (max(found.compute_seconds(each.number) for each in found.classes) for found in simulations)
+    return TimeSpent(sum(found.seconds for found in simulations), sum(compute))
