@@ -104,7 +104,7 @@ def _can_be_judged(module: ModuleOp) -> bool:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _OverlapTried:
     """
     What a way of `overlap` comes to.
 
@@ -136,23 +136,23 @@ class _OverlapTrials:
             return best.ways
         return self._better(sized, replace(best.ways, scale=sized.ways.scale**2)).ways
 
-    def _better(self, best: _Outcome, ways: OverlapPass) -> _Outcome:
+    def _better(self, best: _OverlapTried, ways: OverlapPass) -> _OverlapTried:
         """What `ways` comes to where it is worth it, else `best`."""
         found = self._tried(ways)
         return found if found.spent.seconds < (1 - WORTH) * best.spent.seconds and self._fits(found) else best
 
-    def _fits(self, found: _Outcome) -> bool:
+    def _fits(self, found: _OverlapTried) -> bool:
         limits = [(1 - HEADROOM) * cluster.memory for _, cluster in step_views(self.module)]
         return all(
             peak <= max(plain, limit) for peak, plain, limit in zip(found.peaks, self.plain.peaks, limits, strict=True)
         )
 
-    def _tried(self, ways: OverlapPass) -> _Outcome:
+    def _tried(self, ways: OverlapPass) -> _OverlapTried:
         module = self.module.clone()
         for each in (ways, JoinUpdatesPass()):
             each.apply(self.ctx, module)
         peaks = tuple(each.bytes for each in tightest_ranks(module))
-        return _Outcome(ways, time_spent(simulate_module(module)), peaks)
+        return _OverlapTried(ways, time_spent(simulate_module(module)), peaks)
 
 
 def _gathers(module: ModuleOp) -> bool:

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from xdsl.context import Context
@@ -70,9 +71,9 @@ def test_the_step_is_shorter_where_buckets_of_other_sizes_hide_more():
 def test_no_rank_holds_more_than_it_may_use(monkeypatch: pytest.MonkeyPatch, room: bool):
     """But for what it holds by default."""
     module, held = sent("zero3", "h100-8x8"), itertools.chain([1000], itertools.repeat(2000))
-    monkeypatch.setattr(choose_overlap, "_peaks", lambda _: [next(held)])
+    monkeypatch.setattr(choose_overlap, "tightest_ranks", lambda _: [SimpleNamespace(bytes=next(held))])
     with_memory(module, H100, (2001 if room else 1999) / (1 - HEADROOM))
-    chosen = choose_overlap._Judge(Context(), module).shortest()
+    chosen = choose_overlap._OverlapTrials(Context(), module).shortest()
     assert (chosen != OverlapPass()) == room
 
 
