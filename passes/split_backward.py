@@ -27,7 +27,15 @@ from .errors import fail
 from .step.new_ops import like
 from .step.step_view import StepView, step_functions, step_views
 
-SPLIT = frozenset({"convolution_backward", "native_layer_norm_backward", "native_group_norm_backward"})
+SPLIT = frozenset(
+    {
+        "convolution_backward",
+        "native_layer_norm_backward",
+        "native_group_norm_backward",
+        "grouped_mm_backward",
+        "grouped_bmm_backward",
+    }
+)
 """Ops whose first result is the gradient of the input, the others those of weights; `output_mask` asks for each."""
 
 _MASK = "output_mask"
@@ -39,13 +47,13 @@ class SplitBackwardPass(ModulePass):
     Compute the gradients of an op's input and of its weights apart, where only the former are waited for.
 
     An op that gives both holds up the stage before: its gradient is sent when those of weights are there too. Apart
-    from the input's they can wait (`schedule-pipeline`). A convolution computes the two by themselves anyway; a layer
-    norm, which reads its operands once for both, is mostly slower in two, and stays one.
+    from the input's they can wait (`schedule-pipeline`). A convolution and the products of experts compute the two by
+    themselves anyway; a layer norm, which reads its operands once for both, is mostly slower in two, and stays one.
 
     Requires: signatures (`search-strategy`) and a cluster for each stage; run it before `schedule-pipeline`.
-    Ensures: `convolution_backward`, `native_layer_norm_backward` and `native_group_norm_backward` give either kind of
-    gradient alone, where a transfer depends on that of the input and on none of the others, and the two ops together
-    take at most `slowdown` longer, by cost.
+    Ensures: `convolution_backward`, `native_layer_norm_backward`, `native_group_norm_backward`, `grouped_mm_backward`
+    and `grouped_bmm_backward` give either kind of gradient alone, where a transfer depends on that of the input and on
+    none of the others, and the two ops together take at most `slowdown` longer, by cost.
 
     Before:
     ```mlir
@@ -132,7 +140,7 @@ class SplitBackwardPass(ModulePass):
         given = op.attributes.get(SIGNATURE)
         if not isinstance(given, SignatureAttr):
             fail(op, "has no signature; run search-strategy before split-backward")
-        mask = [bool(each) for each in op.arguments()[_MASK]]
+        mask = _asked_for(op)
         of_input = [asked and index == 0 for index, asked in enumerate(mask)]
         of_weights = [asked and index > 0 for index, asked in enumerate(mask)]
         halves = [_half(op, given.data.mesh, view.mesh, each) for each in (of_input, of_weights)]
@@ -169,8 +177,13 @@ def _is_both(op: AtenOp) -> bool:
     """Whether an op gives gradients of its input and of weights."""
     if op.overload not in SPLIT:
         return False
-    mask = op.arguments()[_MASK]
-    return bool(mask[0]) and any(mask[1:])
+    mask = _asked_for(op)
+    return mask[0] and any(mask[1:])
+
+
+def _asked_for(op: AtenOp) -> list[bool]:
+    """Which results the op computes: all by default."""
+    return [bool(each) for each in op.arguments().get(_MASK, [True] * len(op.outs))]
 
 
 def _is_held_up(op: AtenOp, awaited: frozenset[Operation]) -> bool:

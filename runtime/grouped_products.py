@@ -19,10 +19,16 @@ for each group, and the CPU waits for `ends`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+
+BOTH = (True, True)
+"""The mask that asks for the gradients of rows and of matrices."""
+
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Of rows and of matrices."""
 
 
 def grouped_mm(
@@ -45,15 +51,28 @@ def grouped_mm_backward(
     grad: torch.Tensor,
     start: int = 0,
     first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients with respect to rows and matrices; `grad` ``[s, n]`` is that of the result."""
+    output_mask: Sequence[bool] = BOTH,
+) -> Gradients:
+    """
+    The gradients with respect to rows and matrices; None is one that `output_mask` does not ask for.
+
+    Args:
+        grad: ``[s, n]``, that of the result.
+    """
     if _is_one_kernel(rows, matrices):
         here = _LocalGroups.of(rows, matrices, ends, start, first)
-        return here.of_rows(grad, matrices.transpose(1, 2)), here.of_matrices(rows, grad)
-    grad_rows, grad_matrices = torch.zeros_like(rows), torch.zeros_like(matrices)
+        return (
+            here.of_rows(grad, matrices.transpose(1, 2)) if output_mask[0] else None,
+            here.of_matrices(rows, grad) if output_mask[1] else None,
+        )
+    grad_rows, grad_matrices = (
+        torch.zeros_like(each) if asked else None for each, asked in zip((rows, matrices), output_mask, strict=True)
+    )
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
-        torch.mm(grad[part], matrices[group].t(), out=grad_rows[part])
-        torch.mm(rows[part].t(), grad[part], out=grad_matrices[group])
+        if grad_rows is not None:
+            torch.mm(grad[part], matrices[group].t(), out=grad_rows[part])
+        if grad_matrices is not None:
+            torch.mm(rows[part].t(), grad[part], out=grad_matrices[group])
     return grad_rows, grad_matrices
 
 
@@ -74,15 +93,21 @@ def grouped_bmm_backward(
     grad: torch.Tensor,
     start: int = 0,
     first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of `grouped_bmm`, of which `grad` ``[p, s, n]`` is that of the result."""
+    output_mask: Sequence[bool] = BOTH,
+) -> Gradients:
+    """
+    The gradients of `grouped_bmm`; None is one that `output_mask` does not ask for.
+
+    Args:
+        grad: ``[p, s, n]``, that of the result.
+    """
     if len(rows) == 1:
-        grad_rows, grad_matrices = grouped_mm_backward(rows[0], matrices, ends[0], grad[0], start, first)
-        return grad_rows.unsqueeze(0), grad_matrices
+        grad_rows, of_matrices = grouped_mm_backward(rows[0], matrices, ends[0], grad[0], start, first, output_mask)
+        return None if grad_rows is None else grad_rows.unsqueeze(0), of_matrices
     lists = _OneList.of(rows, ends, start)
     joined = lists.joined(rows), matrices, lists.ends, lists.joined(grad)
-    grad_rows, grad_matrices = grouped_mm_backward(*joined, 0, first)
-    return lists.apart(grad_rows, rows), grad_matrices
+    grad_rows, of_matrices = grouped_mm_backward(*joined, 0, first, output_mask)
+    return None if grad_rows is None else lists.apart(grad_rows, rows), of_matrices
 
 
 class _OneList(NamedTuple):

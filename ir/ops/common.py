@@ -114,6 +114,11 @@ def wanted_results(op: OpInstance) -> tuple[bool, ...]:
     return tuple(op.argument("output_mask", (True,) * len(op.results)))
 
 
+def wanted_part(op: OpInstance) -> float:
+    """The part of a product's backward that is asked for: the gradient of input, weight or both."""
+    return sum(wanted_results(op)[:2]) / 2
+
+
 def rows(
     names: str,
     operands: str,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ..rules import Rule, Value
+from ..rules import Rule, Value, parse_rule
 from ..sharding import Reduction
-from .common import along, broadcast, named, rows
+from .common import along, broadcast, named, rows, wanted_part, wanted_results
 from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
@@ -47,6 +48,18 @@ def _points(x1: Shape, x2: Shape, out: Shape) -> tuple[Value, Value, Value, dict
     sizes |= {"p": x1[-2], "r": x2[-2], "m": x1[-1]}
     first, second = ((*broadcast(shape[:-2], batch, sizes), (dim,), ("m",)) for shape, dim in ((x1, "p"), (x2, "r")))
     return first, second, (*batch, ("p",), ("r",)), sizes
+
+
+def _gradients(notation: str) -> RuleFunction:
+    """The rule of the gradients of the first two operands, of which the `output_mask` may ask for one."""
+    parsed = parse_rule(notation)
+
+    def rule(op: OpInstance) -> Rule:
+        found = parsed.bind(op.operands, op.operands[:2])
+        results = (value if wanted else () for value, wanted in zip(found.results, wanted_results(op), strict=True))
+        return replace(found, results=tuple(results))
+
+    return rule
 
 
 _PLACES = {"start": "operand0.start[0]", "first": "operand1.start[0]"}
@@ -96,12 +109,13 @@ def contractions_rows() -> Iterator[OpSpec]:
     yield from rows(
         "grouped_mm_backward",
         "rows matrices ends grad",
-        "([s, k], [e, k, n], [g], [s, n]) -> ([s, k], [e, k, n]) reduction={s, n, e} replicated={g}",
+        _gradients("([s, k], [e, k, n], [g], [s, n]) -> ([s, k], [e, k, n]) reduction={s, n, e} replicated={g}"),
         linear="grad",
         flops="4*s*k*n*e/g",
+        scale=wanted_part,
         localize=_PLACES,
         results=2,
-        arguments="",
+        arguments="bool[2] output_mask=[True, True]",
     )
     # The same of several lists of rows (p), each sorted by itself.
     yield from rows(
@@ -116,12 +130,16 @@ def contractions_rows() -> Iterator[OpSpec]:
     yield from rows(
         "grouped_bmm_backward",
         "rows matrices ends grad",
-        "([p, s, k], [e, k, n], [p, g], [p, s, n]) -> ([p, s, k], [e, k, n]) reduction={p, s, n, e} replicated={g}",
+        _gradients(
+            "([p, s, k], [e, k, n], [p, g], [p, s, n]) -> ([p, s, k], [e, k, n])"
+            " reduction={p, s, n, e} replicated={g}"
+        ),
         linear="grad",
         flops="4*p*s*k*n*e/g",
+        scale=wanted_part,
         localize=_PLACES_IN_LISTS,
         results=2,
-        arguments="",
+        arguments="bool[2] output_mask=[True, True]",
     )
     for name, other in (("dot", "tensor"), ("vdot", "other")):
         yield from rows(name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..rules import Rule, Value
 from ..sharding import Reduction
-from .common import named, rows, wanted_results, windows
+from .common import named, rows, wanted_part, wanted_results, windows
 from .spec import OpInstance, OpSpec, Shape
 
 
@@ -50,11 +50,6 @@ def _convolved(
     return (("n",), ("g", "i"), *before), weight, (("n",), ("g", "o"), *after), sizes, whole
 
 
-def wanted_halves(op: OpInstance) -> float:
-    """The part of a convolution's backward that is asked for: the gradient of input, weight or both."""
-    return sum(wanted_results(op)[:2]) / 2
-
-
 def _convolution_rows() -> Iterator[OpSpec]:
     yield from rows(
         "convolution",
@@ -70,7 +65,7 @@ def _convolution_rows() -> Iterator[OpSpec]:
         convolution_backward,
         linear="grad_output",
         flops="4*n*g*i*o*k0*k1*k2*y0*y1*y2",
-        scale=wanted_halves,
+        scale=wanted_part,
         localize={"bias_sizes": "result2", "groups": "factor g"},
         results=3,
     )

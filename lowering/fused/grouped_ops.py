@@ -13,9 +13,14 @@ same for all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .fused_op import FusedOp
+
+BOTH = (True, True)
+"""The mask that asks for the gradients of rows and of matrices."""
 
 
 def grouped_mm(
@@ -34,17 +39,20 @@ def grouped_mm_backward(
     grad: torch.Tensor,
     start: int = 0,
     first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    output_mask: Sequence[bool] = BOTH,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """
-    The gradients of `grouped_mm` with respect to rows and matrices.
+    The gradients of `grouped_mm` with respect to rows and matrices; None is one that `output_mask` does not ask for.
 
     Args:
         grad: that of its result, ``[s, n]``.
     """
-    grad_rows = grouped_mm(grad, matrices.transpose(1, 2), ends, start, first)
+    of_rows = grouped_mm(grad, matrices.transpose(1, 2), ends, start, first) if output_mask[0] else None
+    if not output_mask[1]:
+        return of_rows, None
     group, here = _groups(rows.size(-2), len(matrices), ends, start, first)
     outer = torch.einsum("...sk,...sn->...skn", torch.where(here.unsqueeze(-1), rows, 0), grad)
-    return grad_rows, torch.zeros_like(matrices).index_add(0, group.flatten(), outer.reshape(-1, *matrices.shape[1:]))
+    return of_rows, torch.zeros_like(matrices).index_add(0, group.flatten(), outer.reshape(-1, *matrices.shape[1:]))
 
 
 def grouped_bmm(
@@ -61,9 +69,10 @@ def grouped_bmm_backward(
     grad: torch.Tensor,
     start: int = 0,
     first: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of `grouped_bmm` with respect to rows and matrices."""
-    return grouped_mm_backward(rows, matrices, ends, grad, start, first)
+    output_mask: Sequence[bool] = BOTH,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of `grouped_bmm` with respect to rows and matrices, those that `output_mask` asks for."""
+    return grouped_mm_backward(rows, matrices, ends, grad, start, first, output_mask)
 
 
 OPS = (

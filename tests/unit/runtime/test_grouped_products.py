@@ -92,3 +92,26 @@ def test_several_lists_are_each_sorted_by_itself(lists: list[int]):
             torch.testing.assert_close(grad_rows[i], expected_rows)
         total = sum((each for _, each in gradients), torch.zeros_like(matrices))
         torch.testing.assert_close(grad_matrices, total)
+
+
+@pytest.mark.parametrize("one_kernel", [False, True])
+@pytest.mark.parametrize("mask", [(True, False), (False, True)])
+def test_either_gradient_alone_is_that_of_both(
+    mask: tuple[bool, bool], one_kernel: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if one_kernel:
+        monkeypatch.setattr(grouped_products, "_is_one_kernel", lambda *_: True)
+    rows, matrices, grad = operands(torch.float32, 8, 16) if one_kernel else operands()
+    ends = torch.tensor(ENDS[0])
+    lists = torch.stack([rows, rows.flip(0)]), matrices, ends.expand(2, -1), torch.stack([grad, grad.flip(0)])
+    for module in (grouped_ops, grouped_products):
+        for product, given in (
+            (module.grouped_mm_backward, (rows, matrices, ends, grad)),
+            (module.grouped_bmm_backward, lists),
+        ):
+            both, found = product(*given), product(*given, output_mask=mask)
+            for asked, whole, one in zip(mask, both, found, strict=True):
+                if asked:
+                    assert torch.equal(one, whole)
+                else:
+                    assert one is None
