@@ -29,9 +29,9 @@ class Form:
         return CheckCase(step, mesh, None, dtype, "sgd", steps, split_cluster(mesh), pipeline=pipeline)
 
 
-def _stages(count: int, schedule: str) -> Form:
-    split = f"partition-stages{{stages={count}}},search-strategy,split-batch{{parts=4}}"
-    scheduled = f"schedule-pipeline{{schedule={schedule} axis=micro}},plan-transfers"
+def _stages(count: int, schedule: str, chunks: int = 1) -> Form:
+    split = f"partition-stages{{stages={count} chunks={chunks}}},search-strategy,split-batch{{parts=4}}"
+    scheduled = f"split-backward,schedule-pipeline{{schedule={schedule} axis=micro}},plan-transfers"
     return Form(count, f"{split},{_CHANGES},overlap,{scheduled}")
 
 
@@ -42,5 +42,13 @@ FORMS = {
     "2 stages": _stages(2, "1f1b"),
     "3 stages": _stages(3, "1f1b"),
 }
-SCHEDULED = {f"{n} stages, {how}": _stages(n, how) for n in (2, 3) for how in ("gpipe", "1f1b", "eager-1f1b")}
+SCHEDULED = {
+    **{
+        f"{count} stages, {schedule}": _stages(count, schedule)
+        for count in (2, 3)
+        for schedule in ("gpipe", "1f1b", "eager-1f1b", "zero-bubble", "auto")
+    },
+    "2 stages of 2 chunks, interleaved-1f1b": _stages(2, "interleaved-1f1b", 2),
+    "2 stages of 2 chunks, auto": _stages(2, "auto", 2),
+}
 """The pipelines in every schedule."""

@@ -33,10 +33,10 @@ def test_a_model_cut_in_time_computes_the_same(model: str, way: str):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("way", FORMS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_cut_in_time_computes_the_same_in_float32(model: str, way: str):
-    result = check_interpreted(FORMS[way].case(model, torch.float32))
+    result = check_interpreted(WAYS[way].case(model, torch.float32))
     assert result.passed, str(result)
 
 
