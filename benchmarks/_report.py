@@ -138,6 +138,24 @@ def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str,
     pyplot.close(figure)
 
 
+def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+    """Write a line through the points of each series to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for title, points in series.items():
+        axes.plot(*zip(*points, strict=True), label=title)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
 def interval(ratios: Sequence[float], rounds: int = 2000) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median."""
     generator = random.Random(1)
