@@ -71,7 +71,7 @@ def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence
         axes.bar(places, heights, width, label=title)
     axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
     axes.set_ylabel(ylabel)
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     figure.tight_layout()
     figure.savefig(RESULTS / f"{name}.png", dpi=120)
     pyplot.close(figure)

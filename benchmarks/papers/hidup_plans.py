@@ -122,6 +122,8 @@ class Planner:
         add_cluster(module, self.cluster)
         self.bench = Workbench(module, self.cluster)
         self.mesh = self.cluster.mesh
+        self._known: dict[object, Outcome] = {}
+        """What strategies come to, for several searches find the same one."""
 
     def whole(self) -> Outcome:
         """The fastest with the batch whole."""
@@ -168,11 +170,15 @@ class Planner:
     def _tried(self, layout: Layout, choices: Sequence[Choice]) -> Iterator[Outcome]:
         for choice in choices:
             try:
-                (made,) = self.bench.finish(self.bench.solve(Candidate(layout, choice)))
+                solved = self.bench.solve(Candidate(layout, choice))
+                if (found := self._known.get(solved.fingerprint)) is None:
+                    (made,) = self.bench.finish(solved)
+                    found = Outcome(choice.name, made.simulation, made.module)
+                    self._known[solved.fingerprint] = found
             except Refused as error:
                 print(f"{choice.name} on {layout.name}: {error}", file=sys.stderr)
                 continue
-            yield Outcome(choice.name, made.simulation, made.module)
+            yield found
 
 
 def expert_parallel() -> Choice:
