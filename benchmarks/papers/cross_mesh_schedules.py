@@ -157,6 +157,6 @@ def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates:
     rows = [row_of(*case) for case in cases]
     publish("cross_mesh_schedules", rows, command=command)
     labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
-    ways = (*(name for name in FIXED if all(row[name] for row in rows)), "auto", "free", "links")
-    series = {way: [row[way] for row in rows] for way in ways}
+    series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
+    series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}
     plot_grouped("cross_mesh_schedules", labels, series, ylabel="seconds, simulated")
