@@ -26,7 +26,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -255,9 +255,17 @@ def main() -> None:
         make, plot = sections[name]
         rows = make(options)
         hidden = [column for column, value in rows[0].items() if isinstance(value, list)]
-        command = f"python benchmarks/papers/hidup.py --only {name}"
+        given = [f" --{key} {shown}" for key, shown in _changed(parser, options) if key != "only"]
+        command = f"python benchmarks/papers/hidup.py --only {name}{''.join(given)}"
         publish(f"hidup_{name}", rows, command=command, hidden=hidden)
         plot(f"hidup_{name}", rows)
+
+
+def _changed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The options that are not as by default, and their values as on a command line."""
+    for key, value in vars(options).items():
+        if value != parser.get_default(key):
+            yield key, " ".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _plot_loss(name: str, rows: Rows) -> None:
