@@ -19,7 +19,8 @@ from _report import plot_bars, plot_grouped
 from hidup_plans import Planner, Setting
 
 from shardwright.dialects.step import sharding_of
-from shardwright.passes.step.step_view import step_views
+from shardwright.passes.step.blocks import layer_of
+from shardwright.passes.step.step_view import StepView, step_views
 
 FIGURE_8 = {
     "hidup-2x4-10g": "up to 14 % over the best",
@@ -104,21 +105,25 @@ def plot_figure(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def placement(model: str) -> list[dict[str, Any]]:
-    """Figures 11 and 12: how many parameters are split, and how the products of experts are, by rate."""
+    """Figures 11 and 12: how many parameters are split, and how the products of experts and of gating are, by rate."""
     rows: list[dict[str, Any]] = []
     for rate in ("10g", "30g", "100g"):
         found = Planner(Setting(model, 8, f"hidup-2x4-{rate}")).duplex()
         ((view, _),) = step_views(found.module)
         homes = [sharding_of(each.argument) for each in view.inputs if each.role == "train.param"]
         split = sum(bool(home.split_axes) for home in homes)
-        products = Counter(str(op.signature) for op in view.ops if op.name in ("aten.bmm", "aten.baddbmm"))
-        most = products.most_common(1)[0][0] if products else ""
         says = "experts apart, as GShard" if rate == "100g" else "gating on every card" if rate == "10g" else ""
         rows.append(
             {"rate": rate, "strategy": found.name, "split": split, "whole": len(homes) - split}
-            | {"most products of experts": most, "figure 12": says}
+            | {"experts": _products(view, ".mlp.experts"), "gating": _products(view, ".router"), "figure 12": says}
         )
     return rows
+
+
+def _products(view: StepView, part: str) -> str:
+    """The commonest signature of the products in a part of the model."""
+    products = (op for op in view.ops if part in layer_of(op) and op.name in ("aten.bmm", "aten.mm"))
+    return Counter(str(op.signature) for op in products).most_common(1)[0][0]
 
 
 def plot_placement(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
