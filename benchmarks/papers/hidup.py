@@ -221,7 +221,10 @@ def plot_table5(name: str, rows: Rows) -> None:
 
 def plot_orders(name: str, rows: Rows) -> None:
     """Steps in each order of duplex over those with the batch whole."""
-    labels = [f"{row['step']}, {row['cluster'].removeprefix('hidup-')}" for row in rows]
+    labels = [
+        f"{row['step']}, {'tp' if 'tp' in row['strategy'] else 'searched'}, {row['cluster'].removeprefix('hidup-')}"
+        for row in rows
+    ]
     ways = ("phases", "list", "best")
     series = {way: [row[f"{way} ms"] / row["whole ms"] for row in rows] for way in ways}
     plot_grouped(name, labels, series, ylabel="time over that of the batch whole")
