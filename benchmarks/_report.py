@@ -71,7 +71,7 @@ def plot_grouped(name: str, labels: Sequence[str], series: Mapping[str, Sequence
         axes.bar(places, heights, width, label=title)
     axes.set_xticks(range(len(labels)), labels, rotation=20 if len(labels) > 5 else 0)
     axes.set_ylabel(ylabel)
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     figure.tight_layout()
     figure.savefig(RESULTS / f"{name}.png", dpi=120)
     pyplot.close(figure)
@@ -130,6 +130,24 @@ def plot_lines(name: str, series: Mapping[str, Sequence[float]], *, xlabel: str,
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for title, values in series.items():
         axes.plot(range(1, len(values) + 1), values, label=title)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=120)
+    pyplot.close(figure)
+
+
+def plot_curves(name: str, series: Mapping[str, Sequence[tuple[float, float]]], *, xlabel: str, ylabel: str) -> None:
+    """Write a line through the points of each series to `results/NAME.png`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for title, points in series.items():
+        axes.plot(*zip(*points, strict=True), label=title)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.legend()

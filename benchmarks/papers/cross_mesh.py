@@ -4,7 +4,7 @@ Parallelism" (Zhuang et al., MLSys 2023) and in random uneven ones.
 
     python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
     python benchmarks/papers/cross_mesh.py --figures
-    python benchmarks/papers/cross_mesh.py --schedules [--micro-batches N ...] [--rates R ...]
+    python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
 Every case is IR: a value on one mesh, a `pipe.transfer` to the other, hosts with one NIC of 10 Gbit/s (the paper's
 p3.8xlarge). `plan-transfers` plans it and the simulator carries it out, the order of tasks, chunks and latencies
@@ -135,11 +135,12 @@ def main() -> None:
     parser.add_argument(
         "--schedules", action="store_true", help="whole steps by schedule, with bounds (cross_mesh_schedules.py)"
     )
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="of --schedules; by default all")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[32])
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 0.5, 0.25])
     options = parser.parse_args()
     if options.schedules:
-        import_module("cross_mesh_schedules").publish_schedules(options.micro_batches, options.rates)
+        import_module("cross_mesh_schedules").publish_schedules(options.models, options.micro_batches, options.rates)
         return
     if options.figures:
         import_module("cross_mesh_figures").publish_figures()

@@ -17,6 +17,7 @@ time. Rates of a V100 are those of its data sheet times `rate`.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,9 @@ from shardwright.passes.stages.schedules import ScheduleName
 from shardwright.passes.step.step_view import cluster_of_module, step_views
 
 COMMAND = "python benchmarks/papers/cross_mesh.py --figures"
+MANY = 32
+"""The micro-batches of a step with a steady period, in figure 9."""
+
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
 ORDERS: tuple[Order, ...] = ("naive", "greedy", "best")
 
@@ -69,6 +73,9 @@ FIGURE_5 = {
     "4x2": "as 2x2",
 }
 FIGURE_8 = dict.fromkeys(("case1", "case8"), "all alike") | {"case2": "naive congests: all from the first host"}
+AT_LEAST_AT_MOST = {"near 1": (1.0, 1.0), "3 to 10": (3.0, 10.0), "up to 2.5": (1.0, 2.5)}
+"""What the text of figure 6 says of the speed-up over Alpa, in numbers."""
+
 FIGURE_8_ELSE = "naive and load balance congest, ours does not"
 
 
@@ -288,7 +295,7 @@ def figure_7(parts: int, rates: Sequence[float]) -> list[dict[str, Any]]:
 def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
     """The U-Transformer with few and with many micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
-    told = {2: few, 4: few, 32: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
+    told = {2: few, 4: few, MANY: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
     found: list[dict[str, Any]] = []
     for parts, in_paper in told.items():
         for rate in rates:
@@ -301,14 +308,40 @@ def figure_9(rates: Sequence[float]) -> list[dict[str, Any]]:
     return found
 
 
-def _bars(rows: Sequence[Mapping[str, Any]], label: str) -> Iterator[tuple[str, list[float]]]:
+def _bars(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float]]]:
     for column in rows[0]:
         if column.endswith(" s") and column != "bound s":
             yield column.removesuffix(" s"), [row[column] for row in rows]
 
 
+def _in_paper(number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The speed-ups of a figure for which the paper's text has numbers, with these; else nothing."""
+    match number:
+        case 6:
+            told = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
+            found = {"ours over Alpa": _column(rows, "over Alpa")}
+            return found | {"paper, at least": [low for low, _ in told], "paper, at most": [high for _, high in told]}
+        case 7:
+            told = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
+            return {"ours over Alpa": _column(rows, "over Alpa"), "paper": told}
+        case 9:
+            few = [row["micro-batches"] < MANY for row in rows]
+            return {
+                "Overlap over Broadcast": _column(rows, "Overlap over Broadcast"),
+                "paper (many)": [math.nan if each else 1.3 for each in few],
+                "Eager-1F1B over Overlap": _column(rows, "Eager over Overlap"),
+                "paper": [1.03 if each else 1.15 for each in few],
+            }
+        case _:
+            return {}
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in rows]
+
+
 def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) -> None:
-    """Print the tables, write JSON and plots."""
+    """Print the tables, write JSON and plots: seconds, and speed-ups beside those of which the text has numbers."""
     figures = {
         5: (figure_5(), ("to",)),
         6: (figure_6(), ("case",)),
@@ -319,4 +352,6 @@ def publish_figures(parts: int = 32, rates: Sequence[float] = (1.0, 0.5, 0.25)) 
     for number, (rows, names) in figures.items():
         publish(f"cross_mesh_figure_{number}", rows, command=COMMAND)
         labels = [" x ".join(str(row[name]) for name in names) for row in rows]
-        plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows, names[0])), ylabel="seconds, simulated")
+        plot_grouped(f"cross_mesh_figure_{number}", labels, dict(_bars(rows)), ylabel="seconds, simulated")
+        if told := _in_paper(number, rows):
+            plot_grouped(f"cross_mesh_figure_{number}_speedups", labels, told, ylabel="speed-up")

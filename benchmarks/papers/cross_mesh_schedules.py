@@ -1,7 +1,7 @@
 """
 How near schedules of the cross-mesh paper's steps (Table 3) come to what computing and links allow.
 
-    python benchmarks/papers/cross_mesh.py --schedules [--micro-batches N ...] [--rates R ...]
+    python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
 The steps are those of Figure 7 (`cross_mesh_figures.py`): two stages of four GPUs, whose fixed schedules and `auto` are
 simulated; once with one chunk of layers in each stage, and once with up to two (`partition-stages{chunks=2}`). Rates
@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _report import publish
+from _report import plot_grouped, publish
 from cross_mesh_figures import MODELS, Model, instant, planned, scheduled, simulated
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -141,16 +141,22 @@ def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]
     return row | {"of bound": max(least, links) / found, "planning": planning}
 
 
-def publish_schedules(micro_batches: Sequence[int], rates: Sequence[float]) -> None:
-    """Print the table and write JSON."""
+def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates: Sequence[float]) -> None:
+    """Print the table, write JSON and a plot; `names` are of the models, by default all."""
     given = " ".join(map(str, micro_batches)), " ".join(f"{rate:g}" for rate in rates)
     command = f"python benchmarks/papers/cross_mesh.py --schedules --micro-batches {given[0]} --rates {given[1]}"
+    command += "".join(f" --models '{name}'" for name in names)
     cases = [
         (model, parts, rate, chunks)
         for model in MODELS
+        if not names or model.name in names
         for parts in micro_batches
         for rate in rates
         for chunks in (1, 2)
     ]
     rows = [row_of(*case) for case in cases]
     publish("cross_mesh_schedules", rows, command=command)
+    labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
+    series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
+    series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}
+    plot_grouped("cross_mesh_schedules", labels, series, ylabel="seconds, simulated")

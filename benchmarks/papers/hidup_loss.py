@@ -1,0 +1,159 @@
+"""
+HiDup's figure 10: the training loss of BERT-SGMoE by time (`hidup.py --only loss [--steps N] [--text FILE]`).
+
+The paper trains on eight GPUs until convergence. Here a small BERT-SGMoE (4 layers of 64, 4 experts) learns to fill in
+masked words in float64: on one device by PyTorch, and by the two programs compared, GShard's strategy with the batch
+whole (DeepSpeed's) and in duplex by phases (HiDup's), on two processes. So the losses are measured. Time is not: each
+step takes the simulated seconds that the paper's model takes on its cluster in that way (`bandwidth`, 100 Gbit/s).
+
+Words are those of a text file, by default this repository's documentation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _report import plot_curves
+from hidup_figures import by_way
+from hidup_plans import COLLECTIVES, HALVES, Setting
+
+from shardwright.api.compile import BEGIN, END, PlanOptions, compile_step
+from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster_file import find_cluster
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
+from shardwright.lowering.codegen.load_program import load_text
+from shardwright.models.bert import IGNORED, Bert, BertConfig
+from shardwright.models.moe import balanced, sparsely_gated
+from shardwright.models.transformer import token_cross_entropy
+from shardwright.passes.pipeline import Pipeline
+from shardwright.passes.search_strategy import SearchStrategyPass
+from shardwright.runtime import Executor, Stage, run_ranks
+from shardwright.runtime.stages import connect
+
+DOCS = Path(__file__).parents[2] / "docs"
+LENGTH, BATCH, WORDS = 32, 32, 1000
+MASKED = 0
+"""The token of what is to be filled in; 1 is any word but the commonest."""
+
+EXPERTS_APART = """
+[[pin]]
+value = "layers.*.mlp.experts.*"
+sharding = '[{"gpu"}, {}, {}]'
+"""
+WAYS = {
+    "DeepSpeed's way": f"{COLLECTIVES},overlap,join-updates",
+    "HiDup's way": f"{HALVES},duplex{{order=phases}},overlap,join-updates",
+}
+
+
+def tokens_of(text: str) -> torch.Tensor:
+    """The words of a text as numbers from 1, those of the `WORDS` commonest their own."""
+    words = text.split()
+    known = {word: 2 + place for place, (word, _) in enumerate(Counter(words).most_common(WORDS))}
+    return torch.tensor([known.get(word, 1) for word in words])
+
+
+def batches_of(tokens: torch.Tensor, steps: int) -> list[dict[str, torch.Tensor]]:
+    """So many batches of random windows, 15 % of whose words are to be filled in."""
+    generator = torch.Generator().manual_seed(0)
+    found: list[dict[str, torch.Tensor]] = []
+    for _ in range(steps):
+        starts = torch.randint(len(tokens) - LENGTH, (BATCH, 1), generator=generator)
+        rows = tokens[starts + torch.arange(LENGTH)]
+        chosen = torch.rand(BATCH, LENGTH, generator=generator) < 0.15
+        chosen[:, 0] = True
+        found.append(
+            {
+                "tokens": torch.where(chosen, MASKED, rows),
+                "segments": torch.zeros(BATCH, LENGTH, dtype=torch.long),
+                "mask": torch.ones(BATCH, LENGTH, dtype=torch.bool),
+                "labels": torch.where(chosen, rows, IGNORED),
+            }
+        )
+    return found
+
+
+def small_step(batch: Mapping[str, torch.Tensor]) -> TrainingStep:
+    """The step of a small BERT-SGMoE."""
+    config = BertConfig(
+        layers=4, width=64, heads=4, vocabulary=WORDS + 2, positions=LENGTH, experts=sparsely_gated(4), tied=False
+    )
+    return TrainingStep(
+        model=partial(Bert, config),
+        loss=partial(balanced, loss=token_cross_entropy),
+        optimizer=partial(torch.optim.AdamW, lr=2e-3, weight_decay=0.01),
+        batch=dict(batch),
+    )
+
+
+def on_one_device(step: TrainingStep, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[float]:
+    """The losses by PyTorch."""
+    torch.manual_seed(0)
+    model = step.build_model().double()
+    optimizer = step.optimizer(model.parameters())
+    found: list[float] = []
+    for batch in batches:
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        assert step.loss is not None
+        loss = step.loss(model(**inputs), batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def on_ranks(text: str, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[float]:
+    """The losses by a program, on one of its ranks."""
+    torch.set_num_threads(1)
+    stages = [Stage(*each) for each in load_text(text, "program.py")]
+    executor = Executor(stages, connect(stages))
+    executor.initialize(small_step(batches[0]).model, 0)
+    return [executor.step(batch).item() for batch in batches]
+
+
+def losses(steps: int, text: Path | None) -> list[dict[str, Any]]:
+    """A row for each way: its last loss, how far its losses are from those of one device, and its seconds."""
+    files = [text] if text is not None else sorted(DOCS.glob("*.md"))
+    batches = batches_of(tokens_of("\n".join(each.read_text() for each in files)), steps)
+    step = small_step(batches[0])
+    alone = on_one_device(step, batches)
+    cluster = on_mesh(find_cluster("hidup-2x4-100g"), Mesh.of(gpu=2))
+    seconds = by_way(Setting("bert-sgmoe", 8, "hidup-2x4-100g"))
+    rows: list[dict[str, Any]] = []
+    for way, passes in WAYS.items():
+        search = SearchStrategyPass(pins=EXPERTS_APART)
+        pipeline = Pipeline.of(BEGIN, search, Pipeline.parse(passes), END)
+        made = compile_step(step, cluster, PlanOptions(dtype=torch.float64, pipeline=pipeline))
+        found, *_ = run_ranks(on_ranks, 2, made.program, batches, timeout=1200)
+        a_step = 1e-3 * seconds[f"{way} ms"]
+        error = max(abs(one - other) / other for one, other in zip(found, alone, strict=True))
+        rows.append(
+            {
+                "way": way,
+                "steps": steps,
+                "first loss": found[0],
+                "last loss": sum(found[-10:]) / len(found[-10:]),
+                "from one device": error,
+                "s of a step": a_step,
+                "s to the last": steps * a_step,
+                "losses": found,
+            }
+        )
+    return rows
+
+
+def plot_losses(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Losses by simulated seconds, means over five steps."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        found, a_step = row["losses"], row["s of a step"]
+        ends = range(5, len(found) + 1, 5)
+        series[row["way"]] = [(end * a_step, sum(found[end - 5 : end]) / 5) for end in ends]
+    plot_curves(name, series, xlabel="seconds of the paper's model, simulated", ylabel="loss")
