@@ -139,7 +139,7 @@ class _PartPropagation:
         added = all(kind is Reduction.SUM for axes in partial.values() for _, kind in axes)
         if train.is_update(op):
             return None
-        if added and sums in op.rule().linear and self.late.isdisjoint(op.args):
+        if added and sums and sums in op.rule().linear and self.late.isdisjoint(op.args):
             return Linear(sums)
         return None
 
@@ -222,6 +222,18 @@ class _PartPropagation:
         if any(self.found.values[value].partial for value in op.args):
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
+        choice = self._of_nothing(rule, wanted) or self._split_as(rule, wanted)
+        given = self._signature(rule, choice) if choice is not None else None
+        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
+        return choice if fits else None
+
+    def _of_nothing(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
+        """The choice of zeros, to which each part of the batch adds its own: to be zeros in each."""
+        summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
+        return Linear(nothing) if summed and (nothing := frozenset[int]()) in rule.linear else None
+
+    def _split_as(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
+        """The choice to split the one factor by which the results are demanded in parts."""
         factors = {
             rule.leading(rule.results[index][dim])
             for index, demands in wanted.items()
@@ -229,11 +241,7 @@ class _PartPropagation:
             for dim in _split_dims(demand)
         }
         factor = factors.pop() if len(factors) == 1 else None
-        if factor is None or factor not in rule.splittable():
-            return None
-        given = self._signature(rule, choice := Split(factor))
-        fits = given is not None and all({given.results[index]} == demands for index, demands in wanted.items())
-        return choice if fits else None
+        return Split(factor) if factor is not None and factor in rule.splittable() else None
 
 
 def batch_rows(inputs: Iterable[Input]) -> int | None:
