@@ -105,11 +105,11 @@ def _counts(index: torch.fx.Node) -> bool:
     match index.target, index.args:
         case aten.arange.default, _:
             return True
-        case (aten.arange.start | aten.arange.start_step), (0, _, *step):
+        case ((aten.arange.start | aten.arange.start_step), (0, _, *step)):
             return step in ([], [1])
-        case (aten.add.Tensor | aten.add.Scalar | aten.sub.Tensor), (torch.fx.Node() as source, 0, *_):
+        case ((aten.add.Tensor | aten.add.Scalar | aten.sub.Tensor), (torch.fx.Node() as source, 0, *_)):
             return _counts(source)
-        case (aten.mul.Tensor | aten.mul.Scalar), (torch.fx.Node() as source, 1, *_):
+        case ((aten.mul.Tensor | aten.mul.Scalar), (torch.fx.Node() as source, 1, *_)):
             return _counts(source)
         case target, (torch.fx.Node() as source, *_) if target in _KEEP_ORDER:
             return source.meta["val"].numel() == value.numel() and _counts(source)
@@ -146,9 +146,7 @@ def _index(call: NodeMaker, lookup: _Lookup) -> torch.fx.Node:
     return _permuted(call, _reshaped(call, moved, _sizes(lookup)), _inverse(lookup.place_order))
 
 
-def _index_put(
-    call: NodeMaker, lookup: _Lookup, values: torch.fx.Node, accumulate: bool = False
-) -> torch.fx.Node:
+def _index_put(call: NodeMaker, lookup: _Lookup, values: torch.fx.Node, accumulate: bool = False) -> torch.fx.Node:
     whole = call(aten.expand.default, values, lookup.picked)
     sent = _permuted(call, whole, lookup.place_order)
     into = _by_rows(call, lookup)
