@@ -43,8 +43,8 @@ class DetachFactoriesPass(ModulePass):
 
     Requires: a step without signatures; run it before `search-strategy`, and after `cse`, which would let all zeros of
     one shape be one tensor, kept from the first use to the last and copied for each.
-    Ensures: no op is left that reads nothing of its operand. Zeros that several ops add into are made for each of these,
-    which may add what they have of a sum: on each device, or in each micro-batch.
+    Ensures: no op is left that reads nothing of its operand. Zeros that several ops add into are made for each of
+    these, which may add what they have of a sum: on each device, or in each micro-batch.
 
     Before:
     ```mlir

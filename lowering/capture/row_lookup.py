@@ -1,9 +1,9 @@
 """
 Lookups by several indices of which one counts the rows, as lookups along one dim, each row by itself.
 
-``x[arange(n), j]`` looks up two dims together, neither of which can be split. As ``x.gather(1, j.view(n, 1)).view(n)`` it
-can be split along the rows. Where all indices count, as in ``x[arange(n)[:, None], arange(m)]``, the result is `x`. The
-gradient, an ``index_put``, becomes a ``scatter_add`` likewise.
+``x[arange(n), j]`` looks up two dims together, neither of which can be split. As ``x.gather(1, j.view(n, 1)).view(n)``
+it can be split along the rows. Where all indices count, as in ``x[arange(n)[:, None], arange(m)]``, the result is `x`.
+The gradient, an ``index_put``, becomes a ``scatter_add`` likewise.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
 Removing ops that name strides from a graph, for the local parts have others.
 
-What is made with strides is made without. What is read or written by strides (``as_strided``) is read or written through
-views where its elements are a box of a view of the tensor, which can be split as any other: ``x.as_strided([3, 2], [1,
-4])`` of 8 elements is ``x.view(2, 4)[:, :3].permute(1, 0)``. Otherwise, as for windows that overlap, it is read or written
-by position in the flat tensor: ``x.as_strided([2, 3], [1, 1])`` is ``x.view(-1)[p]`` with ``p = arange(2)[:, None] +
-arange(3)``.
+What is made with strides is made without. What is read or written by strides (``as_strided``) is read or written
+through views where its elements are a box of a view of the tensor, which can be split as any other:
+``x.as_strided([3, 2], [1, 4])`` of 8 elements is ``x.view(2, 4)[:, :3].permute(1, 0)``. Otherwise, as for windows that
+overlap, it is read or written by position in the flat tensor: ``x.as_strided([2, 3], [1, 1])`` is ``x.view(-1)[p]``
+with ``p = arange(2)[:, None] + arange(3)``.
 """
 
 from __future__ import annotations
