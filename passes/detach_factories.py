@@ -109,6 +109,6 @@ class _MakeForEach(RewritePattern):
         for use in into if len(into) < len(uses) else into[1:]:
             own = op.clone()
             own.results[0].name_hint = op.outs[0].name_hint
-            rewriter.insert_op(own, InsertPoint.before(use.operation))
+            rewriter.insert(own, InsertPoint.before(use.operation))
             use.operation.operands[use.index] = own.results[0]
             rewriter.notify_op_modified(use.operation)

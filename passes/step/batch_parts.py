@@ -223,9 +223,9 @@ class _PartPropagation:
         """Refuse ops that add the sum of all parts to something: none of the parts may add it for itself."""
         for op, choice in self.found.choices.items():
             given = self._signature(op.rule(), choice)
-            for index in sorted(op.rule().additive) if given is not None and choice is not None else ():
+            for index in sorted(op.rule().additive):
                 value = op.args[index]
-                if given.operands[index].partial and not self.found.values[value].partial:
+                if given is not None and given.operands[index].partial and not self.found.values[value].partial:
                     label = value_label(value)
                     fail(
                         op,
